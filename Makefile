@@ -34,7 +34,7 @@ $(INSTALLED): setup.py pyproject.toml
 
 $(RECORDS): | $(INSTALLED)
 	$(RUN) benchmarks/sample_photographs.py --output=data/photographs --num_images=1024
-	$(RUN) tf_cnn_benchmarks.py records --input=data/photographs --output=data/records --shards=8 --overwrite
+	$(RUN) tf_cnn_benchmarks.py records --input=data/photographs --output=data/records --shards=8
 	touch $@
 
 bench: $(INSTALLED) $(RECORDS)

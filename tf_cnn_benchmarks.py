@@ -152,6 +152,8 @@ def _run(arguments: list[str]) -> int:
         name, argv = 'benchmark', arguments
     from hardware.quiet import quiet_start
 
+    # TensorFlow would write settings of Keras to the home directory.
+    os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
         return int(importlib.import_module(f'commands.{name}').main(argv))
 

@@ -47,7 +47,7 @@ class Results:
         """
         folder = self.folder / as_file_name(name)
         if not self._keep:
-            for earlier in folder.glob('[0-9]*.json'):
+            for earlier in folder.glob('[0-9][0-9][0-9].json'):
                 earlier.unlink()
 
         def run(number: int) -> Record:

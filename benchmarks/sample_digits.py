@@ -10,8 +10,8 @@ MNIST instead, with each digit enlarged to 20 x 20 pixels in the middle of 28 x 
 """
 
 import argparse
-import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +74,11 @@ def main() -> None:
     if output.exists():
         parser.error(f'--output={output}: it already exists; remove it, or give another folder')
     # The folder is renamed into place when complete, so an existing one is complete.
-    unfinished = output.parent / f'.{output.name}-unfinished'
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=output.parent) as folder:
+        unfinished = Path(folder, output.name)
         num_images = (write_mnist if args.format == 'mnist' else write_digits)(unfinished)
         unfinished.replace(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     print(f'{output}: {num_images} digits', file=sys.stderr)
 
 

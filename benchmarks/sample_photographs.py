@@ -16,8 +16,8 @@ import io
 import multiprocessing
 import os
 import random
-import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from PIL import Image
@@ -132,17 +132,15 @@ def main() -> None:
     except FileNotFoundError as error:
         parser.error(str(error))
     # The folder is renamed into place when complete, so an existing one is complete.
-    unfinished = output.parent / f'.{output.name}-unfinished'
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=output.parent) as folder:
+        unfinished = Path(folder, output.name)
+        unfinished.mkdir()
         with concurrent.futures.ProcessPoolExecutor(
             min(len(SOURCES), os.cpu_count() or 1), mp_context=multiprocessing.get_context('spawn')
         ) as pool:
             num_bytes = sum(pool.map(functools.partial(make_class, unfinished, options.seed), SOURCES, counts))
         unfinished.replace(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     print(f'{output}: {len(wanted)} photographs of {num_bytes / len(wanted) / 1000:.1f} KB on average', file=sys.stderr)
 
 

@@ -22,6 +22,7 @@ from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import Command, Host, HostNeeds, HostProcess, Places
 from errors import RunError, UsageError, spelled
+from hardware.surroundings import LIBRARY_VARIABLES
 
 # How long a host may take to answer at first, in seconds.
 HELLO_SECS = 30.0
@@ -29,9 +30,6 @@ HELLO_SECS = 30.0
 _CLOSE_SECS = 4.0
 _REPLY_SECS = 30.0
 _END_SECS = 1.0
-# What the processes on other hosts get of the launcher's environment variables: the settings of the libraries that
-# TensorFlow uses.
-_PASSED = ('TF_', 'XLA_', 'GRPC_', 'NCCL_', 'OMP_', 'KMP_', 'ONEDNN_', 'DNNL_', 'MALLOC_')
 # Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
 _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
@@ -175,7 +173,7 @@ class SshHost(Host):
         )
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in environ.items() if name.startswith(_PASSED) and name != 'TF_CONFIG'}
+        return {name: value for name, value in environ.items() if name in LIBRARY_VARIABLES}
 
     def start(self, command: Command) -> HostProcess:
         process = RemoteProcess(command, self._send)

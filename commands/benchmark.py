@@ -39,10 +39,10 @@ def main(argv: Sequence[str]) -> int:
         if parsed.params.repeat > 1:
             from planning.environment import check_file
             from planning.line import check_launch
-            from sweeps.repeat import file_of_first_run, repeat
+            from sweeps.repeat import files_of_runs, repeat
 
             check_launch(parsed.params, alone=True)
-            if path := file_of_first_run(parsed.params):
+            for path in files_of_runs(parsed.params):
                 check_file('result_file', path)
             for line in parsed.warnings:
                 console.warning(line)

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -59,6 +60,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _report(arguments: Arguments[ReportOptions]) -> int:
+    # Otherwise matplotlib leaves its list of fonts in the home directory, and settings there change the plots.
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder:
+        os.environ.setdefault('MPLCONFIGDIR', folder)
+        return _make_report(arguments)
+
+
+def _make_report(arguments: Arguments[ReportOptions]) -> int:
     options = arguments.options
     _check_installed()
     from page.html_page import make_page
@@ -95,6 +103,8 @@ def _check_output(output: Path) -> None:
     """Raises UsageError, before the work is done, if the file cannot be written."""
     if output.is_dir():
         raise UsageError(f'{spelled("output", output)}: it is a folder; write the name of a file in it')
+    if output.is_file() and (start := output.read_bytes()[:99]) and b'<!doctype html' not in start.lower():
+        raise UsageError(f'{spelled("output", output)}: the file there is not a page; write another path, or remove it')
     _make_folder('output', output.parent)
     if not os.access(output.resolve().parent, os.W_OK):
         raise UsageError(f'{spelled("output", output)}: its folder cannot be written to; write another path')

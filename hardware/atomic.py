@@ -1,24 +1,18 @@
 """Files and folders that appear as a whole or not at all, even after a power failure. Every room may import it."""
 
 import contextlib
-import glob
 import os
-import re
-import shutil
-import tempfile
-import time
-import uuid
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from errors import OF_A_FULL_DISK
 
-# The ending of a file that is being written, and the age in seconds after which nobody can still be writing it.
-_PART, _OLD_SECS = '.part', 600.0
-_TEMPORARY = 'tf_cnn_benchmarks_'
-
 
 def write_whole(content: str | bytes, path: str | Path) -> None:
-    """Writes a file as a whole or not at all; text as UTF-8.
+    """Writes a file as a whole or not at all; text as UTF-8. A file that it replaces keeps its mode and owner.
+
+    A process that is killed while it writes leaves a hidden .tf_cnn_benchmarks-*.part beside the file.
 
     Raises:
       OSError: it cannot be written.
@@ -29,10 +23,12 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
         # A pipe or a device, such as /dev/stdout.
         target.write_bytes(data)
         return
-    _remove_old_parts(target)
-    part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}{_PART}')
+    # Its length does not depend on the name of the file, which may already be as long as names can be.
+    part = target.with_name(f'.tf_cnn_benchmarks-{secrets.token_hex(8)}.part')
     try:
-        part.write_bytes(data)
+        with part.open('xb') as file:
+            _copy_access(target, file.fileno())
+            file.write(data)
         move_whole(part, target)
     except OSError as error:
         # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
@@ -42,6 +38,15 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def _copy_access(source: Path, descriptor: int) -> None:
+    """Gives an open file the owner, group and mode of another file, if that exists, as far as the system allows."""
+    with contextlib.suppress(OSError):
+        status = source.stat()
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+        os.fchmod(descriptor, status.st_mode & 0o777)
 
 
 def move_whole(source: Path, target: Path) -> None:
@@ -71,19 +76,22 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _remove_old_parts(target: Path) -> None:
-    """Removes the parts that processes left when they were killed while they wrote the same file."""
-    with contextlib.suppress(OSError):
-        for part in target.parent.glob(f'.{glob.escape(target.name)}.*{_PART}'):
-            if time.time() - part.stat().st_mtime > _OLD_SECS:
-                part.unlink(missing_ok=True)
+def clear_own(folder: Path, is_own: Callable[[str], object]) -> int:
+    """Removes the files that a killed process of this program left in a folder, and returns their number.
 
+    Args:
+      folder: the folder; it stays, empty.
+      is_own: whether this program gives files there this name.
 
-def own_prefix() -> str:
-    """Returns the start of the names of this process's temporary folders; first removes those of dead processes."""
-    for folder in Path(tempfile.gettempdir()).glob(f'{_TEMPORARY}[0-9]*_*'):
-        owner = re.match(rf'{_TEMPORARY}(\d+)_', folder.name)
-        with contextlib.suppress(OSError):
-            if owner and folder.stat().st_uid == os.getuid() and not Path(f'/proc/{owner[1]}').exists():
-                shutil.rmtree(folder, ignore_errors=True)
-    return f'{_TEMPORARY}{os.getpid()}_'
+    Raises:
+      OSError: the folder is a link, or holds something else; then nothing is removed.
+    """
+    if folder.is_symlink():
+        raise OSError(f'{folder} is a link; remove it')
+    entries = list(folder.iterdir())
+    for entry in entries:
+        if not is_own(entry.name) or (entry.is_dir() and not entry.is_symlink()):
+            raise OSError(f'{entry} is not of this program; move it elsewhere')
+    for entry in entries:
+        entry.unlink()
+    return len(entries)

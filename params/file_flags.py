@@ -2,7 +2,6 @@
 
 import enum
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -99,6 +98,25 @@ OUTPUTS: Mapping[str, Output] = {
 }
 
 
+# The files, with wildcards, that a run reads or writes below the path of a flag. Another output must not replace them.
+NAMES_INSIDE: Mapping[str, tuple[str, ...]] = {
+    'train_dir': (
+        'checkpoint',
+        'model.ckpt-*',
+        'training-ended',
+        '.unfinished-checkpoint*',
+        '.ready-checkpoint*',
+        'events.out.tfevents.*',
+    ),
+    'eval_dir': ('events.out.tfevents.*',),
+    'profile_dir': ('plugins*',),
+    'benchmark_log_dir': ('benchmark_run.log', 'metric.log'),
+    'partitioned_graph_file_prefix': ('[0-9]*.pbtxt',),
+    'backbone_model_path': ('checkpoint', 'model.ckpt-*'),
+    'data_dir': ('*-of-*', '*-ubyte*', '*_batch*', 'batches.meta*', 'labels.txt', 'dataset.json', '*.npy'),
+}
+
+
 def outputs_that_are(*kinds: Output) -> tuple[str, ...]:
     """Returns the flags that name outputs of these kinds."""
     return tuple(name for name, kind in OUTPUTS.items() if kind in kinds)
@@ -119,29 +137,6 @@ def _a_step_can_be_traced(params: 'Params') -> str | None:
     return None
 
 
-def _files_are_not_the_same(params: 'Params') -> str | None:
-    flags_by_path: dict[str, str] = {}
-    for name in outputs_that_are(Output.FILE, Output.CHIEF_FILE):
-        path = getattr(params, name)
-        if path and (first := flags_by_path.setdefault(path, name)) != name:
-            return f'{spelled(name, path)} clashes with {spelled(first, path)}: write another path in one of them'
-    return None
-
-
-def _an_export_has_a_folder_of_its_own(params: 'Params') -> str | None:
-    if (export := params.export_saved_model) is None:
-        return None
-    whole = os.path.abspath(export)
-    for name in outputs_that_are(Output.FOLDER, Output.CHIEF_FOLDER):
-        other = getattr(params, name)
-        if other is not None and os.path.commonpath([whole, os.path.abspath(other)]) == whole:
-            return (
-                f'{spelled("export_saved_model", export)} clashes with {spelled(name, other)}: the folder of an export '
-                'can hold nothing else; write another path in one of them'
-            )
-    return None
-
-
 def _profiled_steps_are_two(params: 'Params') -> str | None:
     for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
         if (value := getattr(params, given)) and not getattr(params, missing):
@@ -158,8 +153,6 @@ def _profiled_steps_are_two(params: 'Params') -> str | None:
 
 RULES: tuple[Rule, ...] = (
     _a_step_can_be_traced,
-    _files_are_not_the_same,
-    _an_export_has_a_folder_of_its_own,
     _profiled_steps_are_two,
 )
 IDLE: tuple[Idle, ...] = (

@@ -6,7 +6,9 @@ TensorFlow's devices.
 """
 
 import contextlib
+import fnmatch
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ from hardware.visible_gpus import PlaceOnHost, choose_visible
 from inputs.data_folder import DataFolder, open_folder, recognise
 from models.registry import load_model_file
 from params import Params
-from params.file_flags import OUTPUTS, Output, outputs_that_are
+from params.file_flags import NAMES_INSIDE, OUTPUTS, Output, outputs_that_are
 from params.result_flags import FIELD, STDOUT
 from params.tensorflow_flags import chosen_gpus
 from planning.this_process import THIS_PROCESS, StartSettings, ThisProcess, VisibleGpus
@@ -84,6 +86,10 @@ class Environment:
     def check_file(self, flag: str, path: str) -> None:
         """Raises UsageError if the file that a flag names cannot be written; makes its folder."""
         check_file(flag, path)
+
+    def check_clashes(self, paths: Mapping[str, str]) -> None:
+        """Raises UsageError if an output, by the name of its flag, is at the path of another flag too."""
+        check_clashes(paths)
 
     def is_folder(self, path: str) -> bool:
         """Whether a folder is there."""
@@ -287,11 +293,48 @@ def check_file(name: str, path: str) -> None:
     """Checks that the file which a flag names can be written. Creates its folder if that is missing.
 
     Raises:
-      UsageError: it cannot.
+      UsageError: it cannot, or it is --result_file, and something else than a result is there.
     """
-    if path != STDOUT:
-        with _refusing(name, path):
-            _try_file(Path(path))
+    if path == STDOUT:
+        return
+    with _refusing(name, path):
+        _try_file(Path(path))
+    if name == 'result_file' and os.path.isfile(path) and os.path.getsize(path):
+        from results.document import is_document
+
+        if not is_document(Path(path)):
+            raise UsageError(f'{spelled(name, path)}: the file there is not a result; write another path, or remove it')
+
+
+def check_clashes(paths: Mapping[str, str]) -> None:
+    """Checks that no output replaces the file of another flag, whatever links lead there.
+
+    Args:
+      paths: the path of each flag that has one, by name.
+
+    Raises:
+      UsageError: two flags name one file, or one names a file that a run has in the folder of the other.
+    """
+    real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDOUT}
+    for output in outputs_that_are(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
+        if output not in real or (os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)):
+            continue
+        for other, path in real.items():
+            if other != output and (
+                f'{path}/'.startswith(f'{real[output]}/') or _is_among(real[output], other, paths[other])
+            ):
+                raise UsageError(
+                    f'{spelled(output, paths[output])} clashes with {spelled(other, paths[other])}: both would use '
+                    f'{real[output]}; write another path in one of them'
+                )
+
+
+def _is_among(path: str, flag: str, value: str) -> bool:
+    """Whether a run has its own file at a real path, because of the value of a flag that stands for several files."""
+    start = os.path.realpath(f'{value}0')[:-1] if OUTPUTS.get(flag) is Output.PREFIX else f'{os.path.realpath(value)}/'
+    return path.startswith(start) and any(
+        fnmatch.fnmatchcase(path.removeprefix(start), name) for name in NAMES_INSIDE.get(flag, ())
+    )
 
 
 def _check_new(name: str, folder: str) -> None:
@@ -321,13 +364,15 @@ def _refusing(name: str, path: str) -> Iterator[None]:
 def _try_file(path: Path) -> None:
     # Create and remove the file that a symbolic link points to, not the link.
     file = path.resolve()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    existed = file.exists()
-    # Appending nothing leaves the content as it is.
-    file.open('ab').close()
-    if not existed:
-        # Another process of the run may have removed it already.
-        file.unlink(missing_ok=True)
+    if os.path.lexists(file):
+        # Appending nothing leaves the content as it is.
+        file.open('ab').close()
+        return
+    _make_folder(file.parent)
+    # The file itself is not made: another process might write it before this one has removed it.
+    with contextlib.suppress(FileNotFoundError):
+        # Raises if the name is too long.
+        file.lstat()
 
 
 def _make_folder(folder: Path) -> None:

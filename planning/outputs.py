@@ -7,6 +7,7 @@ from errors import UsageError, counted, spelled
 from params import Params
 from params.result_flags import field_values, fill
 from params.spec import numbers_of
+from params.table import SPECS
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Checkpoints, Counts, Instruments, Losses, Processes, Reports, Subject, Summaries
@@ -84,13 +85,17 @@ def find_reports(
         environment.check_file(name, path)
         return path
 
+    result_file, history = filled('result_file'), filled('history')
+    paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path}
+    paths |= {'result_file': result_file, 'history': history}
+    environment.check_clashes({name: path for name, path in paths.items() if path})
     log_folder = params.benchmark_log_dir if processes.is_chief else None
     # Where the folder itself cannot be used, that has been told.
     for name in (RUN_LOG, METRIC_LOG) if log_folder and environment.is_folder(log_folder) else ():
         environment.check_file('benchmark_log_dir', f'{log_folder}/{name}')
     reports = Reports(
-        result_file=filled('result_file'),
-        history=filled('history'),
+        result_file=result_file,
+        history=history,
         log_folder=log_folder,
         test_id=params.benchmark_test_id,
         measures_peak=params.measure_peak and not params.eval and processes.cluster is None,

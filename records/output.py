@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from errors import UsageError, counted
-from hardware.atomic import sync
+from hardware.atomic import clear_own, sync
 from records.layout import (
     FACTS_FILE,
     LABELS_FILE,
@@ -89,11 +89,10 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
     folder = output / f'.{subset}-unfinished'
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
-        raise UsageError(
-            f'--output={output}: it cannot be written to ({error.strerror}); write another folder'
-        ) from error
-    lock = os.open(folder, os.O_RDONLY)
+        reason = f'{folder} is a link; remove it, or' if folder.is_symlink() else f'{error.strerror};'
+        raise UsageError(f'--output={output}: it cannot be written to ({reason} write another folder') from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,21 +103,22 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
         except OSError as error:
             report(f'{output}: this file system has no locks ({error.strerror}); do not let two processes write to it')
         try:
-            if leftovers := _remove_files(folder):
-                report(f'{output}: removed {counted(leftovers, "unfinished file")} that an interrupted run left')
+            leftovers = clear_own(folder, _is_unfinished)
+        except OSError as error:
+            raise UsageError(f'--output={output}: {error}, or write another folder') from error
+        if leftovers:
+            report(f'{output}: removed {counted(leftovers, "unfinished file")} that an interrupted run left')
+        try:
             yield folder
         finally:
-            _remove_files(folder)
+            clear_own(folder, _is_unfinished)
             folder.rmdir()
     finally:
         os.close(lock)
 
 
-def _remove_files(folder: Path) -> int:
-    files = list(folder.iterdir())
-    for file in files:
-        file.unlink()
-    return len(files)
+def _is_unfinished(name: str) -> bool:
+    return name.isdecimal() or name in (LABELS_FILE, FACTS_FILE)
 
 
 def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str) -> None:

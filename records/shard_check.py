@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors import counted
+from hardware.tensorflow_import import import_tensorflow
 from records.framing import FRAME_BYTES, Fault, walk
 from records.layout import MOST_PIXELS
 from records.parallel import num_cores, ordered_map
@@ -87,6 +88,7 @@ class _Reader:
     """Reads records with the ops of a training run; each function raises tf.errors.OpError if an op fails."""
 
     def __init__(self, num_threads: int) -> None:
+        import_tensorflow()
         import tensorflow.compat.v1 as tf
 
         with tf.Graph().as_default() as graph, tf.device('/cpu:0'):

@@ -13,6 +13,7 @@ from typing import Any
 
 from errors import RunError, counted
 from hardware.atomic import sync
+from hardware.tensorflow_import import import_tensorflow
 from records.framing import FRAME_BYTES
 from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import ImageFolder, SourceImage, SubsetFacts
@@ -101,6 +102,7 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
             paths = (os.path.join(folder.root, image.path) for image in order)
             images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
             # Imported here, while the decoding processes are already working.
+            import_tensorflow()
             import tensorflow.compat.v1 as tf
 
             unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]

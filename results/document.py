@@ -284,6 +284,15 @@ def read_document(text: str, source: str) -> Record | Failure:
     return Record(source, document) if kind == RESULT else Failure(source, document)
 
 
+def is_document(path: Path) -> bool:
+    """Whether a file holds a result or the document of a failure, of any version, damaged or not."""
+    try:
+        document = json.loads(read_regular(path, MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
+
+
 def read_file(path: Path) -> Record | Failure:
     """Reads a result file.
 

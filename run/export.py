@@ -1,8 +1,7 @@
 """Exports the model of a run as a SavedModel, which TensorFlow serves without this program."""
 
-import contextlib
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +55,6 @@ class _Constants(FixedVariables):
         return self.variables[name].read_value()
 
 
-@contextlib.contextmanager
-def _temporary(folder: Path) -> Iterator[None]:
-    """Removes the folder after the block, and before it too, in case an earlier process was killed."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def export_saved_model(
     folder: str,
     values: Mapping[str, Array],
@@ -80,8 +69,8 @@ def export_saved_model(
     `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable class of each image. Its
     operations are NHWC and float32 and are not placed on a device; its variables have the names that the model uses.
 
-    The folder is renamed into place when it is complete: a killed process leaves only .NAME-unfinished beside it,
-    which the next export removes.
+    The folder is renamed into place when it is complete: a killed process leaves only a hidden
+    .tf_cnn_benchmarks-* beside it.
 
     Args:
       folder: where to write; it must be missing or empty.
@@ -112,7 +101,10 @@ def export_saved_model(
     # After tracing, which created the variables. A module tracks the variables in a dict attribute.
     module.variables_by_name = variables.variables
     path = Path(folder).absolute()
-    unfinished = path.with_name(f'.{path.name}-unfinished')
-    with writing('export_saved_model', folder), _temporary(unfinished):
+    with (
+        writing('export_saved_model', folder),
+        tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=path.parent) as temporary,
+    ):
+        unfinished = Path(temporary, 'model')
         v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
         move_whole(unfinished, path)

@@ -5,11 +5,9 @@ import functools
 import itertools
 import os
 import re
-import shutil
 import statistics
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
@@ -177,7 +175,6 @@ class StepProfiler:
         self._folder = folder
         self._steps = steps
         self._is_running = False
-        self._before: set[Path] = set()
 
     def between(self, num_timed: int) -> None:
         """Starts or stops the profiler. To be called before the first step and after each.
@@ -189,7 +186,6 @@ class StepProfiler:
             return
         first, last = self._steps
         if num_timed == first - 1:
-            self._before = self._profiles()
             with writing('profile_dir', self._folder):
                 tf.compat.v2.profiler.experimental.start(self._folder)
             self._is_running = True
@@ -219,17 +215,8 @@ class StepProfiler:
         """Stops the profiler if it is running, and writes the profile."""
         if self._is_running:
             self._is_running = False
-            try:
-                with writing('profile_dir', self._folder):
-                    tf.compat.v2.profiler.experimental.stop()
-            except RunError:
-                for unfinished in self._profiles() - self._before:
-                    shutil.rmtree(unfinished, ignore_errors=True)
-                raise
-
-    def _profiles(self) -> set[Path]:
-        """The folders of profiles, one for each run that was profiled."""
-        return set(Path(self._folder).glob('plugins/profile/*'))
+            with writing('profile_dir', self._folder):
+                tf.compat.v2.profiler.experimental.stop()
 
 
 class SummaryWriter:

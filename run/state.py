@@ -12,7 +12,6 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError
-from hardware.atomic import own_prefix
 from params.device_flags import HOST_DEVICE
 from planning.plan import Checkpoints, Counts
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
@@ -60,7 +59,7 @@ class RunState:
                 checkpoints.warm_start, checkpoints.warm_start_flag, built.model_slices, HOST_DEVICE
             )
         # Without parameter servers, the others may continue from the variables of any worker.
-        self._handover_folder = Path(tempfile.gettempdir(), f'{own_prefix()}{secrets.token_hex(8)}')
+        self._handover_folder = Path(tempfile.gettempdir(), f'tf_cnn_benchmarks-{secrets.token_hex(8)}')
         self._handover = self._make_saver(str(self._handover_folder)) if worker.hands_on_variables else None
 
     def _make_saver(self, folder: str) -> Checkpointer:

@@ -183,7 +183,7 @@ class Folder:
 
     def _failed(self, path: Path, reason: str) -> RunError:
         if not (self.path / SWEEP_FILE).exists():
-            return RunError(f'{path}: it cannot be written ({reason}); nothing was measured: make room and start again')
+            return RunError(f'{path}: it cannot be written ({reason}); make room and start again')
         return RunError(
             f'{path}: it cannot be written ({reason}); what was measured before is kept: make room, then write '
             f'{self.resume_command}'

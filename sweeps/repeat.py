@@ -11,7 +11,7 @@ from cluster.signals import Interrupts
 from comparison.changes import format_outliers, format_runs
 from comparison.ratios import estimate
 from errors import RunError, UsageError, counted
-from hardware.atomic import own_prefix, write_whole
+from hardware.atomic import write_whole
 from models.registry import MODELS
 from params import Params
 from params.result_flags import field_values, fill
@@ -52,11 +52,12 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
             console.phase(f'Run {number + 1} of {params.repeat}')
 
     console.phase(f'Run 1 of {params.repeat}')
-    with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder, Interrupts().listening():
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder, Interrupts().listening():
         starter = starter or Starter(environment=without_clusters(os.environ))
         try:
             run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RunError):
+            # RunError: no room for a result, neither here nor where --result_file names a place.
             if any(map(succeeded, outcomes)):
                 console.note(f'stopped after {len(outcomes)} of {counted(params.repeat, "run")}')
                 _summarize(outcomes, console)
@@ -67,16 +68,19 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
     return int(not all(map(succeeded, outcomes)))
 
 
-def file_of_first_run(params: Params) -> str | None:
-    """Returns the path of the first run's result; None if there is none, or it cannot be known before the run."""
+def files_of_runs(params: Params) -> list[str]:
+    """Returns the paths of the runs' results; none if there are none, or they cannot be known before the runs."""
     if not params.result_file:
-        return None
+        return []
     try:
         model = MODELS.find_model(params.model, params.data_name)
     except UsageError:
-        return None
-    batch_size = params.batch_size or model.batch_size
-    return _file_of(params, params.result_file, model.name, batch_size, f'1*{params.num_gpus}', 1)
+        return []
+    batch_size, shape = params.batch_size or model.batch_size, f'1*{params.num_gpus}'
+    return [
+        _file_of(params, params.result_file, model.name, batch_size, shape, number)
+        for number in range(1, params.repeat + 1)
+    ]
 
 
 def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:

@@ -1,6 +1,7 @@
 """Settings of all tests: TensorFlow logs only errors; the option --all_modes; fixtures used by many tests."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 settings.register_profile('same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('same')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+# The settings of Keras and the fonts of matplotlib stay out of the home directory.
+os.environ.setdefault('KERAS_HOME', os.devnull)
+_FONTS = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-')
+os.environ.setdefault('MPLCONFIGDIR', _FONTS.name)
 # Otherwise the first run of this process decides, and later ones with fewer towers are refused.
 THIS_PROCESS.keep(INTRA, 0)
 

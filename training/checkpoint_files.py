@@ -26,12 +26,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from errors import RunError, UsageError
-from hardware.atomic import move_whole, sync
+from hardware.atomic import clear_own, move_whole, sync
+from hardware.tensorflow_import import import_tensorflow
 
 UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
 _STATE = 'checkpoint'
 _ENDED = 'training-ended'
 _PREFIX = re.compile(r'model\.ckpt-\d+')
+# The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is writing.
+_OF_A_STAGE = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
 
 
 def latest_checkpoint(folder: str) -> str | None:
@@ -109,8 +112,14 @@ def step_of(prefix: str) -> int:
 
 
 def publish(folder: Path, max_to_keep: int) -> None:
-    """Publishes the ready checkpoint, if there is one. It can be repeated after a kill."""
+    """Publishes the ready checkpoint, if there is one. It can be repeated after a kill.
+
+    Raises:
+      OSError: the folder cannot be written, or a stage in it is not of this program.
+    """
     ready = folder / READY
+    if ready.is_symlink():
+        raise OSError(f'{ready} is a link; remove it')
     for prefix in filter(_is_complete, _checkpoints_in(str(ready))):
         name = os.path.basename(prefix)
         published = folder / name
@@ -128,8 +137,18 @@ def publish(folder: Path, max_to_keep: int) -> None:
                 _delete(str(folder / expired))
             # Drop the names only after the files: after a kill in between, no save would delete unnamed files.
             _write_state(folder, kept)
-    if ready.exists():
-        shutil.rmtree(ready)
+    if os.path.lexists(ready):
+        remove_stage(ready)
+
+
+def remove_stage(folder: Path) -> None:
+    """Removes the folder of an unfinished or ready checkpoint with its files.
+
+    Raises:
+      OSError: it is a link, or holds files that are not of a checkpoint; then nothing is removed.
+    """
+    clear_own(folder, _OF_A_STAGE.fullmatch)
+    folder.rmdir()
 
 
 def _link(file: Path, target: Path) -> None:
@@ -179,6 +198,7 @@ def _is_same(ready: str, published: str) -> bool:
 
 def _read_state(folder: Path) -> list[str]:
     """Returns the prefixes that the state file names, the newest last; empty if it is missing or malformed."""
+    import_tensorflow()
     import tensorflow.compat.v1 as tf
 
     try:

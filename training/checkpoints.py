@@ -1,7 +1,7 @@
 """Saves and restores variables in TensorFlow's checkpoint format. checkpoint_files manages the files."""
 
 import contextlib
-import shutil
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from errors import RunError, counted
 from hardware.atomic import move_whole
-from training.checkpoint_files import READY, UNFINISHED, data_files, publish
+from training.checkpoint_files import READY, UNFINISHED, data_files, publish, remove_stage
 from training.contents import (
     MODEL,
     OPTIONAL,
@@ -143,8 +143,8 @@ class Checkpointer:
         unfinished, ready = self._folder / UNFINISHED, self._folder / READY
         with self._saving, self._reporting(name):
             publish(self._folder, self._max_to_keep)
-            if unfinished.exists():
-                shutil.rmtree(unfinished)
+            if os.path.lexists(unfinished):
+                remove_stage(unfinished)
             unfinished.mkdir()
             try:
                 session.run(self._save, {self._prefix: str(unfinished / name)})
@@ -153,7 +153,8 @@ class Checkpointer:
                 move_whole(unfinished, ready)
             except BaseException:
                 # The incomplete files would take up the rest of a full disk.
-                shutil.rmtree(unfinished, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_stage(unfinished)
                 raise
             publish(self._folder, self._max_to_keep)
         return str(self._folder / name)

@@ -72,7 +72,7 @@ def test_a_missing_extra_is_named(results: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Path, tmp_path: Path) -> None:
     page = tmp_path / 'page.html'
-    page.write_text('old')
+    page.write_text('<!doctype html>old')
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
@@ -80,5 +80,13 @@ def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Pat
             report.main([str(results), f'--output={page}'])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert page.read_text() == 'old'
-    assert not list(tmp_path.glob('.page.html*'))
+    assert page.read_text() == '<!doctype html>old'
+    assert not list(tmp_path.glob('.*'))
+
+
+def test_a_page_does_not_replace_a_result(results: Path) -> None:
+    result = next(results.rglob('*.json'))
+    before = result.read_bytes()
+    with refused(f'--output={result}'):
+        report.main([str(results), f'--output={result}'])
+    assert result.read_bytes() == before

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from params import Params
-from planning.environment import check_outputs
+from params import Params, parse_argv
+from planning.environment import Environment, check_clashes, check_file, check_outputs
+from planning.line import make_plan
 from tests.support.outputs import refused
+from tests.support.sample_results import write_sample
 
 pytestmark = pytest.mark.unit
 
@@ -97,3 +99,55 @@ def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path, flag: str) -> None:
     with refused(f'--{flag}=', 'UTF-8'):
         check_outputs(outputs(tmp_path, **{flag: 'caf\udce9'}))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    'flags',
+    [
+        '--trace_file=t.json --result_file=./t.json',
+        '--graph_file=link --result_file=r.json',
+        '--trace_file=of/events.out.tfevents.1 --train_dir=folder',
+        '--result_file=td/checkpoint --train_dir=td',
+        '--result_file=td --train_dir=td',
+        '--result_file=folder/../td/model.ckpt-3.index --train_dir=td',
+        '--result_file=metric.log --benchmark_log_dir=.',
+        '--trace_file=part0.pbtxt --partitioned_graph_file_prefix=part',
+        '--trace_file=a --graph_file=a/b',
+        '--export_saved_model=m --train_dir=./m/train',
+        '--export_saved_model=m --eval_dir=m/',
+        '--graph_file=data/train-00000-of-00002 --data_dir=data',
+        '--graph_file=m.py --model_file=./m.py',
+    ],
+)
+def test_outputs_that_meet_in_a_file_are_refused(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('link').symlink_to('r.json')
+    Path('folder').mkdir()
+    Path('of').symlink_to('folder')
+    paths = dict(flag.removeprefix('--').split('=') for flag in flags.split())
+    with refused(*(f'--{name}={path}' for name, path in paths.items())):
+        check_clashes(paths)
+
+
+def test_outputs_that_do_not_meet_are_allowed(tmp_path: Path) -> None:
+    train = str(tmp_path / 'td')
+    check_clashes({'train_dir': train, 'eval_dir': train, 'result_file': f'{train}/r.json', 'trace_file': f'{train}/t'})
+    check_clashes({'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'})
+
+
+def test_a_run_refuses_outputs_that_meet_once_their_names_are_known(tmp_path: Path) -> None:
+    argv = [f'--trace_file={tmp_path}/lenet.json', f'--result_file={tmp_path}/{{model}}.json', '--model=lenet']
+    with refused('--trace_file', '--result_file'):
+        make_plan(parse_argv(argv).params, Environment())
+
+
+def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path: Path) -> None:
+    notes = tmp_path / 'notes.json'
+    notes.write_text('{"mine": 1}')
+    with refused(f'--result_file={notes}'):
+        check_file('result_file', str(notes))
+    check_file('trace_file', str(notes))
+    (tmp_path / 'empty').touch()
+    check_file('result_file', str(tmp_path / 'empty'))
+    check_file('result_file', str(write_sample(tmp_path / 'result.json')))
+    assert notes.read_text() == '{"mine": 1}'

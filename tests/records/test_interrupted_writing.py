@@ -14,7 +14,7 @@ from records.layout import scan_folder, shard_name
 from records.progress import Monitor
 from records.write import WriteOptions, write_shards
 from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
-from tests.support.outputs import failed
+from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -117,3 +117,22 @@ def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos: P
     ):
         write_shards(folder, ('background', 'a'), options, monitor)
     assert list((tmp_path / 'out').iterdir()) == []
+
+
+@pytest.mark.parametrize('is_link', [False, True])
+def test_a_folder_of_unfinished_files_that_is_not_of_this_program_is_refused_and_kept(
+    slow_photos: Path, tmp_path: Path, is_link: bool
+) -> None:
+    output, kept = tmp_path / 'output', tmp_path / 'kept'
+    unfinished = output / '.train-unfinished'
+    output.mkdir()
+    kept.mkdir()
+    (kept / '00000').write_text('mine')
+    if is_link:
+        unfinished.symlink_to(kept)
+    else:
+        kept = kept.rename(unfinished)
+        (kept / 'notes').write_text('mine')
+    with refused(f'--output={output}', str(unfinished)):
+        convert(slow_photos, output)
+    assert (kept / '00000').read_text() == 'mine'

@@ -40,6 +40,18 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     )
 
 
+def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_path: Path) -> None:
+    # A folder stands for a full disk.
+    (tmp_path / 'r.2.json').mkdir()
+    argv = ['--batch_size=8', '--repeat=3', f'--result_file={tmp_path}/r.json']
+    out, err = io.StringIO(), io.StringIO()
+    with failed(f'--result_file={tmp_path}/r.2.json'):
+        repeat(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path))
+    assert out.getvalue() == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
+    assert 'stopped after 2 of 3 runs' in err.getvalue()
+    assert isinstance(read_file(tmp_path / 'r.1.json'), Record)
+
+
 def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) -> None:
     started = starter(tmp_path)
     warnings = [{'code': code, 'text': text} for code, text in (('settings', 'a'), ('settings', 'b'), ('steal', 'c'))]

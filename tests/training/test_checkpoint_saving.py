@@ -26,7 +26,7 @@ from tests.support.graphs import (
     restored,
 )
 from tests.support.outputs import failed
-from training.checkpoint_files import latest_checkpoint
+from training.checkpoint_files import READY, UNFINISHED, latest_checkpoint
 
 pytestmark = pytest.mark.graph
 
@@ -75,6 +75,25 @@ def test_only_the_last_checkpoints_are_kept_of_this_run_and_of_earlier_ones_and_
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-5', 'model.ckpt-6') | set(kept_by_hand)
     state = tf.train.get_checkpoint_state(str(tmp_path))
     assert state.all_model_checkpoint_paths == [str(tmp_path / 'model.ckpt-5'), str(tmp_path / 'model.ckpt-6')]
+
+
+@pytest.mark.parametrize('stage', [UNFINISHED, READY])
+@pytest.mark.parametrize('is_link', [False, True])
+def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
+    tmp_path: Path, opened: tuple[Model, Any], stage: str, is_link: bool
+) -> None:
+    model, session = opened
+    kept = tmp_path / ('elsewhere' if is_link else stage)
+    kept.mkdir()
+    (kept / ('twin' if is_link else 'notes')).write_text('mine')
+    for file in ('model.ckpt-3.index', 'model.ckpt-3.data-00000-of-00001'):
+        (kept / file).write_text('mine')
+    if is_link:
+        (tmp_path / stage).symlink_to(kept)
+    with failed(f'--train_dir={tmp_path}', str(tmp_path / stage)):
+        model.save(session, 7, step=30)
+    assert {file.read_text() for file in kept.iterdir()} == {'mine'}
+    assert len(list(kept.iterdir())) == 3
 
 
 def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path: Path, opened: tuple[Model, Any]) -> None:

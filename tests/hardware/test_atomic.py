@@ -1,0 +1,52 @@
+"""Files that appear as a whole: they replace no more than they must, and remove only what this program made."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hardware.atomic import clear_own, write_whole
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path: Path) -> None:
+    file, link = tmp_path / 'private', tmp_path / 'link'
+    file.touch(0o600)
+    if os.geteuid() == 0:
+        os.chown(file, 1234, 1235)
+    before = file.stat()
+    link.symlink_to(file)
+    write_whole('new', link)
+    after = file.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert after.st_ino != before.st_ino
+    assert link.is_symlink()
+    assert file.read_text() == 'new'
+
+
+def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can_be(tmp_path: Path) -> None:
+    other, file = tmp_path / 'other', tmp_path / ('x' * 255)
+    other.touch()
+    write_whole(b'new', file)
+    assert file.stat().st_mode == other.stat().st_mode
+    assert sorted(tmp_path.iterdir()) == sorted([other, file])
+
+
+@pytest.mark.parametrize('name', ['.r.json.mine.part', 'folder/file', 'a-link'])
+def test_what_this_program_did_not_make_stays(tmp_path: Path, name: str) -> None:
+    """A file like those that are left by a kill, old enough to be one; a folder; a link to a folder."""
+    (tmp_path / 'kept').mkdir()
+    own = tmp_path / 'stage'
+    (own / name).parent.mkdir(parents=True)
+    if name == 'a-link':
+        own.rmdir()
+        own.symlink_to(tmp_path / 'kept')
+    else:
+        (own / name).write_text('mine')
+        os.utime(own / name, (0, 0))
+    (own / 'made').touch()
+    write_whole('new', own / 'r.json')
+    with pytest.raises(OSError, match=str(own)):
+        clear_own(own, lambda found: found in ('made', 'r.json'))
+    assert {path.name for path in own.iterdir()} == {'made', 'r.json'} | ({Path(name).parts[0]} - {'a-link'})
