@@ -40,13 +40,13 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
             part.unlink(missing_ok=True)
 
 
-def _copy_access(source: Path, descriptor: int) -> None:
-    """Gives an open file the owner, group and mode of another file, if that exists, as far as the system allows."""
+def _copy_access(source: Path, target: Path | int) -> None:
+    """Gives a file the owner, group and mode of another one, if that exists, as far as the system allows."""
     with contextlib.suppress(OSError):
         status = source.stat()
         with contextlib.suppress(PermissionError):
-            os.fchown(descriptor, status.st_uid, status.st_gid)
-        os.fchmod(descriptor, status.st_mode & 0o777)
+            os.chown(target, status.st_uid, status.st_gid)
+        os.chmod(target, status.st_mode & 0o777)
 
 
 def move_whole(source: Path, target: Path) -> None:
@@ -54,7 +54,7 @@ def move_whole(source: Path, target: Path) -> None:
 
     Args:
       source: the file or folder.
-      target: the new name on the same file system; replaces a file, or an empty folder.
+      target: the new name on the same file system; replaces a file, or an empty folder, and keeps its mode and owner.
 
     Raises:
       OSError: the disk fails, or target is a folder with files.
@@ -63,6 +63,7 @@ def move_whole(source: Path, target: Path) -> None:
         for name in files:
             sync(Path(folder, name))
     sync(source)
+    _copy_access(target, source)
     source.replace(target)
     sync(target.parent)
 

@@ -254,7 +254,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     for name in outputs_that_are(Output.PREFIX):
         if prefix := getattr(params, name):
             with refusals.collecting(), _refusing(name, prefix):
-                _make_folder(Path(f'{prefix}0').parent)
+                _try_file(Path(f'{prefix}00.pbtxt'))
     if params.eval and params.train_dir and os.path.isfile(params.train_dir):
         refusals.add(
             f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
@@ -343,6 +343,9 @@ def _check_new(name: str, folder: str) -> None:
         raise UsageError(f'{spelled(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
     if os.path.islink(folder):
         raise UsageError(f'{spelled(name, folder)}: a link cannot be replaced; write the path of a new folder')
+    with contextlib.suppress(FileNotFoundError):
+        # Raises if the name is too long.
+        os.lstat(folder)
     if os.path.lexists(folder) and any(Path(folder).iterdir()):
         raise UsageError(f'{spelled(name, folder)}: the folder is not empty; write the name of a new one')
 

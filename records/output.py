@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from errors import UsageError, counted
-from hardware.atomic import clear_own, sync
+from hardware.atomic import clear_own, move_whole, sync
 from records.layout import (
     FACTS_FILE,
     LABELS_FILE,
@@ -130,14 +130,12 @@ def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts,
     new_labels, new_facts = (unfinished[0].parent / name for name in (LABELS_FILE, FACTS_FILE))
     new_labels.write_bytes(labels_text(labels).encode())
     new_facts.write_text(facts_text({**_facts_of_others(output, subset), subset: facts}))
-    sync(new_labels)
-    sync(new_facts)
     with interrupts_delayed():
         for entry in list(output.iterdir()):
             if subset_of(entry.name) == subset:
                 entry.unlink()
-        new_labels.replace(output / LABELS_FILE)
-        new_facts.replace(output / FACTS_FILE)
+        move_whole(new_labels, output / LABELS_FILE)
+        move_whole(new_facts, output / FACTS_FILE)
         for index, path in enumerate(unfinished):
             path.replace(output / shard_name(subset, index, len(unfinished)))
         sync(output)

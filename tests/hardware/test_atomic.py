@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware.atomic import clear_own, write_whole
+from hardware.atomic import clear_own, move_whole, write_whole
 
 pytestmark = pytest.mark.unit
 
@@ -23,6 +23,16 @@ def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path: Path) -> 
     assert after.st_ino != before.st_ino
     assert link.is_symlink()
     assert file.read_text() == 'new'
+
+
+def test_a_folder_keeps_its_mode_when_it_is_replaced(tmp_path: Path) -> None:
+    old, new = tmp_path / 'old', tmp_path / 'new'
+    old.mkdir(0o700)
+    new.mkdir(0o755)
+    (new / 'file').touch()
+    move_whole(new, old)
+    assert old.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.rglob('*')) == [old, old / 'file']
 
 
 def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can_be(tmp_path: Path) -> None:
