@@ -15,7 +15,6 @@ from planning.step import StepSettings
 from results.result import Transfer
 from run.constant_weights import FrozenNetwork
 from run.exchange import GradientsInMemory
-from run.tower_copies import TowerCopier, TowerTemplate
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
 from training.precision import LossScale, make_loss_scale
@@ -138,22 +137,6 @@ class _Tower:
     top_k: tuple[Tensor, Tensor] | None
     gradients: list[Tensor]
 
-    def tensors(self) -> list[Tensor]:
-        """All tensors, as with_tensors takes them."""
-        penalty = [] if self.penalty is None else [self.penalty]
-        return [self.base_loss, self.objective, *penalty, *(self.top_k or ()), *self.gradients]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> '_Tower':
-        """A tower that computes the same as this one in other tensors."""
-        left = iter(tensors)
-        return _Tower(
-            next(left),
-            next(left),
-            None if self.penalty is None else next(left),
-            (next(left), next(left)) if self.top_k else None,
-            list(left),
-        )
-
 
 # Long, because it is the order of a step, from the batch to the update, in one piece.
 def build_step_graph(
@@ -272,33 +255,19 @@ def _build_towers(
     loss_scale: LossScale,
     frozen: FrozenNetwork | None,
 ) -> list[_Tower]:
-    """Builds the first two towers; the others are copies of the second, if they can be and have the same duties."""
     towers: list[_Tower] = []
     devices = manager.get_devices()
     if isinstance(pipeline, GradientsInMemory):
         nothing = tf.constant(float('nan'))
         return [_Tower(nothing, nothing, None, None, pipeline.gradients_of(manager, n)) for n in range(len(devices))]
-    copier: TowerCopier | None = None
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)
         # Each tower has its own dropout seeds.
         seed = settings.seed + _SEEDS_OF_TOWER * (settings.first_tower + number)
         with manager.create_outer_variable_scope(number) as variables:
-            if copier and _duties(manager, number) == _duties(manager, 1):
-                towers.append(towers[1].with_tensors(copier.copy(variables, batch, number - 1)))
-                continue
             source: VariableSource = frozen.constants_for(device) if frozen else variables
-            template = None
-            if number == 1 and len(devices) > 2 and not frozen:
-                source = template = TowerTemplate(variables, batch, range(seed, seed + _SEEDS_OF_TOWER))
             towers.append(_build_tower(settings, optimizer, manager, number, batch, loss_scale, source, seed, frozen))
-            if template:
-                copier = template.finish(towers[-1].tensors())
     return towers
-
-
-def _duties(manager: VariableMgr, number: int) -> tuple[bool, bool]:
-    return manager.leads(number), manager.keeps_statistics(number)
 
 
 # Nine arguments: all that a step has is in a tower.
