@@ -173,9 +173,7 @@ class BenchmarkCNN:
         # Each run has its own graph, so that runs in one process share nothing.
         with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
-            host = worker.shared_host() if plan.variables.shares_memory else None
-            share = host.allocate if host else None
-            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker), share)
+            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker))
             summaries = None
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
@@ -190,7 +188,6 @@ class BenchmarkCNN:
         if buffers and plan.params.verbose:
             self._console.note(format_memory(buffers))
         if not worker.inherited:
-            self._warn(_idle_in_memory(plan.params, step_graph))
             prefix = worker.device if worker.device and plan.machine.is_here else ''
             self._console.result(make_banner(plan, prefix, step_graph))
         if instruments.graph_file:
@@ -362,16 +359,6 @@ class BenchmarkCNN:
     def _warn(self, line: str | None) -> None:
         if line:
             self._console.warning(line)
-
-
-def _idle_in_memory(params: Params, step_graph: StepGraph) -> str | None:
-    """A warning about the given flag that shared memory leaves without effect, which shows only when it is had."""
-    written = params.given.get('compact_gradient_transfer')
-    if not (written and params.compact_gradient_transfer and step_graph.transfer.in_shared_memory):
-        return None
-    return (
-        f'{written} has no effect: the tasks share memory, in 32 bits; add --shared_memory=off to send gradients in 16'
-    )
 
 
 def _plan(params: Params) -> Plan:

@@ -1,10 +1,10 @@
 """The cost of a cluster: 2 workers on this machine compared with one process with 2 towers, in turns.
 
     python benchmarks/cluster.py --model=alexnet --batch_size=16 --rounds=5
-    python benchmarks/cluster.py --modes=collective_all_reduce --transfers=shared_memory,sent_32_bits
+    python benchmarks/cluster.py --modes=collective_all_reduce --transfers=sent_32_bits
 
 Both process the same images on the same cores. The cluster also moves gradients and variables between its processes:
-in messages of 32 or 16 bits, or through shared memory in collective_all_reduce (--transfers). Two ratios are printed,
+in messages of 32 or 16 bits (--transfers). Two ratios are printed,
 each cluster / process: images/sec, and seconds from the start of the chief to the end of its first step. The memory for
 messages grows during the first steps, so rates are measured after the default warm-up. The process takes turns with the
 transfers of each mode, so that compared runs are neighbours. A second process keeps memory as the cluster does
@@ -40,9 +40,7 @@ _MODES = {
     'collective_all_reduce': (['--variable_update=collective_all_reduce'], False),
     'distributed_all_reduce': (['--variable_update=distributed_all_reduce'], False),
 }
-# Only collective_all_reduce shares memory, which is its default; the other modes leave out the first row.
 _TRANSFERS = {
-    'shared_memory': [],
     'sent_32_bits': ['--nocompact_gradient_transfer'],
     'sent_16_bits': ['--compact_gradient_transfer'],
 }
@@ -136,14 +134,10 @@ def main() -> None:
             alone: results.contestant(alone, argv),
             kept: results.contestant(kept, [*argv, '--keep_memory']),
         }
-        can_share = mode == 'collective_all_reduce'
         for transfer in args.transfers:
-            if transfer == 'shared_memory' and not can_share:
-                continue
             name = f'{mode} {transfer}'
             launcher = [*PROGRAM, 'cluster', f'--ps={args.ps if has_ps else 0}', f'--workers={_NUM_WORKERS}', '--']
-            sends = ['--shared_memory=off'] if can_share and transfer != 'shared_memory' else []
-            argv = [*launcher, *common, *flags, *sends, *_TRANSFERS[transfer]]
+            argv = [*launcher, *common, *flags, *_TRANSFERS[transfer]]
             contestants[name] = results.contestant(name, argv)
             contestants[f'{name}, {_FLOOR}'] = results.contestant(f'{name}, {_FLOOR}', [*argv, '--exchange_only'])
             clusters.append(name)

@@ -16,7 +16,6 @@ from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
 from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
-from cluster.shared_memory import SharedHost, find_host
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 from errors import UsageError
@@ -101,7 +100,6 @@ class ClusterWorker:
         self._hand_over = hand_over
         self._detector: FailureDetector | None = None
         self._generation: Generation | None = None
-        self._shared_host: SharedHost | None = None
 
     def join(self, state_step: int | None) -> Mapping[str, Any]:
         offer = {'end': self.end_step, 'step': state_step}
@@ -238,21 +236,6 @@ class ClusterWorker:
             self._raise_if_lost()
             time.sleep(_POLL_SECS)
 
-    def shared_host(self) -> SharedHost | None:
-        hosts = self._gather_early('shared_memory/host', find_host())
-        if hosts[0] is None or any(host != hosts[0] for host in hosts):
-            return None
-        self._shared_host = SharedHost(is_chief=self.is_chief, gather=self._gather_early, warn=self._warn)
-        return self._shared_host
-
-    def _gather_early(self, name: str, value: Any) -> list[Any]:
-        """As gather, but before a session is open, so that no call of TensorFlow must be interrupted."""
-        self._detect(lambda: None)
-        try:
-            return self.gather(name, value)
-        finally:
-            self.stop_watching()
-
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         prefix = f'collected/{self.generation if self._generation else 0}/{name}'
         if not self.is_chief:
@@ -283,8 +266,6 @@ class ClusterWorker:
     def end(self, exit_code: int, reason: str = '') -> None:
         self.stop_watching()
         # After a fault, a step that has not ended may still read the memory.
-        if self._shared_host and exit_code == 0:
-            self._shared_host.close()
         self._rendezvous.end(exit_code, reason)
         self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code, is_over=exit_code == 0)
 

@@ -6,7 +6,6 @@ from typing import Any, NoReturn, Protocol
 import tensorflow.compat.v1 as tf
 
 from cluster.failure_detector import PeerFailure
-from cluster.shared_memory import SharedHost
 from cluster.topology import Cluster
 from errors import RunError
 
@@ -175,15 +174,6 @@ class Worker(Protocol):
           LostError: a task was lost meanwhile.
         """
 
-    def shared_host(self) -> SharedHost | None:
-        """Returns the host of all workers; None if they are on several, or there is only one.
-
-        Every worker must call it, before watch().
-
-        Raises:
-          LostError: a task was lost meanwhile.
-        """
-
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         """Passes a value to the chief. Returns the values of all workers, in their order, on the chief; else [].
 
@@ -223,10 +213,6 @@ class WithoutServer:
 
     def stop_watching(self) -> None:
         """Does nothing: there is nothing to watch."""
-
-    def shared_host(self) -> SharedHost | None:
-        """Returns None: no other task shares memory."""
-        return None
 
     def peer_failure(self) -> PeerFailure | None:
         """Returns None."""

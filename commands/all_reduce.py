@@ -299,7 +299,7 @@ def _ways(workers: int, options: AllReduceOptions, *, has_gpu: bool) -> dict[str
         if devices % 2 == 0:
             ways['hierarchical'] = grid({**replicated, 'hierarchical_copy': True}, shapes)
         return ways
-    peers, peer = [Shape(workers, devices)], _of_mode(lambda mode: mode.can_share_memory)
+    peers, peer = [Shape(workers, devices)], _of_mode(lambda mode: mode.nccl_between_gpus)
     servers = [2**power for power in range(options.ps.bit_length())]
     # On many hosts every number would take hours.
     fewer = [2**power for power in range((workers - 1).bit_length())] if options.model else []
@@ -310,10 +310,8 @@ def _ways(workers: int, options: AllReduceOptions, *, has_gpu: bool) -> dict[str
     # Where nothing is cut, both ways are the same.
     if several and (cut := _values(options, more_than=LARGEST_WHOLE_VALUES)):
         ways[WHOLE] = grid({**served, 'slice_variables': False}, several, cut)
-    ways['collective'] = grid({**peer, 'shared_memory': 'off'}, peers)
+    ways['collective'] = grid(peer, peers)
     ways['controller'] = grid({**_of_mode(lambda mode: mode.has_controller), 'all_reduce_spec': 'xring'}, peers)
-    if not options.hosts and options.dtype == 'float32':
-        ways['shared_memory'] = grid({**peer, 'shared_memory': 'auto'}, peers)
     return ways
 
 

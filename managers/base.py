@@ -62,11 +62,9 @@ class VariableMgr(ABC):
       synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
       scalars: the variables that create_scalar made.
       prologue: ops that stage, from one batch, what the first step takes from the step before; empty in most modes.
-      uses_shared_memory: whether the workers sum gradients in memory that they share; known once the update is built.
       variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
     """
 
-    uses_shared_memory = False
     variable_dtype: tf.DType = tf.float32
 
     def __init__(self, devices: Sequence[str], seed: int) -> None:

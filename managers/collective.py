@@ -11,7 +11,6 @@ from managers.base import VariableMgr
 from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
 from managers.parts import ManagerParts
-from managers.shared_sums import SharedSums, ShareMemory
 from params.device_flags import HOST_DEVICE
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Variable, num_bytes
@@ -19,8 +18,8 @@ from training.variables import Variable, num_bytes
 Tensor = Any
 
 _ALL_TOWERS, _ALL_WORKERS = 1, 2  # group keys
-# Instance keys of broadcasts and barriers, above those of the reductions.
-_INITIAL, _STATISTICS, _BARRIERS = 1 << 20, 1 << 21, 1 << 22
+# Instance keys of broadcasts, above those of the reductions.
+_INITIAL, _STATISTICS = 1 << 20, 1 << 21
 
 
 def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
@@ -97,11 +96,10 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
       num_workers: the number of workers.
       transfer: the dtype in which gradients are sent and summed, see by_collective.
       on_towers: whether NCCL sums over all towers, see by_collective.
-      share: allocates memory in which the workers sum gradients in float32; None if they cannot share memory.
       root: the index of the worker whose initial variables all others copy.
     """
 
-    # Nine arguments: the four of every replicated mode, and what only this mode needs.
+    # Eight arguments: the four of every replicated mode, and what only this mode needs.
     def __init__(
         self,
         devices: Sequence[str],
@@ -112,7 +110,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         num_workers: int,
         transfer: tf.DType | None,
         on_towers: bool,
-        share: ShareMemory | None,
         root: int = 0,
     ) -> None:
         algorithm = by_collective(devices, num_workers, transfer, on_towers=on_towers)
@@ -121,7 +118,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         self._num_workers = num_workers
         self._root = root
         self._transfer = transfer
-        self._share = None if on_towers or num_workers == 1 else share
 
     @classmethod
     def of(cls, parts: ManagerParts) -> VariableMgr:
@@ -133,7 +129,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             num_workers=parts.num_workers,
             transfer=parts.transfer,
             on_towers=parts.on_towers,
-            share=parts.share,
             root=parts.root,
         )
 
@@ -147,31 +142,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     def keeps_statistics(self, device_num: int) -> bool:
         # One tower of every worker: any worker may become the one whose variables the others copy.
         return device_num == 0
-
-    def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        shared = SharedSums([gradient.shape for gradient in device_grads[0]], self._worker, self._num_workers)
-        memory = self._share(shared.num_floats) if self._share else None
-        if memory is None:
-            return super().preprocess_device_grads(device_grads)
-        self.uses_shared_memory = True
-        with tf.device(HOST_DEVICE):
-            sent = [tf.add_n(towers) for towers in zip(*device_grads, strict=True)]
-        added = shared.add(memory, sent, lambda written: self._barrier(0, written))
-        with tf.control_dependencies([self._barrier(1, added)]):
-            return [shared.read(memory)] * len(self._devices)
-
-    def _barrier(self, number: int, after: Sequence[tf.Operation]) -> tf.Operation:
-        with tf.control_dependencies(after):
-            return tf.raw_ops.CollectiveReduce(
-                input=tf.zeros([self._num_workers]),
-                group_size=self._num_workers,
-                group_key=_ALL_WORKERS,
-                instance_key=_BARRIERS + number,
-                merge_op='Add',
-                final_op='Id',
-                subdiv_offsets=[0],
-                communication_hint='ring',
-            ).op
 
     def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         # Wait for all sums: if a worker is lost during a step, each other worker applies the whole step or none of it.
@@ -194,9 +164,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             return self._receive(statistics, 0, _STATISTICS)
 
     def bytes_of_step(self) -> int:
-        # In shared memory each worker writes and reads as much as it would send and receive in a ring, in 32 bits.
-        transfer = None if self.uses_shared_memory else self._transfer
-        return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, transfer)
+        return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, self._transfer)
 
     def _receive(self, variables: Sequence[Variable], root: int, first_key: int) -> list[tf.Operation]:
         """Returns the ops that assign the values of the worker `root` to the variables of all workers."""

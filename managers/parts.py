@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
-from managers.shared_sums import ShareMemory
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class ManagerParts:
       root: the index of the worker whose initial variables all others copy.
       transfer: the dtype in which gradients are sent, or None for their own dtype.
       on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
-      share: allocates memory that the workers share; None if they cannot share memory.
       horovod: the module horovod.tensorflow; None without Horovod.
       horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of the tower.
       variable_dtype: the dtype of the trainable variables.
@@ -47,7 +45,6 @@ class ManagerParts:
     root: int = 0
     transfer: tf.DType | None = None
     on_towers: bool = False
-    share: ShareMemory | None = None
     horovod: Any = None
     horovod_device: str | None = None
     variable_dtype: tf.DType = tf.float32

@@ -78,7 +78,6 @@ class Mode:
         params.all_reduce_spec applies instead.
       sums_in_one_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
-      can_share_memory: whether its workers can sum gradients in shared memory.
       launcher: the only program that can start and number its processes; None if any can.
     """
 
@@ -95,7 +94,6 @@ class Mode:
     transfer_dtypes: tuple[str, ...] = ('float16', 'bfloat16')
     sums_in_one_order: bool = False
     nccl_between_gpus: bool = False
-    can_share_memory: bool = False
     launcher: str | None = None
 
     @property
@@ -242,7 +240,6 @@ _ROWS = (
         parameter_device='sums',
         sums_in_one_order=True,
         nccl_between_gpus=True,
-        can_share_memory=True,
     ),
     Mode(
         'distributed_all_reduce',

@@ -17,6 +17,11 @@ OLDER_NAMES: Mapping[str, FlagSpec] = {
     )
 }
 
+# Flags that earlier versions of this program had, and what to do instead.
+LEFT: Mapping[str, str] = {
+    'shared_memory': 'leave it out: workers on one host send gradients as workers on two hosts do',
+}
+
 
 def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
     """Translates older flags into ours.

@@ -12,7 +12,7 @@ from typing import Any
 from errors import Refusals, nearest, spelled
 from params import original
 from params.all_rules import check
-from params.older_names import OLDER_NAMES, replace_older_names
+from params.older_names import LEFT, OLDER_NAMES, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Given, Params
 from params.words import split_words
@@ -106,6 +106,8 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
 
 
 def _unknown(name: str) -> str:
+    if name in LEFT:
+        return f'--{name}: there is no such flag any more; {LEFT[name]}'
     near = nearest(name, [*SPECS, *OLDER_NAMES])
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'
 

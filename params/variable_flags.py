@@ -57,12 +57,6 @@ class VariableFlags:
         'Cut each variable above 4 MiB into one part for each parameter server, so that all servers hold about as many '
         'bytes; without it each variable is whole on one server, as in the original program.',
     )
-    shared_memory: str = flag(
-        'auto',
-        f'auto: workers of {modes_that(lambda mode: mode.can_share_memory)} that are all on one host sum gradients in '
-        'memory that they share, in 32 bits, unless the gradients are packed; off: they send them as between hosts.',
-        choices=('auto', 'off'),
-    )
     horovod_device: str | None = flag(
         None,
         'The kind of device on which Horovod sums gradients; by default the one where they are.',
@@ -239,7 +233,6 @@ IDLE: tuple[Idle, ...] = (
         'variable_consistency',
         'compact_gradient_transfer',
         'slice_variables',
-        'shared_memory',
         *_SUMS,
     ),
     Idle(
@@ -248,7 +241,7 @@ IDLE: tuple[Idle, ...] = (
         '--eval reads the checkpoints of every --variable_update in the same way',
     ),
     Idle(
-        ('cross_replica_sync', 'shared_memory'),
+        ('cross_replica_sync',),
         lambda p, run: run.alone,
         'it is for clusters, and this process is alone',
     ),
@@ -257,16 +250,10 @@ IDLE: tuple[Idle, ...] = (
         lambda p, run: run.num_ps < 2,
         'variables are cut for several parameter servers only, and this run has fewer than two',
     ),
-    Idle(
-        ('shared_memory',),
-        lambda p, run: not MODES[p.variable_update].can_share_memory,
-        f'only {modes_that(lambda mode: mode.can_share_memory)} uses it',
-    ),
     idle_in_forward_only(
         'cross_replica_sync',
         'staged_vars',
         'variable_consistency',
-        'shared_memory',
         *_SUMS,
         reason='--forward_only updates no variables',
     ),

@@ -15,7 +15,7 @@ from hardware.surroundings import environment_facts
 from params import Params, RunFacts, find_idle
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from params.device_flags import HOST_DEVICE, another_flag_places_the_sums
-from params.modes import MODES, Mode, Place
+from params.modes import MODES, Place
 from params.optimizer_table import OPTIMIZERS
 from params.variable_flags import sums_by_halves, sums_by_spec
 from planning.data import check_gpu_memory
@@ -219,19 +219,11 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         small_max_group=params.agg_small_grads_max_group,
         transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, computed_in),
         slices_variables=params.slice_variables,
-        shares_memory=_shares_memory(params, mode, place),
         horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
         by_nccl=by_nccl,
         optimizer=_find_optimizer(params),
     )
     return Found(places)
-
-
-def _shares_memory(params: Params, mode: Mode, place: Place) -> bool:
-    """Whether workers sum gradients in shared memory if they are on one host. Those that are to be packed are sent."""
-    packs = params.gradient_repacking or params.agg_small_grads_max_bytes
-    may = params.shared_memory == 'auto' and params.trains and not packs and place is not Place.ALONE
-    return may and mode.can_share_memory
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:

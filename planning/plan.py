@@ -354,7 +354,6 @@ class VariableFacts:
       num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
       transfer: the dtype in which gradients are sent; None: their own dtype.
       slices_variables: whether large variables are cut into one part for each parameter server.
-      shares_memory: whether workers on one host sum gradients in memory that they share.
       horovod_device: the device on which Horovod sums.
       by_nccl: whether NCCL sums, at least gradients of some sizes.
       optimizer: the update rule.
@@ -371,7 +370,6 @@ class VariableFacts:
     small_max_group: int
     transfer: str | None
     slices_variables: bool
-    shares_memory: bool
     horovod_device: str | None
     by_nccl: bool
     optimizer: OptimizerFacts

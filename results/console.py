@@ -42,11 +42,10 @@ def transfer_lines(transfer: Transfer, num_workers: int) -> list[tuple[str, obje
     # A cluster may consist of one worker and parameter servers.
     if num_workers == 1 and not transfer.bytes_per_ps:
         return []
-    through = ' through shared memory, in 32 bits' if transfer.in_shared_memory else ''
     return [
         ('Workers', num_workers),
         *((f'On ps {index}', _megabytes(num_bytes)) for index, num_bytes in enumerate(transfer.bytes_per_ps)),
-        ('Step moves', f'{_megabytes(transfer.bytes_per_step or 0)}{through}'),
+        ('Step moves', _megabytes(transfer.bytes_per_step or 0)),
     ]
 
 

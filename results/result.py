@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 from params import Params
-from results.facts import ADDED, as_json
+from results.facts import as_json
 from results.statistics import Rate, summarize, throughput
 
 Values = TypeVar('Values')
@@ -118,14 +118,10 @@ class Transfer:
     Attributes:
       bytes_per_ps: the bytes of the variables on each parameter server.
       bytes_per_step: the bytes that a step sends; None if no graph was built.
-      in_shared_memory: whether the workers send them through shared memory.
     """
 
     bytes_per_ps: Annotated[tuple[int, ...], 'Of variables on each parameter server.'] = ()
     bytes_per_step: int | None = None
-    in_shared_memory: Annotated[
-        bool, ADDED, 'Whether these bytes go through memory that the processes share, in 32 bits.'
-    ] = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from inputs.validation import Share, ValidationInput, read_images
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
-from managers.shared_sums import ShareMemory
 from params.device_flags import HOST_DEVICE
 from planning.plan import Plan
 from preprocessing import ImageOptions, Scale
@@ -35,15 +34,14 @@ from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 _SEEDS_OF_RESTART = 1_000_003
 
 
-def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | None = None) -> StepGraph:
+def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
     """Adds a step to the current graph.
 
     Args:
       root: the worker whose variables the others copy at the start.
       restart: 0 when training starts; a different number each time it continues.
-      share: makes memory that all workers of the cluster share; None if they cannot.
     """
-    manager = _make_manager(plan, root, share)
+    manager = _make_manager(plan, root)
     chosen = plan.variables.optimizer
     optimizer = chosen.rule()(*chosen.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
@@ -129,7 +127,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
     )
 
 
-def _make_manager(plan: Plan, root: int, share: ShareMemory | None) -> VariableMgr:
+def _make_manager(plan: Plan, root: int) -> VariableMgr:
     processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
     assert variables.manager, 'a run that only evaluates has no variable manager'
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
@@ -155,7 +153,6 @@ def _make_manager(plan: Plan, root: int, share: ShareMemory | None) -> VariableM
         root=root,
         transfer=transfer,
         on_towers=variables.by_nccl,
-        share=share,
         horovod=processes.horovod,
         horovod_device=variables.horovod_device,
         variable_dtype=precision.variables,

@@ -228,7 +228,6 @@ def build_step_graph(
             transfer=Transfer(
                 tuple(manager.bytes_of_servers().values()),
                 manager.bytes_of_reads() if settings.forward_only else manager.bytes_of_step(),
-                manager.uses_shared_memory,
             ),
             slices=slices,
             model_slices=model_slices,

@@ -356,8 +356,6 @@ def _cluster_of(shape: Candidate, *, is_cpu: bool, labels: set[str]) -> Modelled
         label = 'parameter_servers'
     elif mode.has_controller:
         label = 'controller'
-    elif shape.hosts == 1 and mode.can_share_memory and 'shared_memory' in labels:
-        label = 'shared_memory'
     else:
         # Workers that were measured in one ring by another name are in the same ring.
         label = next((name for name in ('collective', 'ring') if name in labels), 'collective')

@@ -47,8 +47,6 @@ COMPACT, REPACKED, GROUPED = (
     '--gradient_repacking=3',
     '--agg_small_grads_max_bytes=100000',
 )
-# By messages, although all workers are on one host.
-SENT = '--shared_memory=off'
 SUMMARIES = ('--save_summaries_steps=1', '--summary_verbosity=1')
 
 
@@ -100,7 +98,7 @@ SYNCHRONOUS = {
     'replicated-2-compact': Row((REPLICATED, COMPACT), 2, 'sgd', 1e-2),
     'collective': Row((COLLECTIVE,), 0, 'adam', goes_on=True),
     'collective-repacked': Row((COLLECTIVE, REPACKED), 0, 'rmsprop'),
-    'collective-compact': Row((COLLECTIVE, COMPACT, SENT), 0, 'momentum', 1e-2),
+    'collective-compact': Row((COLLECTIVE, COMPACT), 0, 'momentum', 1e-2),
     'controlled': Row((CONTROLLED,), 0, 'adam', goes_on=True),
     'controlled-copies': Row((CONTROLLED, '--all_reduce_spec=pscpu:32k:psgpu'), 0, 'momentum'),
 }

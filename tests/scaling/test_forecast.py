@@ -77,18 +77,6 @@ def test_measured_links_decide() -> None:
     assert found.terms.seconds == pytest.approx(82, rel=0.1)
 
 
-def test_workers_of_one_host_use_the_shared_memory_that_was_measured() -> None:
-    size = 1 << 26
-
-    def row(exchange: str, seconds: float) -> LinkRow:
-        return LinkRow(exchange, 'float32', 1, 2, 1, 0, size, 1, size, seconds)
-
-    record, asked = sample_record(**OF_RESNET), Candidate('collective_all_reduce', 2, 1, 1, 0)
-    messages = Forecaster(record, [row('collective', 1.0)]).forecast(asked)
-    memory = Forecaster(record, [row('collective', 1.0), row('shared_memory', 0.1)]).forecast(asked)
-    assert memory.terms.inside < messages.terms.inside / 2
-
-
 def test_a_result_of_several_devices_is_predicted_as_measured() -> None:
     record = sample_record(rate=390.0, flags={'model': 'resnet50', 'num_gpus': 4}, run={'device': 'gpu'})
     found = Forecaster(record)
