@@ -27,7 +27,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster, here or on other hosts over ssh'),
     'compare': Subcommand('[RESULT ...] [--flag=value ...]', 'compares results, or runs in turns, with 95 % intervals'),
-    'completion': Subcommand('SHELL', 'prints a script with which bash, zsh or fish completes flags'),
+    'completion': Subcommand('SHELL', 'prints a script with which bash completes flags'),
     'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
     'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, every flag, or all about one flag or subcommand'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
