@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.child_process import ChildProcess
-from cluster.environments import without_clusters
+from cluster.environments import LOOPBACK, join_host_port, without_clusters
 from errors import RunError, UsageError
 from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 
-LOOPBACK = '127.0.0.1'
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of netdevice(7)
 

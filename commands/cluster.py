@@ -12,7 +12,8 @@ from pathlib import Path
 from absl import flags
 
 from cluster.discovery import find_cluster
-from cluster.hosts import LOOPBACK, Command, Host, HostNeeds, LocalHost, Places
+from cluster.environments import LOOPBACK, join_host_port, split_host_port
+from cluster.hosts import Command, Host, HostNeeds, LocalHost, Places
 from cluster.launcher import launch
 from cluster.roster import Layout, Member, batch_script, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
@@ -205,8 +206,10 @@ def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, in
 def _check_addresses(names: Sequence[str], places: Sequence[Places]) -> None:
     """Raises UsageError if a host has an address that the others cannot reach."""
     for name, own in zip(names, places, strict=True):
-        address = own.addresses[0].rpartition(':')[0].strip('[]')
-        if len(names) > 1 and ipaddress.ip_address(address.partition('%')[0]).is_loopback:
+        address, _ = split_host_port(own.addresses[0])
+        ip = ipaddress.ip_address(address)
+        # A link-local IPv6 address has the name of an interface, which is another one on each host.
+        if len(names) > 1 and (ip.is_loopback or (ip.version == 6 and ip.is_link_local)):
             raise UsageError(
                 f'{name}: its processes would listen at {address}, which the other hosts cannot reach; '
                 'write --interface=10.0.0.0/8, with the network that connects the hosts'
@@ -231,7 +234,7 @@ def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], p
     for name, jobs in zip(layout.names, layout.jobs, strict=True):
         host = name.rpartition('@')[2] if has_hosts else LOOPBACK
         for job, index in jobs:
-            members.append(Member(job, index, f'{host}:{_FIRST_PORT + len(members)}'))
+            members.append(Member(job, index, join_host_port(host, _FIRST_PORT + len(members))))
             names[members[-1].name] = name
     commands = make_commands(run_flags, members, {})
     _check(commands)
@@ -274,7 +277,7 @@ def make_commands(
     # A task finds its own address at its index.
     jobs = {job: sorted((one for one in members if one.job == job), key=lambda one: one.index) for job in HOSTS_FLAGS}
     # If http_proxy is set, gRPC would try to reach the processes through the proxy, and wait forever.
-    direct = ','.join(dict.fromkeys(member.address.rpartition(':')[0].strip('[]') for member in members))
+    direct = ','.join(dict.fromkeys(split_host_port(member.address)[0] for member in members))
     cluster = [
         spelled(HOSTS_FLAGS[job], ','.join(one.address for one in found)) for job, found in jobs.items() if found
     ]
