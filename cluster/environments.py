@@ -50,9 +50,14 @@ def without_clusters(environment: Environment) -> dict[str, str]:
 
 
 def join_host_port(host: str, port: int) -> str:
-    """Returns HOST:PORT, the inverse of split_host_port; USER@ may precede the host."""
+    """Returns HOST:PORT, the inverse of split_host_port."""
+    return f'{with_brackets(host)}:{port}'
+
+
+def with_brackets(host: str) -> str:
+    """Returns a host as it stands before a colon and a number: [fd00::1], USER@[fd00::1], and others as they are."""
     user, at, name = host.rpartition('@')
-    return f'{user}{at}[{name}]:{port}' if ':' in name else f'{host}:{port}'
+    return f'{user}{at}[{name}]' if ':' in name else host
 
 
 def split_host_port(address: str) -> tuple[str, int]:

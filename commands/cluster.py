@@ -207,9 +207,7 @@ def _check_addresses(names: Sequence[str], places: Sequence[Places]) -> None:
     """Raises UsageError if a host has an address that the others cannot reach."""
     for name, own in zip(names, places, strict=True):
         address, _ = split_host_port(own.addresses[0])
-        ip = ipaddress.ip_address(address)
-        # A link-local IPv6 address has the name of an interface, which is another one on each host.
-        if len(names) > 1 and (ip.is_loopback or (ip.version == 6 and ip.is_link_local)):
+        if len(names) > 1 and ipaddress.ip_address(address).is_loopback:
             raise UsageError(
                 f'{name}: its processes would listen at {address}, which the other hosts cannot reach; '
                 'write --interface=10.0.0.0/8, with the network that connects the hosts'
@@ -239,6 +237,10 @@ def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], p
     commands = make_commands(run_flags, members, {})
     _check(commands)
     if options.launcher == 'slurm':
+        if unknown := [name for name in layout.names if ':' in name]:
+            raise UsageError(
+                f'--launcher=slurm: {unknown[0]} is an address; write the names that Slurm has for the hosts'
+            )
         # Without --device several devices are GPUs.
         uses_gpus = params.device == 'gpu' or (params.device != 'cpu' and params.num_gpus > 1)
         return batch_script(
