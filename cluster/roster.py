@@ -23,7 +23,7 @@ _BARE_IPV6 = re.compile(r'(?P<user>\w[\w.-]*@)?(?P<address>[\w:.%-]+)', re.ASCII
 # After a host: how many slots it has, as Open MPI, LAM and LSF write it, and what says no more about that.
 _SLOTS = re.compile(r'(?:(?:slots|cpu|count)=)?(\d{1,9})', re.ASCII)
 _MOST_OF_HOST = re.compile(r'(?:max[_-]slots|slots[_-]max)=\d{1,9}', re.ASCII)
-_FORMS = '`a`, `a:4`, `a 4`, `a slots=4 max_slots=8` and `a cpu=4`'
+_FORMS = 'the known forms are `a`, `a:4`, `a 4`, `a slots=4 max_slots=8`, `a cpu=4`, and `[fd00::1]:4` with IPv6'
 
 # How many workers each host may have, by its name: None if the list does not say, 0 for parameter servers alone.
 Slots = Mapping[str, int | None]
@@ -38,7 +38,7 @@ def read_hosts_flag(text: str) -> dict[str, int | None]:
     flag = f'--hosts={text}'
     found: dict[str, int | None] = {}
     for entry in text.split(','):
-        name, slots = _read_host(entry.strip(), flag)
+        name, slots = _read_host(entry.strip(), flag, 'write NAME or NAME:NUMBER_OF_WORKERS, or [ADDRESS] with IPv6')
         if name in found:
             once = f'{with_brackets(name)}:2'
             raise UsageError(f'{flag}: {name} is listed twice; write it once, with the number of its workers: {once}')
@@ -67,9 +67,9 @@ def read_host_file(path: str) -> dict[str, int | None]:
         raise UsageError(f'{flag}: it is no text; write a host in each line, such as `a slots=4`') from error
     found: dict[str, int | None] = {}
     for number, line in enumerate(lines, 1):
-        words = re.sub(r'\s*=\s*', '=', line.partition('#')[0]).split()
-        for entry, given in _entries(words, f'{flag}: line {number} is {line.strip()!r}'):
-            name, slots = _read_host(entry, f'{flag}: line {number}', has_slots=given is not None)
+        where = f'{flag}: line {number} is {line.strip()!r}'
+        for entry, given in _entries(re.sub(r'\s*=\s*', '=', line.partition('#')[0]).split(), where):
+            name, slots = _read_host(entry, where, _FORMS, has_slots=given is not None)
             slots = slots if given is None else given
             if name in found:
                 slots = sum(1 if each is None else each for each in (found[name], slots))
@@ -77,7 +77,7 @@ def read_host_file(path: str) -> dict[str, int | None]:
     return _checked(found, flag)
 
 
-def _entries(words: Sequence[str], line: str) -> list[tuple[str, int | None]]:
+def _entries(words: Sequence[str], where: str) -> list[tuple[str, int | None]]:
     """Returns the hosts of a line of a host file, with their slots if these stand apart."""
     words = [word for word in words if not _MOST_OF_HOST.fullmatch(word)]
     counts = [_SLOTS.fullmatch(word) for word in words[1::2]]
@@ -88,16 +88,17 @@ def _entries(words: Sequence[str], line: str) -> list[tuple[str, int | None]]:
         return [(words[0], int(counts[0][1]))]
     # LSF has all hosts in one line: a 4 b 2.
     if len(words) % 2 or not all(counts):
-        raise UsageError(f'{line}, and the known forms are {_FORMS}; write it as one of them')
+        raise UsageError(f'{where}; {_FORMS}')
     return [(word, int(count[1])) for word, count in zip(words[::2], counts, strict=True) if count]
 
 
-def _read_host(entry: str, where: str, *, has_slots: bool = False) -> tuple[str, int | None]:
+def _read_host(entry: str, where: str, forms: str, *, has_slots: bool = False) -> tuple[str, int | None]:
     """Returns the name of a host, as ssh takes it, and its slots.
 
     Args:
       entry: a host as it is written; an IPv6 address needs brackets only where a number of slots could be part of it.
       where: names the place in messages.
+      forms: what messages say about the forms that a host may have.
       has_slots: whether the slots stand apart.
     """
     match = _HOST.fullmatch(entry)
@@ -113,7 +114,7 @@ def _read_host(entry: str, where: str, *, has_slots: bool = False) -> tuple[str,
             )
         match, name = bare, address
     if not match or not name or (has_slots and slots):
-        raise UsageError(f'{where}: {entry!r} is no host; write NAME or NAME:NUMBER_OF_WORKERS, or [ADDRESS] with IPv6')
+        raise UsageError(f'{where}: {entry!r} is no host; {forms}')
     return (match['user'] or '') + name, int(slots) if slots else None
 
 

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.failure_detector import FailureDetector, PeerFailure
+from cluster.failure_detector import FailureDetector, PeerFailure, tasks_in_error
 from cluster.server import Health
-from cluster.topology import Task, Timeout
+from cluster.topology import Cluster, Task, Timeout
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT_PEER,
@@ -196,3 +196,22 @@ def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
     cluster.stop('ps 0')
     failure = detecting.failure()
     assert failure.task == cluster.task('ps 0')
+
+
+@pytest.mark.parametrize(
+    ('message', 'names'),
+    [
+        # What worker 0 gets when its connection to ps 1 breaks.
+        (
+            'From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error information from remote target '
+            '/job:ps/replica:0/task:1 while calling /tensorflow.WorkerService/RecvTensor',
+            ['ps 1', 'worker 0', 'ps 1'],
+        ),
+        ('Collective ops is aborted by: From /job:worker/replica:0/task:1:\nConnection reset by peer', ['worker 1']),
+        ('Your worker job ("/job:ps/replica:0/task:0") was probably restarted.', ['ps 0']),
+        ('From /job:worker/replica:0/task:7 or /job:none/task:0', []),
+    ],
+)
+def test_an_error_names_the_task_that_was_called_first(message: str, names: list[str]) -> None:
+    cluster = Cluster(('a:1', 'b:1'), ('a:2', 'b:2'), 'worker', 0, 'the flags')
+    assert [f'{task.job} {task.index}' for task in tasks_in_error(message, cluster)] == names
