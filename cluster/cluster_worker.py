@@ -17,7 +17,7 @@ from cluster.failure_detector import (
     PeerFailure,
     failure_of_end,
     failure_of_timeout,
-    tasks_in_error,
+    peer_in_error,
 )
 from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
@@ -169,11 +169,10 @@ class ClusterWorker:
         return self._detector.wait(_CALM_SECS) if self._detector else None
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        named = tasks_in_error(error.message, self.cluster)
-        if not isinstance(error, _LOST_CONNECTIONS) or not named:
+        peer = peer_in_error(error.message, self.cluster)
+        if not isinstance(error, _LOST_CONNECTIONS) or not peer:
             return line
-        other = next((task for task in named if task != self.cluster.own), 'another process')
-        return f'the connection to {other} was lost during a step ({type(error).__name__})'
+        return f'the connection to {peer} was lost during a step ({type(error).__name__})'
 
     def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
         """Replaces the program of this process by a new one that joins again.

@@ -164,8 +164,12 @@ def fault_of(failure: PeerFailure) -> RunError:
     return fault
 
 
-def tasks_in_error(message: str, cluster: Cluster) -> list[Task]:
-    """Returns the tasks that an error of TensorFlow names, first those to which a call failed; one may be repeated."""
+def peer_in_error(message: str, cluster: Cluster) -> str | None:
+    """Returns what a lost connection led to, by TensorFlow's message: another task; None if it names no task.
+
+    The process that reports the error comes first in the message, and may be this one.
+    """
     by_name = {(task.job, str(task.index)): task for task in cluster.tasks}
-    named = [name for pattern in _NAMED_TASKS for name in pattern.findall(message)]
-    return [by_name[name] for name in named if name in by_name]
+    found = (by_name.get(name) for pattern in _NAMED_TASKS for name in pattern.findall(message))
+    tasks = [task for task in found if task]
+    return next((str(task) for task in tasks if task != cluster.own), 'another process' if tasks else None)

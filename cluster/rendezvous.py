@@ -62,6 +62,10 @@ class TrainingOverError(Exception):
     """The process was started after the training had ended, so it has nothing to do."""
 
 
+class StrangerError(UsageError):
+    """The process does not belong to the cluster that runs at its addresses, so it leaves everything as it is."""
+
+
 class Rendezvous:
     """One task's view of the cluster and its access to the key-value store.
 
@@ -106,7 +110,7 @@ class Rendezvous:
         return self._health.incarnations(_ANSWER_SECS)
 
     def check_own_address(self, found: Incarnations) -> None:
-        """Raises UsageError if another process answers at the address of this task.
+        """Raises StrangerError if another process answers at the address of this task.
 
         A task that cannot connect to its own address, or to its server over loopback, is not compared.
         """
@@ -119,7 +123,7 @@ class Rendezvous:
         given = f'the role of this process in {self.cluster.source}'
         if self.cluster.source == 'the flags':
             given = f'--task_index={own.index} and --{HOSTS_FLAGS[own.job]}'
-        raise UsageError(
+        raise StrangerError(
             f"{own.job} {own.index}'s address {own.host} is another process; this host is not "
             f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check {given}'
         )
@@ -182,7 +186,8 @@ class Rendezvous:
           timeout: how long to wait.
 
         Raises:
-          UsageError: two tasks have different settings, or another process answers at the address of this one.
+          UsageError: two tasks have different settings.
+          StrangerError: another process answers at the address of this task, or the running cluster is another one.
           TrainingOverError: the training has ended.
           RunError: some tasks did not come in time; the error names them.
         """
@@ -252,13 +257,13 @@ class Rendezvous:
             self._use_store(lambda store: store.put('generation', asdict(generation)), host)
 
     def _refuse_stranger(self, generation: Generation, host: Task) -> None:
-        """Raises UsageError if this task differs from the tasks that train with `host`, and informs their chief."""
+        """Raises StrangerError if this task differs from the tasks that train with `host`, and informs their chief."""
         difference = find_difference({'the training there': generation.settings, str(self.cluster.own): self._settings})
         if difference is None:
             return
         self._is_stranger = True
         self._use_store(lambda store: store.put(f'{_STRANGER}{self.cluster.own}', difference), host)
-        raise UsageError(f'{host} takes part in a training that is running: {difference}')
+        raise StrangerError(f'{host} takes part in a training that is running: {difference}')
 
     @staticmethod
     def strangers(entries: Mapping[str, Any]) -> dict[str, str]:
@@ -347,7 +352,7 @@ class Rendezvous:
     def end(self, exit_code: int, reason: str = '') -> None:
         """Records how this task ends; on every server if the task with the store is gone."""
         found = self.incarnations()
-        with contextlib.suppress(UsageError):
+        with contextlib.suppress(StrangerError):
             self.check_own_address(found)
         if self._is_stranger:
             return

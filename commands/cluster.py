@@ -55,7 +55,7 @@ class ClusterOptions:
         None,
         'Start the cluster on these hosts over ssh: a,b or, with the numbers of their workers, a:4,b:4. Each needs the '
         'same version of this program. Parameter servers go round the hosts, or round those without workers if there '
-        'are any, as in a:0,b,c; a controller is on the first.',
+        'are any, as in a:0,b,c; a controller is on the first. An IPv6 address stands in brackets: [fd00::1]:4.',
     )
     hostfile: str | None = flag(None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True)
     launcher: str | None = flag(
