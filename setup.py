@@ -26,6 +26,7 @@ if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
 CORE = [
     'absl-py>=2.0',
     'numpy>=1.26',
+    'psutil>=5.9',
     'rich>=13.0',
     f'{TENSORFLOW}>=2.16,<2.22',
     # Those of TensorFlow, which knows the versions that it works with.

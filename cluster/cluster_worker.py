@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -13,7 +12,13 @@ from typing import Any, NoReturn
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
-from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
+from cluster.failure_detector import (
+    FailureDetector,
+    PeerFailure,
+    failure_of_end,
+    failure_of_timeout,
+    peer_in_error,
+)
 from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.topology import Cluster, Task
@@ -31,8 +36,7 @@ _RELEASE_SECS = 20.0
 # How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
-# How TensorFlow's messages name the task of another process, and the errors in which that means a lost connection.
-_REMOTE_TASK = re.compile(r'/job:(?P<job>\w+)/replica:0/task:(?P<index>\d+)')
+# The errors of TensorFlow in which the name of a task means a lost connection.
 _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
@@ -163,12 +167,10 @@ class ClusterWorker:
         return self._detector.wait(_CALM_SECS) if self._detector else None
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        remote = _REMOTE_TASK.search(error.message)
-        if not isinstance(error, _LOST_CONNECTIONS) or not remote:
+        peer = peer_in_error(error.message, self.cluster)
+        if not isinstance(error, _LOST_CONNECTIONS) or not peer:
             return line
-        job, index = remote['job'], int(remote['index'])
-        lost = next((task for task in self.cluster.tasks if (task.job, task.index) == (job, index)), None)
-        return f'the connection to {lost or f"{job} {index}"} was lost during a step ({type(error).__name__})'
+        return f'the connection to {peer} was lost during a step ({type(error).__name__})'
 
     def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
         """Replaces the program of this process by a new one that joins again.

@@ -1,5 +1,6 @@
 """Reads the cluster from environment variables: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
 
+import ipaddress
 import itertools
 import json
 import re
@@ -13,7 +14,7 @@ Hosts = tuple[str, ...]
 Environment = Mapping[str, str]
 
 # HOST:PORT; an IPv6 address stands in brackets.
-_HOST_PORT = re.compile(r'(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
+_HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 
 # A node list of Slurm has names with ranges of numbers in brackets: "gpu[01-03,07],login1".
 _SPAN = r'[0-9]{1,18}(?:-[0-9]{1,18})?'
@@ -29,7 +30,7 @@ _MOST_TASKS = 1 << 22
 # The ports of a job without --cluster_port: first port, ports of each job, jobs with different ports. They avoid the
 # ranges of the system (below 1024), of Kubernetes (from 30000) and of Linux's automatic ports (from 32768).
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
-_LOOPBACK = '127.0.0.1'
+LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
 # The number of a process among those of its host, and how many these are, as horovodrun, Open MPI's mpirun and Hydra
 # (MPICH, Intel MPI) set them.
@@ -48,6 +49,31 @@ def without_clusters(environment: Environment) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_CLUSTERS)}
 
 
+def join_host_port(host: str, port: int) -> str:
+    """Returns HOST:PORT, the inverse of split_host_port."""
+    return f'{with_brackets(host)}:{port}'
+
+
+def with_brackets(host: str) -> str:
+    """Returns a host as it stands before a colon and a number: [fd00::1], USER@[fd00::1], and others as they are."""
+    user, at, name = host.rpartition('@')
+    return f'{user}{at}[{name}]' if ':' in name else host
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """Returns the host, an IPv6 address without its brackets, and the port."""
+    host, _, port = address.rpartition(':')
+    return host.replace('[', '').replace(']', ''), int(port)
+
+
+def read_ipv6(text: str) -> str | None:
+    """Returns an IPv6 address in its shortest spelling; None if the text is no such address."""
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        return None
+
+
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
     """Returns the hosts of a list, each as HOST:PORT without blanks.
 
@@ -61,13 +87,16 @@ def read_hosts(items: Iterable[str], flag: str) -> Hosts:
     hosts = []
     for item in items:
         match = _HOST_PORT.fullmatch(item.strip())
-        if not match or not 1 <= int(match['port']) <= 65535:
+        host, port = split_host_port(match[0]) if match else ('', 0)
+        if '[' in item:
+            host = read_ipv6(host) or ''
+        if not host or not 1 <= port <= 65535:
             what = repr(item.strip()) if item.strip() else 'an empty entry'
             raise UsageError(
                 f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; '
                 'write for example 10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
             )
-        hosts.append(f'{match["host"]}:{int(match["port"])}')
+        hosts.append(join_host_port(host, port))
     return tuple(hosts)
 
 
@@ -283,7 +312,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
         local_rank = _number('OMPI_COMM_WORLD_LOCAL_RANK', environ)
         local_size = _number('OMPI_COMM_WORLD_LOCAL_SIZE', environ)
         if local_size == launch.size:
-            nodes = [_LOOPBACK]
+            nodes = [LOOPBACK]
         elif 'SLURM_JOB_NODELIST' in environ:
             nodes = expand_nodes(environ['SLURM_JOB_NODELIST'])
         counts = [local_size] * len(nodes)
@@ -293,7 +322,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
             f'write {_hosts_to_write(launch, num_ps)}'
         )
     if len(nodes) == 1:
-        nodes, here = [_LOOPBACK], _LOOPBACK
+        nodes, here = [LOOPBACK], LOOPBACK
     else:
         # mpirun starts the ranks of its own node itself. There the shell of salloc has no SLURMD_NODENAME.
         name = environ.get('SLURMD_NODENAME') or environ.get('PMIX_HOSTNAME', '')

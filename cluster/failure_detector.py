@@ -1,5 +1,6 @@
 """Detects when another task is lost or replaced while this one takes steps."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -7,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.rendezvous import End, Generation, Rendezvous
-from cluster.topology import Task
+from cluster.topology import Cluster, Task
 from errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
 # A task that cannot return may be silent for this long, if it is alive but slow.
 _SLOW_SECS = 5.0
+# How TensorFlow's messages name the task that a call was sent to, and any task, such as the one that reports an error.
+_ANY_TASK = r'/job:(\w+)(?:/replica:\d+)?/task:(\d+)'
+_NAMED_TASKS = re.compile(f'remote target {_ANY_TASK}'), re.compile(_ANY_TASK)
 
 
 @dataclass(frozen=True)
@@ -158,3 +162,14 @@ def fault_of(failure: PeerFailure) -> RunError:
     fault = RunError(failure.line)
     fault.exit_code = failure.exit_code
     return fault
+
+
+def peer_in_error(message: str, cluster: Cluster) -> str | None:
+    """Returns what a lost connection led to, by TensorFlow's message: another task; None if it names no task.
+
+    The process that reports the error comes first in the message, and may be this one.
+    """
+    by_name = {(task.job, str(task.index)): task for task in cluster.tasks}
+    found = (by_name.get(name) for pattern in _NAMED_TASKS for name in pattern.findall(message))
+    tasks = [task for task in found if task]
+    return next((str(task) for task in tasks if task != cluster.own), 'another process' if tasks else None)

@@ -7,12 +7,10 @@ cluster.agent.
 
 import abc
 import contextlib
-import fcntl
 import ipaddress
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -20,14 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from cluster.child_process import ChildProcess
-from cluster.environments import without_clusters
+from cluster.environments import LOOPBACK, join_host_port, without_clusters
 from errors import RunError, UsageError
 from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 
-LOOPBACK = '127.0.0.1'
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
-_ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of netdevice(7)
 
 
 @dataclass(frozen=True)
@@ -232,18 +230,19 @@ def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str
     Raises:
       RunError: there are fewer than `count` free ports.
     """
-    shown, family = (f'[{address}]', socket.AF_INET6) if ':' in address else (address, socket.AF_INET)
+    # A link-local address needs the number of its interface, too.
+    family, _, _, _, at_any_port = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with contextlib.ExitStack() as stack:
         found: list[str] = []
         for _ in range(count):
             try:
                 reserving = stack.enter_context(socket.socket(family))
                 reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                reserving.bind((address, 0))
+                reserving.bind(at_any_port)
             except OSError as error:
                 reason = f'{error.strerror} for port {len(found) + 1} of {count} on {address}'
                 raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
-            found.append(f'{shown}:{reserving.getsockname()[1]}')
+            found.append(join_host_port(address, reserving.getsockname()[1]))
         yield found
 
 
@@ -251,41 +250,37 @@ def own_address(interface: str) -> str:
     """Returns the first address of this machine at an interface, see HostNeeds.
 
     Raises:
-      UsageError: this machine has no such interface.
+      UsageError: this machine has no such address.
     """
+    here = own_addresses()
     try:
         network = ipaddress.ip_network(interface, strict=False)
+        found = [address for address, _ in here if ipaddress.ip_address(address) in network]
     except ValueError:
-        if address := _ipv4_of(interface):
-            return address
+        # eth0:1 is a label of addresses of eth0.
+        found = [address for address, label in here if interface in (label, label.partition(':')[0])]
+    if not found:
+        there = ', '.join(f'{address} ({label})' for address, label in here) or 'none'
         raise UsageError(
-            f'--interface={interface}: this machine has no such interface with an IPv4 address; `ip address` lists '
-            'them; a network such as 10.0.0.0/8 fits hosts whose interfaces have different names'
-        ) from None
-    for address in own_addresses():
-        if ipaddress.ip_address(address) in network:
-            return address
-    raise UsageError(f'--interface={interface}: this machine has no address in it; `ip address` lists them')
+            f'--interface={interface}: no address of this machine is there; it has {there}; write the name of an '
+            'interface, or a network such as 10.0.0.0/8, which fits hosts whose interfaces have different names'
+        )
+    return found[0]
 
 
-def own_addresses() -> list[str]:
-    """Returns the first IPv4 address of each interface of this machine, then all IPv6 addresses but link-local ones."""
-    found = [address for _, name in socket.if_nameindex() if (address := _ipv4_of(name))]
-    with contextlib.suppress(OSError):
-        for line in Path('/proc/net/if_inet6').read_text().splitlines():
-            ipv6 = ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))
-            if not ipv6.is_link_local:
-                found.append(str(ipv6))
-    return found
+def own_addresses() -> list[tuple[str, str]]:
+    """Returns the addresses of this machine with the labels of their interfaces: IPv4, IPv6, then link-local IPv6.
 
-
-def _ipv4_of(interface: str) -> str | None:
-    """Returns the first IPv4 address of an interface, such as eth0; None if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        # A struct ifreq: 16 bytes for the name, then a struct sockaddr_in with the address in its bytes 4 to 8.
-        found = fcntl.ioctl(probe, _ADDRESS_OF_INTERFACE, struct.pack('256s', interface.encode()[:15]))
-        return socket.inet_ntoa(found[20:24])
-    return None
+    The last ones have the name of the interface, fe80::1%eth0, and are of use where it is the same on all hosts.
+    """
+    found = [
+        (each.address, label)
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for label, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == family
+    ]
+    return sorted(found, key=lambda one: '%' in one[0])
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:

@@ -1,14 +1,16 @@
 """How one task finds the others: which tasks are up, which have joined the training, and how each ended."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from cluster.agreement import Settings, find_difference, settings_of
+from cluster.environments import LOOPBACK, join_host_port, split_host_port
 from cluster.server import Health, KeyValueStore, StoreError
-from cluster.topology import Cluster, Task, Timeout
+from cluster.topology import HOSTS_FLAGS, Cluster, Task, Timeout
 from errors import RunError, UsageError
 
 Result = TypeVar('Result')
@@ -60,6 +62,10 @@ class TrainingOverError(Exception):
     """The process was started after the training had ended, so it has nothing to do."""
 
 
+class StrangerError(UsageError):
+    """The process does not belong to the cluster that runs at its addresses, so it leaves everything as it is."""
+
+
 class Rendezvous:
     """One task's view of the cluster and its access to the key-value store.
 
@@ -87,17 +93,40 @@ class Rendezvous:
         self._next_line_secs = 0.0
         self._settings = settings_of(cluster, settings)
         self._health = Health(cluster.tasks)
+        # The server of this process, wherever the address of its task leads.
+        port = split_host_port(cluster.own.host)[1]
+        self._own_server = Health([replace(cluster.own, host=join_host_port(LOOPBACK, port))])
+        self._own_incarnation: int | None = None
         self._workers = cluster.trainers
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
         self._store_hosts: dict[Task, Health] = {}
         self.num_replacements = 0
-        # Whether the servers belong to another cluster: then this task records nothing there.
+        # Whether the servers, or the address of this task, belong to others: then this task records nothing there.
         self._is_stranger = False
 
     def incarnations(self) -> Incarnations:
         """Returns the incarnation of every task; None for a task that does not answer."""
         return self._health.incarnations(_ANSWER_SECS)
+
+    def check_own_address(self, found: Incarnations) -> None:
+        """Raises StrangerError if another process answers at the address of this task.
+
+        A task that cannot connect to its own address, or to its server over loopback, is not compared.
+        """
+        own = self.cluster.own
+        if self._own_incarnation is None:
+            self._own_incarnation = next(iter(self._own_server.incarnations(_ANSWER_SECS).values()))
+        if None in (found[own], self._own_incarnation) or found[own] == self._own_incarnation:
+            return
+        self._is_stranger = True
+        given = f'the role of this process in {self.cluster.source}'
+        if self.cluster.source == 'the flags':
+            given = f'--task_index={own.index} and --{HOSTS_FLAGS[own.job]}'
+        raise StrangerError(
+            f"{own.job} {own.index}'s address {own.host} is another process; this host is not "
+            f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check {given}'
+        )
 
     def entries(self) -> dict[str, Any] | None:
         """Returns all entries of the key-value store; None if the task with the store does not answer."""
@@ -158,6 +187,7 @@ class Rendezvous:
 
         Raises:
           UsageError: two tasks have different settings.
+          StrangerError: another process answers at the address of this task, or the running cluster is another one.
           TrainingOverError: the training has ended.
           RunError: some tasks did not come in time; the error names them.
         """
@@ -165,6 +195,7 @@ class Rendezvous:
         deadline = began + timeout.secs
         while True:
             found = self.incarnations()
+            self.check_own_address(found)
             entries = self.entries()
             own = found[self.cluster.own]
             if entries is not None and own is not None:
@@ -226,13 +257,13 @@ class Rendezvous:
             self._use_store(lambda store: store.put('generation', asdict(generation)), host)
 
     def _refuse_stranger(self, generation: Generation, host: Task) -> None:
-        """Raises UsageError if this task differs from the tasks that train with `host`, and informs their chief."""
+        """Raises StrangerError if this task differs from the tasks that train with `host`, and informs their chief."""
         difference = find_difference({'the training there': generation.settings, str(self.cluster.own): self._settings})
         if difference is None:
             return
         self._is_stranger = True
         self._use_store(lambda store: store.put(f'{_STRANGER}{self.cluster.own}', difference), host)
-        raise UsageError(f'{host} takes part in a training that is running: {difference}')
+        raise StrangerError(f'{host} takes part in a training that is running: {difference}')
 
     @staticmethod
     def strangers(entries: Mapping[str, Any]) -> dict[str, str]:
@@ -320,9 +351,11 @@ class Rendezvous:
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Records how this task ends; on every server if the task with the store is gone."""
+        found = self.incarnations()
+        with contextlib.suppress(StrangerError):
+            self.check_own_address(found)
         if self._is_stranger:
             return
-        found = self.incarnations()
         end = {'incarnation': found[self.cluster.own], 'exit_code': exit_code, 'reason': reason}
         hosts = [self.cluster.store_task]
         if found[self.cluster.store_task] is None:
@@ -350,7 +383,7 @@ class Rendezvous:
           all_will_end: whether tasks that are not up yet must learn from the store that the cluster cannot start.
           is_over: whether a lost task that is restarted must learn from the store that the training has ended.
         """
-        if self.cluster.own != self.cluster.store_task:
+        if self.cluster.own != self.cluster.store_task or self._is_stranger:
             return
         secs = _STAY_SECS_FOR_ALL if all_will_end else RETURN_SECS if is_over else _STAY_SECS
         deadline = time.monotonic() + secs

@@ -1,10 +1,12 @@
 """Which process of a cluster runs on which host, here and as a batch script of Slurm. Does not import TensorFlow."""
 
+import codecs
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster.environments import read_ipv6, with_brackets
 from cluster.hosts import Command, Host, Places
 from errors import UsageError, counted, read_regular
 
@@ -13,11 +15,15 @@ _MOST_HOSTS, _MOST_SLOTS = 4096, 1024
 _HOST_FILE_BYTES = 1 << 20
 # The width of a batch script.
 _COLUMNS = 100
-# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address in brackets; then :slots.
+# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then :slots.
 _HOST = re.compile(
-    r'(?P<name>(?:[\w.-]+@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\]))(?::(?P<slots>\d{1,9}))?', re.ASCII
+    r'(?P<user>\w[\w.-]*@)?(?:(?P<name>\w[\w.-]*)|\[(?P<address>[\w:.%-]+)\])(?::(?P<slots>\d{1,9}))?', re.ASCII
 )
-_SLOTS = re.compile(r'slots=(\d{1,9})', re.ASCII)
+_BARE_IPV6 = re.compile(r'(?P<user>\w[\w.-]*@)?(?P<address>[\w:.%-]+)', re.ASCII)
+# After a host: how many slots it has, as Open MPI, LAM and LSF write it, and what says no more about that.
+_SLOTS = re.compile(r'(?:(?:slots|cpu|count)=)?(\d{1,9})', re.ASCII)
+_MOST_OF_HOST = re.compile(r'(?:max[_-]slots|slots[_-]max)=\d{1,9}', re.ASCII)
+_FORMS = 'the known forms are `a`, `a:4`, `a 4`, `a slots=4 max_slots=8`, `a cpu=4`, and `[fd00::1]:4` with IPv6'
 
 # How many workers each host may have, by its name: None if the list does not say, 0 for parameter servers alone.
 Slots = Mapping[str, int | None]
@@ -29,50 +35,93 @@ def read_hosts_flag(text: str) -> dict[str, int | None]:
     Raises:
       UsageError: there is none, an entry is no host, or a host is listed twice.
     """
-    return _slots([(entry.strip(), None) for entry in text.split(',')], f'--hosts={text}')
+    flag = f'--hosts={text}'
+    found: dict[str, int | None] = {}
+    for entry in text.split(','):
+        name, slots = _read_host(entry.strip(), flag, 'write NAME or NAME:NUMBER_OF_WORKERS, or [ADDRESS] with IPv6')
+        if name in found:
+            once = f'{with_brackets(name)}:2'
+            raise UsageError(f'{flag}: {name} is listed twice; write it once, with the number of its workers: {once}')
+        found[name] = slots
+    return _checked(found, flag)
 
 
 def read_host_file(path: str) -> dict[str, int | None]:
-    """Returns the hosts of a file with a host in each line, as of Open MPI (`a slots=4`) or of MPICH (`a:4`).
+    """Returns the hosts of a file, as Open MPI, MPICH, Intel MPI, LAM, PBS, LSF and SGE write them.
+
+    A host in several lines has a slot for each of them, or the sum of their numbers. The most slots that Open MPI may
+    use (max_slots=8) do not matter here.
 
     Raises:
-      UsageError: as read_hosts_flag; or the file cannot be read.
+      UsageError: the file cannot be read, or a line has none of these forms.
     """
     flag = f'--hostfile={path}'
     try:
-        lines = read_regular(path, _HOST_FILE_BYTES).decode().splitlines()
+        content = read_regular(path, _HOST_FILE_BYTES)
+        # PowerShell writes UTF-16.
+        has_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        lines = content.decode('utf-16' if has_utf16 else 'utf-8-sig').splitlines()
     except OSError as error:
         raise UsageError(f'{flag}: it cannot be read ({error.strerror or error}); write the path of a file') from error
     except UnicodeDecodeError as error:
         raise UsageError(f'{flag}: it is no text; write a host in each line, such as `a slots=4`') from error
-    entries = []
-    for number, line in enumerate(lines, 1):
-        words = line.partition('#')[0].split()
-        if not words:
-            continue
-        found = _SLOTS.fullmatch(words[1]) if len(words) == 2 else None
-        if len(words) > 1 and not found:
-            raise UsageError(
-                f'{flag}: line {number} is {line.strip()!r}; write a host in each line, such as `a slots=4`'
-            )
-        entries.append((words[0], int(found[1]) if found else None))
-    return _slots(entries, flag)
-
-
-def _slots(entries: Sequence[tuple[str, int | None]], flag: str) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
-    for entry, slots in entries:
-        match = _HOST.fullmatch(entry)
-        if not match or (slots is not None and match['slots'] is not None):
-            raise UsageError(f'{flag}: {entry!r} is no host; write NAME or NAME:NUMBER_OF_WORKERS')
-        name = match['name'].replace('[', '').replace(']', '')
-        if slots is None and match['slots'] is not None:
-            slots = int(match['slots'])
-        if name in found:
-            raise UsageError(f'{flag}: {name} is listed twice; write it once, with the number of its workers: {name}:2')
+    for number, line in enumerate(lines, 1):
+        where = f'{flag}: line {number} is {line.strip()!r}'
+        for entry, given in _entries(re.sub(r'\s*=\s*', '=', line.partition('#')[0]).split(), where):
+            name, slots = _read_host(entry, where, _FORMS, has_slots=given is not None)
+            slots = slots if given is None else given
+            if name in found:
+                slots = sum(1 if each is None else each for each in (found[name], slots))
+            found[name] = slots
+    return _checked(found, flag)
+
+
+def _entries(words: Sequence[str], where: str) -> list[tuple[str, int | None]]:
+    """Returns the hosts of a line of a host file, with their slots if these stand apart."""
+    words = [word for word in words if not _MOST_OF_HOST.fullmatch(word)]
+    counts = [_SLOTS.fullmatch(word) for word in words[1::2]]
+    if len(words) < 2:
+        return [(word, None) for word in words]
+    # SGE: the host, its slots, its queue, its cores.
+    if len(words) == 4 and '@' in words[2] and counts[0]:
+        return [(words[0], int(counts[0][1]))]
+    # LSF has all hosts in one line: a 4 b 2.
+    if len(words) % 2 or not all(counts):
+        raise UsageError(f'{where}; {_FORMS}')
+    return [(word, int(count[1])) for word, count in zip(words[::2], counts, strict=True) if count]
+
+
+def _read_host(entry: str, where: str, forms: str, *, has_slots: bool = False) -> tuple[str, int | None]:
+    """Returns the name of a host, as ssh takes it, and its slots.
+
+    Args:
+      entry: a host as it is written; an IPv6 address needs brackets only where a number of slots could be part of it.
+      where: names the place in messages.
+      forms: what messages say about the forms that a host may have.
+      has_slots: whether the slots stand apart.
+    """
+    match = _HOST.fullmatch(entry)
+    name, slots = (match['name'], match['slots']) if match else (None, None)
+    if match and match['address']:
+        name = read_ipv6(match['address'])
+    elif (bare := _BARE_IPV6.fullmatch(entry)) and (address := read_ipv6(bare['address'])):
+        shorter, _, last = bare['address'].rpartition(':')
+        if not has_slots and last.isdecimal() and read_ipv6(shorter):
+            raise UsageError(
+                f'{where}: {entry!r} may be an address, or an address and its number of workers; write '
+                f'[{bare["address"]}] or [{shorter}]:{last}'
+            )
+        match, name = bare, address
+    if not match or not name or (has_slots and slots):
+        raise UsageError(f'{where}: {entry!r} is no host; {forms}')
+    return (match['user'] or '') + name, int(slots) if slots else None
+
+
+def _checked(found: dict[str, int | None], flag: str) -> dict[str, int | None]:
+    for name, slots in found.items():
         if slots is not None and slots > _MOST_SLOTS:
             raise UsageError(f'{flag}: {name} has {slots} slots; write at most {_MOST_SLOTS}')
-        found[name] = slots
     if not 1 <= len(found) <= _MOST_HOSTS:
         raise UsageError(f'{flag}: it has {counted(len(found), "host")}; write 1 to {_MOST_HOSTS}')
     if all(slots == 0 for slots in found.values()):

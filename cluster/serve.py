@@ -48,7 +48,7 @@ def run_server(
       show: shows a line about the trainers that have not come yet.
 
     Raises:
-      UsageError: two tasks have different settings.
+      UsageError: two tasks have different settings, or another process has the address of this one.
       RunError: a trainer never came, was lost for good, or ended with an error.
     """
     start_server(cluster, config)
@@ -121,7 +121,9 @@ def serve(
     ended: dict[Task, End] = {}
     given_up: list[Task] = []
     while len(ended.keys() | set(given_up)) < len(trainers):
-        found, entries = rendezvous.incarnations(), rendezvous.entries()
+        found = rendezvous.incarnations()
+        rendezvous.check_own_address(found)
+        entries = rendezvous.entries()
         if entries is None:
             ends = ended | rendezvous.ends(rendezvous.own_entries(), found)
         else:

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 # protobuf ships no types.
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
+from cluster.environments import split_host_port
 from cluster.topology import HOSTS_FLAGS, Cluster, Task
 from errors import RunError
 
@@ -56,9 +57,9 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
       RunError: its port is in use.
     """
     # Tasks connect directly to each other, even if a proxy is set for other hosts.
-    direct = [os.environ.get(_NO_PROXY, ''), *(task.host.rpartition(':')[0] for task in cluster.tasks)]
+    direct = [os.environ.get(_NO_PROXY, ''), *(split_host_port(task.host)[0] for task in cluster.tasks)]
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
-    port = int(cluster.own.host.rpartition(':')[2])
+    port = split_host_port(cluster.own.host)[1]
     # TensorFlow would silently share the port with another process that listens there.
     with contextlib.closing(_new_socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from cluster.environments import Hosts
+from cluster.environments import Hosts, split_host_port
 from params.modes import Place
 
 # The flag that names the hosts of each job.
@@ -160,7 +160,7 @@ def public_hosts(cluster: Cluster) -> tuple[str, ...]:
     Private networks are those of RFC 1918, 4193 and 6598, and link-local ones. All names are looked up in parallel, for
     at most 2 seconds in all; a name that is not resolved by then is not reported.
     """
-    names = list(dict.fromkeys(task.host.rpartition(':')[0].strip('[]') for task in cluster.tasks))
+    names = list(dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks))
     addresses: dict[str, list[str]] = {}
 
     def look_up(name: str) -> None:
@@ -185,7 +185,7 @@ def _tasks(job: str, hosts: Hosts) -> tuple[Task, ...]:
 
 
 def _host_name(task: Task) -> str:
-    return task.host.rpartition(':')[0].lower()
+    return split_host_port(task.host)[0].lower()
 
 
 def _is_public(address: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cluster.environments import without_clusters
+from cluster.environments import with_brackets, without_clusters
 from cluster.roster import read_hosts_flag
 from cluster.shape import Shape
 from commands.options import Arguments, Declaration, Rest
@@ -250,13 +250,14 @@ def _read_hosts(options: AllReduceOptions) -> list[_Host]:
             f'{spelled("workers", options.workers)}: --hosts says how many workers there are; leave it out'
         )
     found = []
-    for entry, slots in zip(options.hosts.split(','), read_hosts_flag(options.hosts).values(), strict=True):
+    for host, slots in read_hosts_flag(options.hosts).items():
+        name = with_brackets(host)
         if slots == 0:
             raise UsageError(
-                f'{spelled("hosts", options.hosts)}: {entry} has no worker, and all_reduce itself decides which hosts '
+                f'{spelled("hosts", options.hosts)}: {name}:0 has no worker, and all_reduce itself decides which hosts '
                 'are for parameter servers alone; leave :0 out'
             )
-        found.append(_Host(entry, entry if slots is None else entry.rpartition(':')[0], slots or 1))
+        found.append(_Host(name if slots is None else f'{name}:{slots}', name, slots or 1))
     return found
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from absl import flags
 
 from cluster.discovery import find_cluster
-from cluster.hosts import LOOPBACK, Command, Host, HostNeeds, LocalHost, Places
+from cluster.environments import LOOPBACK, join_host_port, split_host_port
+from cluster.hosts import Command, Host, HostNeeds, LocalHost, Places
 from cluster.launcher import launch
 from cluster.roster import Layout, Member, batch_script, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
@@ -54,7 +55,7 @@ class ClusterOptions:
         None,
         'Start the cluster on these hosts over ssh: a,b or, with the numbers of their workers, a:4,b:4. Each needs the '
         'same version of this program. Parameter servers go round the hosts, or round those without workers if there '
-        'are any, as in a:0,b,c; a controller is on the first.',
+        'are any, as in a:0,b,c; a controller is on the first. An IPv6 address stands in brackets: [fd00::1]:4.',
     )
     hostfile: str | None = flag(None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True)
     launcher: str | None = flag(
@@ -205,8 +206,8 @@ def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, in
 def _check_addresses(names: Sequence[str], places: Sequence[Places]) -> None:
     """Raises UsageError if a host has an address that the others cannot reach."""
     for name, own in zip(names, places, strict=True):
-        address = own.addresses[0].rpartition(':')[0].strip('[]')
-        if len(names) > 1 and ipaddress.ip_address(address.partition('%')[0]).is_loopback:
+        address, _ = split_host_port(own.addresses[0])
+        if len(names) > 1 and ipaddress.ip_address(address).is_loopback:
             raise UsageError(
                 f'{name}: its processes would listen at {address}, which the other hosts cannot reach; '
                 'write --interface=10.0.0.0/8, with the network that connects the hosts'
@@ -231,11 +232,15 @@ def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], p
     for name, jobs in zip(layout.names, layout.jobs, strict=True):
         host = name.rpartition('@')[2] if has_hosts else LOOPBACK
         for job, index in jobs:
-            members.append(Member(job, index, f'{host}:{_FIRST_PORT + len(members)}'))
+            members.append(Member(job, index, join_host_port(host, _FIRST_PORT + len(members))))
             names[members[-1].name] = name
     commands = make_commands(run_flags, members, {})
     _check(commands)
     if options.launcher == 'slurm':
+        if unknown := [name for name in layout.names if ':' in name]:
+            raise UsageError(
+                f'--launcher=slurm: {unknown[0]} is an address; write the names that Slurm has for the hosts'
+            )
         # Without --device several devices are GPUs.
         uses_gpus = params.device == 'gpu' or (params.device != 'cpu' and params.num_gpus > 1)
         return batch_script(
@@ -274,7 +279,7 @@ def make_commands(
     # A task finds its own address at its index.
     jobs = {job: sorted((one for one in members if one.job == job), key=lambda one: one.index) for job in HOSTS_FLAGS}
     # If http_proxy is set, gRPC would try to reach the processes through the proxy, and wait forever.
-    direct = ','.join(dict.fromkeys(member.address.rpartition(':')[0].strip('[]') for member in members))
+    direct = ','.join(dict.fromkeys(split_host_port(member.address)[0] for member in members))
     cluster = [
         spelled(HOSTS_FLAGS[job], ','.join(one.address for one in found)) for job, found in jobs.items() if found
     ]

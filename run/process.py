@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from cluster.cluster_worker import ClusterWorker
 from cluster.failure_detector import PeerFailure, fault_of
 from cluster.horovod_worker import HorovodWorker
-from cluster.rendezvous import TrainingOverError
+from cluster.rendezvous import StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError, UsageError, counted, format_error
@@ -158,6 +158,10 @@ class Process:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
                 raise self._fail(self._explain(error)) from error
+            except StrangerError as error:
+                # The files of its flags may be those of the cluster.
+                self._leave(error.exit_code, str(error))
+                raise
             except UsageError as error:
                 # The processes of the cluster differ.
                 self._keep_measurements(str(error), error.exit_code)

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.failure_detector import FailureDetector, PeerFailure
+from cluster.failure_detector import FailureDetector, PeerFailure, peer_in_error
 from cluster.server import Health
-from cluster.topology import Task, Timeout
+from cluster.topology import Cluster, Task, Timeout
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT_PEER,
@@ -22,6 +22,9 @@ from tests.cluster.local_cluster import (
 from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
+
+# How TensorFlow names worker 0 and ps 1.
+TASKS_OF_ERRORS = 'worker/replica:0/task:0', 'ps/replica:0/task:1'
 
 
 def test_a_server_answers_with_a_number_that_a_new_one_does_not_have(make_cluster: Callable[..., LocalCluster]) -> None:
@@ -196,3 +199,27 @@ def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
     cluster.stop('ps 0')
     failure = detecting.failure()
     assert failure.task == cluster.task('ps 0')
+
+
+FROM_WORKER_0, FROM_PS_1 = (f'From /job:{name}:\nSocket closed' for name in TASKS_OF_ERRORS)
+TO_WORKER_0, TO_PS_1 = (
+    f'\nAdditional GRPC error information from remote target /job:{name}' for name in TASKS_OF_ERRORS
+)
+
+
+@pytest.mark.parametrize(
+    ('message', 'peer'),
+    [
+        (FROM_WORKER_0 + TO_PS_1, 'ps 1 (b:1)'),
+        (FROM_PS_1 + TO_WORKER_0, 'ps 1 (b:1)'),
+        (f'{FROM_PS_1}{TO_PS_1}\n{FROM_WORKER_0}', 'ps 1 (b:1)'),
+        (f'Collective ops is aborted by: {FROM_PS_1}', 'ps 1 (b:1)'),
+        ('Your worker job ("/job:worker/replica:0/task:1") was probably restarted.', 'worker 1 (b:2)'),
+        (FROM_WORKER_0 + TO_WORKER_0, 'another process'),
+        ('Socket closed from /job:worker/task:7', None),
+    ],
+)
+def test_a_lost_connection_is_said_to_lead_to_another_task_and_never_to_this_one(
+    message: str, peer: str | None
+) -> None:
+    assert peer_in_error(message, Cluster(('a:1', 'b:1'), ('a:2', 'b:2'), 'worker', 0, 'the flags')) == peer

@@ -45,9 +45,9 @@ FLAGS_CASES = {
         Cluster(PS, WORKERS, 'ps', 0, FLAGS),
     ),
     'names and IPv6': Found(
-        {'worker_hosts': 'gpu-1.lan:1,[::1]:65535', 'job_name': 'worker', **COLLECTIVE},
+        {'worker_hosts': 'gpu-1.lan:1,[::1]:65535,[FD00:0::1%eth0]:1', 'job_name': 'worker', **COLLECTIVE},
         {},
-        Cluster((), ('gpu-1.lan:1', '[::1]:65535'), 'worker', 0, FLAGS),
+        Cluster((), ('gpu-1.lan:1', '[::1]:65535', '[fd00::1%eth0]:1'), 'worker', 0, FLAGS),
     ),
     'one worker and one ps': Found(
         {'ps_hosts': 'a:1', 'worker_hosts': 'b:1', 'job_name': 'worker'},

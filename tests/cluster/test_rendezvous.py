@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import settings_of
 from cluster.rendezvous import Generation, Rendezvous, TrainingOverError
-from cluster.topology import Cluster
+from cluster.server import Health
+from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
 from tests.support.outputs import failed, refused
 
@@ -206,6 +207,39 @@ def test_a_worker_of_another_cluster_is_refused_by_the_servers_of_one_that_is_ru
     assert result(members['worker 0'].join()) == generation
     if 'ps 0' in named:
         assert list(chief.strangers(entries)) == [str(stranger.cluster.own)]
+
+
+@pytest.mark.parametrize('joins_first', [False, True])
+@pytest.mark.parametrize('name', ['ps 0', 'worker 0', 'worker 1'])
+def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_on(
+    name: str, joins_first: bool, make_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = make_cluster()
+    impostor = of_another_host(cluster.cluster(name))
+    joining = None if joins_first else begin(impostor.join, {}, lambda offers: {}, PATIENT)
+    if joining:
+        assert_waits(joining)
+    members = cluster.start_all()
+    (generation, _) = join_all(members) if joins_first else (None, None)
+    with refused(f"{name}'s address {cluster.task(name).host} is another process", '--task_index'):
+        result(joining or begin(impostor.join, {}, lambda offers: {}, PATIENT))
+    impostor.end(2, 'refused')
+    impostor.stay_for_others(all_will_end=True)
+    chief = members['worker 0'].rendezvous
+    entries = chief.entries() or {}
+    assert not chief.ends(entries, chief.incarnations())
+    assert not chief.strangers(entries)
+    chief.compare_settings(entries, chief.incarnations())
+    assert generation in (None, *join_all(members))
+
+
+def of_another_host(cluster: Cluster) -> Rendezvous:
+    """That of a process which takes itself for a task of this cluster, and listens at another address."""
+    spec = tf.train.ClusterSpec({'worker': ['127.0.0.1:0']})
+    rendezvous = Rendezvous(cluster, together=True, settings={})
+    server = Task('worker', 0, tf.train.Server(spec, job_name='worker', task_index=0).target.removeprefix('grpc://'))
+    rendezvous._own_server = Health([server])
+    return rendezvous
 
 
 def alone_with(ps_hosts: Sequence[str]) -> Rendezvous:

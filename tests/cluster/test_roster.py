@@ -20,44 +20,78 @@ pytestmark = pytest.mark.unit
 
 
 def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
-    assert read_hosts_flag('a, b:4,me@c.example:2,[fd00::1]:3,10.0.0.1') == {
+    assert read_hosts_flag('a, b:4,me@c.example:2,[FD00:0::1]:3,10.0.0.1,fd00::2,me@[fe80::1%eth0]') == {
         'a': None,
         'b': 4,
         'me@c.example': 2,
         'fd00::1': 3,
         '10.0.0.1': None,
+        'fd00::2': None,
+        'me@fe80::1%eth0': None,
     }
 
 
-def test_a_file_of_open_mpi_or_mpich_lists_hosts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        # Open MPI
+        ('# ours\na slots=4\nb slots=2 max_slots=8  # half of it\n\nc\n', {'a': 4, 'b': 2, 'c': None}),
+        ('a max-slots=8 slots = 4\nme@b\tslots= 2', {'a': 4, 'me@b': 2}),
+        ('fd00::1:1 slots=2\n[fd00::2] slots=1\nfd00::a', {'fd00::1:1': 2, 'fd00::2': 1, 'fd00::a': None}),
+        # MPICH and Intel MPI, LAM
+        ('a:4\n[fd00::1]:2', {'a': 4, 'fd00::1': 2}),
+        ('a cpu=4', {'a': 4}),
+        # PBS, LSF, `srun hostname`: a line for each slot; or LSF's one line for all
+        ('a\na\nb', {'a': 2, 'b': None}),
+        ('a:2\nb\na:2', {'a': 4, 'b': None}),
+        ('a 4 b 2', {'a': 4, 'b': 2}),
+        # SGE
+        ('a 4 all.q@a UNDEFINED\nb 2 all.q@b <NULL>', {'a': 4, 'b': 2}),
+        ('a slots=2\r\nb\r\n', {'a': 2, 'b': None}),
+    ],
+)
+def test_host_files_of_other_launchers_are_read(text: str, expected: dict[str, int | None], tmp_path: Path) -> None:
     path = tmp_path / 'hosts'
-    path.write_text('# ours\na slots=4\nb:2   # half of it\n\nc\n')
-    assert read_host_file(str(path)) == {'a': 4, 'b': 2, 'c': None}
+    for encoding in ('utf-8', 'utf-8-sig', 'utf-16'):
+        path.write_bytes(text.encode(encoding))
+        assert read_host_file(str(path)) == expected
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        *('a b', 'a slots=x', 'a slots', 'a slots=2 rank=0', '4 a', '0: a', 'a,b', 'a:4 slots=4', 'slots=4', 'a+2'),
+        *('a:4:mlx5_0', 'n[1-4]', 'fd00::1:4', '[fd00::zz]'),
+    ],
+)
+def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / 'hosts'
+    path.write_text(f'c slots=2\n{line}\n')
+    with refused(f'--hostfile={path}', 'line 2', repr(line), '[fd00::1]:4'):
+        read_host_file(str(path))
 
 
 @pytest.mark.parametrize(
     ('text', 'fact'),
     [
         ('a,b,a', 'a is listed twice'),
-        ('a:2,a:2', 'a is listed twice'),
+        ('[fd00::1],fd00:0::1', '[fd00::1]:2'),
         ('a,,b', "''"),
         ('', "''"),
         ('a:0', '0 slots'),
         ('a:99999', '99999 slots'),
         ('-oProxyCommand=x', 'is no host'),
+        ('-l@a', 'is no host'),
         ('a b', 'is no host'),
         ('a;reboot', 'is no host'),
+        ('[fd00::zz]', 'is no host'),
+        ('fd00::1:4', '[fd00::1]:4'),
         (','.join(f'n{i}' for i in range(5000)), '5000 hosts'),
     ],
 )
-def test_wrong_lists_of_hosts_are_refused(text: str, fact: str, tmp_path: Path) -> None:
+def test_wrong_lists_of_hosts_are_refused(text: str, fact: str) -> None:
     with refused('--hosts=', fact):
         read_hosts_flag(text)
-    path = tmp_path / 'hosts'
-    path.write_text(text.replace(',', '\n'))
-    if fact != "''":
-        with refused(f'--hostfile={path}', 'slots=' if ' b' in text else fact):
-            read_host_file(str(path))
 
 
 def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
@@ -121,6 +155,7 @@ def test_hosts_without_a_process_and_workers_without_a_slot_are_refused() -> Non
         (['--remote_python=python3'], ['--remote_python=python3', '--hosts']),
         (['--hosts=a,b', '--ssh=no_such_ssh -v'], ['--ssh=no_such_ssh -v', 'no such program']),
         (['--hosts=a,b', '--', '--variable_update=horovod'], ['--variable_update=horovod']),
+        (['--hosts=a,[fd00::1]', '--launcher=slurm'], ['--launcher=slurm', 'fd00::1']),
     ],
 )
 def test_options_that_do_not_fit_are_refused(argv: list[str], facts: list[str]) -> None:

@@ -9,11 +9,13 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from cluster.discovery import find_cluster
-from cluster.hosts import Command, reserved_addresses, share_cores
+from cluster.hosts import Command, own_address, reserved_addresses, share_cores
 from commands import cluster as cluster_command
 from commands.cluster import make_commands
 from params import parse_argv
@@ -146,6 +148,36 @@ def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
                 assert server.accept()[1] == client.getsockname()
     with socket.socket() as anyone:
         anyone.bind((host, int(addresses[1].split(':')[1])))
+
+
+@pytest.mark.unit
+def test_an_interface_is_found_by_any_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {
+        'eth0': ['10.8.0.2', '10.9.1.2', 'fe80::1%eth0'],
+        'eth0:1': ['10.7.0.1'],
+        'ib0': ['fd00::5', 'fe80::2%ib0'],
+        'eth1:1': ['10.6.0.1'],
+    }
+    listed = {
+        name: [SimpleNamespace(family=socket.AF_INET6 if ':' in each else socket.AF_INET, address=each) for each in own]
+        for name, own in addresses.items()
+    }
+    monkeypatch.setattr(psutil, 'net_if_addrs', lambda: listed)
+    for interface, address in {
+        '10.9.0.0/16': '10.9.1.2',
+        '10.9.1.2': '10.9.1.2',
+        '10.0.0.0/8': '10.8.0.2',
+        'eth0': '10.8.0.2',
+        'eth0:1': '10.7.0.1',
+        'eth1': '10.6.0.1',
+        'ib0': 'fd00::5',
+        'fd00::/8': 'fd00::5',
+        'fe80::/10': 'fe80::1%eth0',
+    }.items():
+        assert own_address(interface) == address
+    for interface in ('10.5.0.0/16', 'eth2', '10.0.0.0/33'):
+        with refused(f'--interface={interface}', '10.9.1.2 (eth0)', 'fd00::5 (ib0)'):
+            own_address(interface)
 
 
 @pytest.mark.unit
