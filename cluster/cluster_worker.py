@@ -284,7 +284,8 @@ def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _hand_on(inherited: Mapping[str, Any]) -> None:
     with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
-        json.dump(inherited, file)
+        # The new program has the number of this process.
+        json.dump({**inherited, 'pid': os.getpid()}, file)
         # A duplicate stays open even when another program replaces this one.
         descriptor = os.dup(file.fileno())
     os.set_inheritable(descriptor, True)
@@ -292,9 +293,17 @@ def _hand_on(inherited: Mapping[str, Any]) -> None:
 
 
 def _read_inherited() -> Mapping[str, Any]:
-    if _INHERITED not in os.environ:
+    text = os.environ.pop(_INHERITED, None)
+    if text is None:
         return {}
-    with open(int(os.environ.pop(_INHERITED)), encoding='utf-8') as file:
-        file.seek(0)
-        inherited: Mapping[str, Any] = json.load(file)
-        return inherited
+    try:
+        # It may be a descriptor of somebody else, which stays open.
+        with open(int(text), encoding='utf-8', closefd=False) as file:
+            file.seek(0)
+            inherited = json.load(file)
+        if inherited['pid'] == os.getpid():
+            os.close(int(text))
+            return dict(inherited)
+    except (ValueError, OverflowError, RecursionError, OSError, TypeError, KeyError, IndexError):
+        pass
+    raise UsageError(f'{_INHERITED}={text}: only a worker that starts anew sets this variable, for itself; unset it')

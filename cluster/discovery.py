@@ -69,8 +69,8 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
        shows both. Flags that are not given do not contradict it.
     2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0). If both are given,
        the environment is ignored: the process may run inside a Slurm or MPI job of another shape. Otherwise the rank
-       from Slurm, Open MPI or PMIx decides.
-    3. Slurm or Open MPI, if it started several processes. --job_name and --task_index, if given, must agree.
+       that a launcher gave it decides.
+    3. Slurm, Open MPI and other launchers, if they started several processes. --job_name and --task_index, if given, must agree.
 
     Ranks are assigned to parameter servers first: with P of them (--num_ps, or the length of --ps_hosts), rank r is
     ps r for r < P, else worker r - P. So the role depends on the rank alone, and is the same in 2 and 3. A controller
@@ -106,7 +106,8 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
 
 
 def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | None:
-    config = read_tf_config(environ)
+    has_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
+    config = read_tf_config(environ, has_hosts=has_hosts)
     if config is None:
         return None
     cluster = Cluster(config.ps_hosts, config.worker_hosts, config.job, config.index, 'TF_CONFIG')
@@ -177,12 +178,10 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
             f'{spelled("worker_hosts", params.worker_hosts)}: --job_name is missing; add --job_name=worker or '
             f'--job_name={first}, and --task_index=N for the host of this process in its list'
         )
-    started = launch.rank + 1 if launch.size is None else launch.size
-    if started > num_hosts or launch.size not in (None, num_hosts):
-        total = f'{launch.size_name}={launch.size}' if launch.size else launch.own
+    if launch.rank >= num_hosts or launch.size not in (None, num_hosts):
         raise UsageError(
             f'--{HOSTS_FLAGS[first]} and --worker_hosts have {counted(num_hosts, "host")}, and {launch.source} started '
-            f'{"at least " if launch.size is None else ""}{counted(started, "process", "es")} ({total}); '
+            f'{launch.started} ({launch.total}); '
             'start one process for each host, or set the role of this process with --job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
@@ -190,7 +189,7 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
 
 def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Cluster | None:
     launch = find_launch(environ)
-    # PMIx does not tell the number of ranks. Rank 0 may be alone; if it is not, the other ranks fail and end the job.
+    # Some launchers do not tell the number of ranks. Rank 0 may be alone; if it is not, the other ranks fail and end the job.
     if launch is None or (launch.size is None and launch.rank == 0):
         return None
     if mode.has_controller:
@@ -200,16 +199,16 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if launch.size is not None and num_ps >= launch.size:
-        started = counted(launch.size, 'process', 'es')
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {started} ({launch.size_name}={launch.size}), '
+            f'--num_ps={num_ps}: {launch.source} started {launch.started} ({launch.total}), '
             f'and at least one must be a worker; start more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
     first_port = params.cluster_port or launch.first_port
     if first_port is None:
         raise UsageError(
-            f'{launch.own}: there is no PMIX_NAMESPACE from which to derive a port; add --cluster_port=PORT'
+            f'{launch.own}: there is no {launch.launcher.job or "SLURM_JOB_ID"} from which to derive a port; '
+            'add --cluster_port=PORT'
         )
     last_port = first_port + max(i for _, i in places)
     if last_port > 65535:

@@ -1,14 +1,15 @@
-"""Reads the cluster from environment variables: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
+"""Reads the cluster from environment variables: TF_CONFIG, and those of launchers. Does not import TensorFlow."""
 
 import ipaddress
 import itertools
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from errors import UsageError, counted
+from errors import UsageError, counted, format_warning
 
 Hosts = tuple[str, ...]
 Environment = Mapping[str, str]
@@ -21,6 +22,7 @@ _SPAN = r'[0-9]{1,18}(?:-[0-9]{1,18})?'
 _NUMBERS = rf'{_SPAN}(?:,{_SPAN})*'
 _NODES = re.compile(rf'(?:[\w.-]|\[{_NUMBERS}\])+', re.ASCII)
 _NODE_LIST = re.compile(rf'{_NODES.pattern}(?:,{_NODES.pattern})*', re.ASCII)
+_NUMBER = re.compile('[0-9]{1,18}')
 # Tasks on each node: "2(x3),1".
 _COUNT = re.compile(r'([0-9]{1,9})(?:\(x([0-9]{1,9})\))?')
 # More than any Slurm system has: a longer list is an error, and would fill the memory.
@@ -32,21 +34,136 @@ _MOST_TASKS = 1 << 22
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
-# The number of a process among those of its host, and how many these are, as horovodrun, Open MPI's mpirun and Hydra
-# (MPICH, Intel MPI) set them.
-_PLACES_ON_HOST = (
-    ('HOROVOD_LOCAL_RANK', 'HOROVOD_LOCAL_SIZE'),
-    ('OMPI_COMM_WORLD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_SIZE'),
-    ('MPI_LOCALRANKID', 'MPI_LOCALNRANKS'),
+# Of TF_CONFIG. Others are ignored ("environment", "rpc_layer"), but for those that stand for these two.
+_KEYS = ('cluster', 'task')
+_LIKE_KEY = re.compile('cluster|task', re.IGNORECASE)
+_CHIEFS = ('chief', 'master')
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The environment variables in which a launcher numbers its processes; empty for what it does not tell.
+
+    Attributes:
+      source: what messages call it.
+      rank: the number of the process among all.
+      size: how many processes there are.
+      local_rank: its number among those of its host.
+      local_size: how many processes its host has.
+      job: a text that differs between jobs and is the same for all processes of one.
+      sign: set by this launcher alone; needed where others, or people, set rank and size too.
+    """
+
+    source: str
+    rank: str
+    size: str = ''
+    local_rank: str = ''
+    local_size: str = ''
+    job: str = ''
+    sign: str = ''
+
+    def started(self, environ: Environment) -> bool:
+        """Whether it started this process."""
+        return (self.sign or self.size or self.rank) in environ and (self.size or self.rank) in environ
+
+
+_SLURM = _Launcher('Slurm', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS')
+_PMIX = _Launcher('PMIx', 'PMIX_RANK', job='PMIX_NAMESPACE')
+# The innermost launcher first: mpirun starts one daemon on each node with srun, so that its processes have the
+# variables of that daemon, too, and one torchrun on each node may be a process of mpirun.
+_LAUNCHERS = (
+    _Launcher(
+        *('torchrun', 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT'), sign='TORCHELASTIC_RUN_ID'
+    ),
+    _Launcher(
+        *('horovodrun', 'HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK', 'HOROVOD_LOCAL_SIZE'),
+        job='HOROVOD_GLOO_RENDEZVOUS_PORT',
+    ),
+    # mpirun(1); 4 and 5 have them.
+    _Launcher(
+        'Open MPI',
+        *(f'OMPI_COMM_WORLD_{name}' for name in ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')),
+        job='PMIX_NAMESPACE',
+    ),
+    # MVAPICH2 and MVAPICH 3.
+    *(
+        _Launcher('MVAPICH', *(f'{prefix}_COMM_WORLD_{name}' for name in ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')))
+        for prefix in ('MV2', 'MVP')
+    ),
+    _Launcher(
+        'jsrun',
+        *(f'JSM_NAMESPACE_{name}' for name in ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')),
+        job='PMIX_NAMESPACE',
+    ),
+    _Launcher('Flux', 'FLUX_TASK_RANK', 'FLUX_JOB_SIZE'),
+    _Launcher('PALS', 'PMI_RANK', 'PMI_SIZE', 'PMI_LOCAL_RANK', 'PMI_LOCAL_SIZE', 'PALS_APID', sign='PALS_RANKID'),
+    # MPICH and Intel MPI.
+    _Launcher('Hydra', 'PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'),
+    _PMIX,
+    _SLURM,
+    # These tell no size.
+    _Launcher('PALS', 'PALS_RANKID'),
+    _Launcher('ALPS', 'ALPS_APP_PE'),
+    _Launcher('Hydra', 'PMI_ID'),
 )
-# Prefixes of the environment variables in which a job scheduler or an outer launcher describes a cluster.
-_CLUSTERS = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
+# Rank and size of processes that may belong together, by variables that may also be there for another reason: a shell
+# in an allocation, something exported for another program, a job whose pods each do their own.
+_PERHAPS_RANKS = (
+    # PyTorchJob, DeepSpeed, Accelerate, Azure.
+    *(('RANK', 'WORLD_SIZE'), ('PET_NODE_RANK', 'PET_NNODES')),
+    ('SLURM_PROCID', 'SLURM_NTASKS'),
+    # Kubernetes: indexed jobs, Volcano, LeaderWorkerSet.
+    *(('JOB_COMPLETION_INDEX', ''), ('VC_TASK_INDEX', ''), ('LWS_WORKER_INDEX', 'LWS_GROUP_SIZE')),
+    ('AWS_BATCH_JOB_NODE_INDEX', 'AWS_BATCH_JOB_NUM_NODES'),
+    # blaunch of LSF, and pbsdsh.
+    *(('LSF_PM_TASKID', ''), ('PBS_VNODENUM', '')),
+)
+# Of these, number 0 is also that of every job script.
+_NUMBERED_SHELLS = ('PBS_VNODENUM',)
+# Variables in which a job scheduler or an outer launcher describes a cluster: these, and all that begin with the
+# prefixes.
+_CLUSTER_PREFIXES = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
+_CLUSTER_VARIABLES = frozenset(
+    (
+        *(name for one in _LAUNCHERS for name in (one.rank, one.size, one.local_rank, one.local_size)),
+        *(name for names in _PERHAPS_RANKS for name in names),
+    )
+)
 _SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
 
 
 def without_clusters(environment: Environment) -> dict[str, str]:
     """Returns the environment for a process that this program starts: without variables that describe a cluster."""
-    return {name: value for name, value in environment.items() if not name.startswith(_CLUSTERS)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(_CLUSTER_PREFIXES) and name not in _CLUSTER_VARIABLES
+    }
+
+
+def environment_of_runs(environment: Environment, command: str) -> dict[str, str]:
+    """Returns the environment for the processes of a command that starts runs of its own; see without_clusters.
+
+    Warns on standard error if a launcher may have started several processes of this command.
+
+    Raises:
+      UsageError: it has, and each would do the same.
+    """
+    launch, config = find_launch(environment), read_tf_config(environment)
+    if is_evaluator(environment) or (config and len(config.ps_hosts + config.worker_hosts) > 1):
+        raise UsageError(
+            f'TF_CONFIG: this process is one of several, in each of which {command} would do the same; start it once, '
+            'and unset TF_CONFIG'
+        )
+    if launch and (launch.rank or launch.size):
+        raise UsageError(
+            f'{launch.own}: {launch.source} started {launch.started} of {command}, which would all do the same; start '
+            'it once, without that launcher'
+        )
+    if unjoined := find_unjoined(environment):
+        line = f'{unjoined}: if a launcher started {command} several times, each does the same'
+        print(format_warning(line), file=sys.stderr, flush=True)
+    return without_clusters(environment)
 
 
 def join_host_port(host: str, port: int) -> str:
@@ -110,17 +227,20 @@ class TfConfig:
     index: int
 
 
-def read_tf_config(environ: Environment) -> TfConfig | None:
+def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> TfConfig | None:
     """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it.
 
     Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not listed in the cluster
     (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec).
 
+    Args:
+      has_hosts: whether the flags name the hosts, so that TF_CONFIG need not.
+
     Returns:
       None if TF_CONFIG names no cluster, or if this process is an evaluator.
 
     Raises:
-      UsageError: it is malformed.
+      UsageError: it is malformed, or speaks of other processes without naming them.
     """
     text = environ.get('TF_CONFIG', '').strip()
     if not text:
@@ -145,12 +265,14 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
     # An evaluator takes no part in training, and nobody connects to it.
     lists.pop(_EVALUATOR, None)
     if not lists:
+        if not has_hosts:
+            _check_is_alone(config, task)
         return None
     if unknown := sorted(lists.keys() - {'chief', 'master', 'worker', 'ps'}):
         raise _bad_tf_config(
             f'its cluster has {", ".join(unknown)}, which is unknown; it can have chief, master, worker and ps'
         )
-    chiefs = (*lists.get('chief', ()), *lists.get('master', ()))
+    chiefs = tuple(host for job in _CHIEFS for host in lists.get(job, ()))
     if len(chiefs) > 1:
         raise _bad_tf_config(f'its cluster has {len(chiefs)} chiefs, {" and ".join(chiefs)}; there can be only one')
     if not chiefs and 'worker' not in lists:
@@ -173,6 +295,17 @@ def is_evaluator(environ: Environment) -> bool:
         return False
 
 
+def _check_is_alone(config: Mapping[str, object], task: Mapping[str, object]) -> None:
+    """Raises UsageError if a TF_CONFIG without a cluster is that of one of several processes."""
+    like = (key for key, value in config.items() if value and key not in _KEYS and _LIKE_KEY.search(key))
+    if key := next(like, None):
+        raise _bad_tf_config(
+            f'{json.dumps(key)} is not read, and there is no "cluster" (a TFJob needs enableDynamicWorker: false)'
+        )
+    if task and (own := _tf_config_task(task)) not in ((job, 0) for job in (*_CHIEFS, 'worker')):
+        raise _bad_tf_config(f'its task is {own[0]} {own[1]}, and there is no "cluster" that names the others')
+
+
 def _tf_config_hosts(job: str, hosts: object) -> Hosts:
     if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
         raise _bad_tf_config(
@@ -184,7 +317,7 @@ def _tf_config_hosts(job: str, hosts: object) -> Hosts:
 def _tf_config_task(task: Mapping[str, object]) -> tuple[str, int]:
     job, index = task.get('type'), task.get('index')
     if not isinstance(job, str) or not re.fullmatch('[0-9]{1,18}', str(index)):
-        raise _bad_tf_config('it has a cluster but no "task" with the "type" and "index" of this process')
+        raise _bad_tf_config('it has no "task" with the "type" and "index" of this process')
     return job, int(str(index))
 
 
@@ -200,32 +333,44 @@ class Launch:
     """One of several processes that one command started.
 
     Attributes:
-      source: the launcher: 'Slurm', 'Open MPI' or 'PMIx'.
+      launcher: who started it.
       rank: the number of this process, from 0.
-      rank_name: the environment variable that holds the rank.
-      size: the number of processes; None for PMIx, which does not tell it.
-      size_name: the environment variable that holds the size.
+      size: the number of processes; None if the launcher does not tell it.
       job: a number that differs between jobs; None if there is none.
     """
 
-    source: str
+    launcher: _Launcher
     rank: int
-    rank_name: str
     size: int | None
-    size_name: str
     job: int | None
+
+    @property
+    def source(self) -> str:
+        """The launcher: 'Slurm', 'Open MPI' and the like."""
+        return self.launcher.source
 
     @property
     def own(self) -> str:
         """The variable that names this process, as messages quote it: 'SLURM_PROCID=1'."""
-        return f'{self.rank_name}={self.rank}'
+        return f'{self.launcher.rank}={self.rank}'
+
+    @property
+    def total(self) -> str:
+        """The variable that tells the number of processes, likewise; `own` if there is none."""
+        return f'{self.launcher.size}={self.size}' if self.size else self.own
+
+    @property
+    def started(self) -> str:
+        """How many processes there are, as far as it is known: '3 processes'."""
+        least = self.rank + 1 if self.size is None else self.size
+        return f'{"at least " if self.size is None else ""}{counted(least, "process", "es")}'
 
     @property
     def first_port(self) -> int | None:
         """The port of the first task on each node: 10000 + 64 * (job % 300); None if the job has no number.
 
         For Slurm, job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that consecutive jobs and simultaneous steps differ.
-        Otherwise job is the CRC-32 of PMIX_NAMESPACE.
+        Otherwise job is the CRC-32 of the launcher's name of the job, or of SLURM_JOB_ID.
         """
         return None if self.job is None else _FIRST_PORT + _PORTS_OF_A_JOB * (self.job % _PORT_BLOCKS)
 
@@ -233,38 +378,59 @@ class Launch:
 def find_launch(environ: Environment) -> Launch | None:
     """Returns who started this process as one of several; None if it was started alone.
 
-    Open MPI is checked first: its mpirun starts one daemon on each other node with srun, so that processes there have
-    the Slurm variables of that daemon. The same holds for other PMIx launchers; only the namespace distinguishes them
-    from Slurm. A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_ variables
-    (srun(1), OUTPUT ENVIRONMENT VARIABLES). Open MPI 4 and 5 set the OMPI_ variables (mpirun(1));
-    PMIx_server_setup_fork sets PMIX_RANK and PMIX_NAMESPACE, but no size.
+    A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_ variables (srun(1),
+    OUTPUT ENVIRONMENT VARIABLES). PMIx_server_setup_fork sets PMIX_RANK and PMIX_NAMESPACE, but no size; only the
+    namespace distinguishes Slurm's PMIx from others.
 
     Raises:
       UsageError: a variable is not a number, or the rank is not below the size.
     """
-    if 'OMPI_COMM_WORLD_SIZE' in environ:
-        launch = _launch('Open MPI', 'OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', environ, _namespace(environ))
-    elif 'PMIX_RANK' in environ and not environ.get('PMIX_NAMESPACE', '').startswith('slurm.'):
-        return Launch('PMIx', _number('PMIX_RANK', environ), 'PMIX_RANK', None, '', _namespace(environ))
-    elif 'SLURM_STEP_NUM_TASKS' in environ:
-        job = _number('SLURM_JOB_ID', environ) + 101 * _number('SLURM_STEP_ID', environ)
-        launch = _launch('Slurm', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', environ, job)
-    else:
-        return None
-    return launch if launch.size != 1 else None
+    for launcher in _LAUNCHERS:
+        if not launcher.started(environ) or _is_slurms_own(launcher, environ):
+            continue
+        rank, size = _number(launcher.rank, environ), _number(launcher.size, environ) if launcher.size else None
+        if size is not None and rank >= size:
+            # A heterogeneous job of Slurm counts the tasks of one component, but numbers those of all components.
+            raise UsageError(f'{launcher.rank}={rank}: it must be below {launcher.size}={size}; {_SET_ROLE}')
+        if launcher is _SLURM:
+            job: int | None = _number('SLURM_JOB_ID', environ) + 101 * _number('SLURM_STEP_ID', environ)
+        else:
+            name = environ.get(launcher.job) or environ.get('SLURM_JOB_ID')
+            job = zlib.crc32(name.encode(errors='surrogateescape')) if name else None
+        return Launch(launcher, rank, size, job) if size != 1 else None
+    return None
 
 
-def _launch(source: str, rank_name: str, size_name: str, environ: Environment, job: int | None) -> Launch:
-    rank, size = _number(rank_name, environ), _number(size_name, environ)
-    if rank >= size:
-        # A heterogeneous job of Slurm counts the tasks of one component, but numbers those of all components.
-        raise UsageError(f'{rank_name}={rank}: it must be below {size_name}={size}; {_SET_ROLE}')
-    return Launch(source, rank, rank_name, size, size_name, job)
+def _is_slurms_own(launcher: _Launcher, environ: Environment) -> bool:
+    """Whether these variables are those of `srun --mpi`, which numbers its tasks for MPI libraries, too.
+
+    It sets no local rank under the names of the others; a launcher that srun started as a daemon does.
+    """
+    if launcher is _PMIX:
+        return environ.get('PMIX_NAMESPACE', '').startswith('slurm.')
+    if launcher is _SLURM or launcher.local_rank in environ or not _SLURM.started(environ):
+        return False
+    pairs = ((launcher.rank, _SLURM.rank), (launcher.size, _SLURM.size))
+    return all(environ.get(own) == environ.get(slurms) for own, slurms in pairs)
 
 
-def _namespace(environ: Environment) -> int | None:
-    namespace = environ.get('PMIX_NAMESPACE')
-    return zlib.crc32(namespace.encode()) if namespace else None
+def find_unjoined(environ: Environment) -> str | None:
+    """Returns the variables by which a process that runs alone may be one of several: 'RANK=1 WORLD_SIZE=3'.
+
+    None if there are none.
+    """
+    launch = find_launch(environ)
+    pairs = dict.fromkeys((one.rank, one.size) for one in _LAUNCHERS if one.size and one.started(environ))
+    if launch and launch.size is None:
+        pairs[launch.launcher.rank, ''] = None
+    found: dict[str, str] = {}
+    for rank, size in (*pairs, *_PERHAPS_RANKS):
+        numbers = [environ.get(name, '') for name in (rank, size)]
+        if not _NUMBER.fullmatch(numbers[0]) or (rank in _NUMBERED_SHELLS and not int(numbers[0])):
+            continue
+        if not size or not _NUMBER.fullmatch(numbers[1]) or int(numbers[1]) > 1:
+            found |= {name: f'{name}={environ[name]}' for name in (rank, size) if name in environ}
+    return ' '.join(found.values()) or None
 
 
 def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
@@ -278,9 +444,10 @@ def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
     Raises:
       UsageError: a variable is not a number.
     """
-    for rank_name, size_name in _PLACES_ON_HOST:
-        if rank_name in environ and size_name in environ:
-            return _number(rank_name, environ), _number(size_name, environ)
+    for launcher in _LAUNCHERS:
+        names = launcher.local_rank, launcher.local_size
+        if all(name in environ for name in (*names, launcher.sign or names[0])):
+            return _number(names[0], environ), _number(names[1], environ)
     if 'SLURM_STEP_NUM_TASKS' in environ and 'SLURM_STEP_TASKS_PER_NODE' in environ:
         counts = expand_counts(environ.get('SLURM_STEP_TASKS_PER_NODE', ''))
         return _number('SLURM_LOCALID', environ), counts[min(_number('SLURM_NODEID', environ), len(counts) - 1)]
@@ -291,9 +458,9 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     """Returns for each rank the node that it runs on and its number among the ranks of that node.
 
     A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node before the next
-    (srun --distribution=block). Open MPI says how many ranks this node has; under Slurm, every node of the job is then
-    assumed to have as many (the SLURM_STEP_ variables are those of Open MPI's daemons). The result is checked against
-    the node and local rank of this process.
+    (srun --distribution=block). Most others say how many ranks this node has; under Slurm, every node of the job is then
+    assumed to have as many (the SLURM_STEP_ variables are those of the launcher's daemons). The result is checked
+    against the node and local rank of this process.
 
     Args:
       num_ps: how many ranks will be parameter servers, for messages.
@@ -304,13 +471,13 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     nodes: list[str] = []
     counts: list[int] = []
     local_rank = 0
-    if launch.source == 'Slurm':
+    if launch.launcher is _SLURM:
         local_rank = _number('SLURM_LOCALID', environ)
         nodes = expand_nodes(environ.get('SLURM_STEP_NODELIST', ''))
         counts = expand_counts(environ.get('SLURM_STEP_TASKS_PER_NODE', ''))
-    elif launch.source == 'Open MPI':
-        local_rank = _number('OMPI_COMM_WORLD_LOCAL_RANK', environ)
-        local_size = _number('OMPI_COMM_WORLD_LOCAL_SIZE', environ)
+    elif launch.launcher.local_size in environ:
+        local_rank = _number(launch.launcher.local_rank, environ)
+        local_size = _number(launch.launcher.local_size, environ)
         if local_size == launch.size:
             nodes = [LOOPBACK]
         elif 'SLURM_JOB_NODELIST' in environ:
@@ -325,16 +492,18 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
         nodes, here = [LOOPBACK], LOOPBACK
     else:
         # mpirun starts the ranks of its own node itself. There the shell of salloc has no SLURMD_NODENAME.
-        name = environ.get('SLURMD_NODENAME') or environ.get('PMIX_HOSTNAME', '')
+        # Hydra gives its processes the environment of mpiexec, SLURMD_NODENAME included; the first name is MPICH's.
+        names = ('MPIR_CVAR_CH3_INTERFACE_HOSTNAME', 'SLURMD_NODENAME', 'PMIX_HOSTNAME')
+        name = next(filter(None, map(environ.get, names)), '')
         here = name if name in nodes else name.partition('.')[0]
     places = [(node, i) for node, count in zip(nodes, counts, strict=False) for i in range(count)]
     is_filled = len(nodes) == len(counts) and len(places) == launch.size
     # With one task on each node all distributions are the same, and Slurm calls its default cyclic.
-    if launch.source == 'Slurm' and max(counts) > 1:
+    if launch.launcher is _SLURM and max(counts) > 1:
         is_filled &= environ.get('SLURM_DISTRIBUTION', 'block').startswith('block')
     if not is_filled or places[launch.rank] != (here, local_rank):
         filled = ', '.join(f'{node} with {count}' for node, count in zip(nodes, counts, strict=False))
-        srun = 'srun --distribution=block' if launch.source == 'Slurm' else 'srun instead of mpirun'
+        srun = 'srun --distribution=block' if launch.launcher is _SLURM else f'srun instead of {launch.source}'
         raise UsageError(
             f'{launch.own}: {launch.source} did not fill one node after the other ({filled}); '
             f'use {srun}, or write {_hosts_to_write(launch, num_ps)}'
@@ -403,6 +572,6 @@ def expand_counts(text: str) -> list[int]:
 
 def _number(name: str, environ: Environment) -> int:
     text = environ.get(name, '')
-    if not re.fullmatch('[0-9]{1,18}', text):
+    if not _NUMBER.fullmatch(text):
         raise UsageError(f'{name}={text}: it must be a number; check the launcher of this process, or {_SET_ROLE}')
     return int(text)

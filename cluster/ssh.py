@@ -30,6 +30,8 @@ HELLO_SECS = 30.0
 _CLOSE_SECS = 4.0
 _REPLY_SECS = 30.0
 _END_SECS = 1.0
+# Each answer to a request has one of these keys.
+_REPLIES = {'hello', 'places', 'started', 'refused'}
 # Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
 _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
@@ -133,6 +135,7 @@ class SshHost(Host):
         self._errors: deque[str] = deque(maxlen=20)
         self._write_lock = threading.Lock()
         self._last_heard = time.monotonic()
+        self._is_greeted = False
         self._is_closed = threading.Event()
         self._why = 'the connection has ended'
         self._ssh = ChildProcess(
@@ -222,17 +225,19 @@ class SshHost(Host):
         self._last_heard = time.monotonic()
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict) or not (self._is_greeted or _is_hello(answer)):
             # What a login script prints.
             self._errors.append(line)
             return
-        if not isinstance(answer, dict):
-            return
-        if process := self._processes.get(answer.get('name', '')):
+        self._is_greeted = True
+        name = answer.get('name')
+        if isinstance(name, str) and (process := self._processes.get(name)):
             process.tell(answer)
             if 'ended' in answer:
-                del self._processes[answer['name']]
-        elif answer:
+                del self._processes[name]
+        elif answer.keys() & _REPLIES:
             self._answers.put(answer)
 
     def _ended(self) -> None:
@@ -267,6 +272,11 @@ class SshHost(Host):
             f'the program there cannot be started ({last or f"exit code {code}"}); check --remote_dir={reach.folder} '
             f'and --remote_python={reach.python}'
         )
+
+
+def _is_hello(answer: Mapping[str, Any]) -> bool:
+    found = answer.get('hello')
+    return isinstance(found, dict) and found.keys() >= {'version', 'commit', 'tensorflow'}
 
 
 @contextlib.contextmanager

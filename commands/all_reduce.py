@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cluster.environments import with_brackets, without_clusters
+from cluster.environments import environment_of_runs, with_brackets
 from cluster.roster import read_hosts_flag
 from cluster.shape import Shape
 from commands.options import Arguments, Declaration, Rest
@@ -105,6 +105,7 @@ def _all_reduce(arguments: Arguments[AllReduceOptions], argv: Sequence[str]) -> 
         check_file('links_file', options.links_file)
     output = options.output or time.strftime('all_reduce-%Y%m%d-%H%M%S')
     folder = Folder(Path(output), _resuming(options, argv, output))
+    environment = environment_of_runs(os.environ, 'all_reduce')
     if not options.resume:
         folder.create(plan)
     elif options.output:
@@ -112,7 +113,7 @@ def _all_reduce(arguments: Arguments[AllReduceOptions], argv: Sequence[str]) -> 
     else:
         raise UsageError('--resume: it needs the folder; write --output=DIR, too')
 
-    starter = Starter(PROGRAM, environment=without_clusters(os.environ), limits=limits_of(plan.settings))
+    starter = Starter(PROGRAM, environment=environment, limits=limits_of(plan.settings))
     return make_runs(plan, folder, starter, lambda outcomes: _show(options, plan, folder, outcomes))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from cluster.discovery import find_cluster
-from cluster.environments import LOOPBACK, join_host_port, split_host_port
+from cluster.environments import LOOPBACK, environment_of_runs, join_host_port, split_host_port
 from cluster.hosts import Command, Host, HostNeeds, LocalHost, Places
 from cluster.launcher import launch
 from cluster.roster import Layout, Member, batch_script, lay_out, read_host_file, read_hosts_flag
@@ -128,11 +128,12 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
     if options.launcher == 'slurm' or options.dry_run:
         print(_script(options, layout, run_flags, params), end='')
         return 0
+    environment = environment_of_runs(os.environ, 'cluster')
     with contextlib.ExitStack() as stack:
         hosts = _connect(options, layout, stack)
         places = [host.prepare(_needs(options, params, jobs)) for host, jobs in zip(hosts, layout.jobs, strict=True)]
         _check_addresses(layout.names, places)
-        commands = make_commands(run_flags, layout.members(hosts, places), os.environ)
+        commands = make_commands(run_flags, layout.members(hosts, places), environment)
         _check(commands)
         shared = [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
         if shared:

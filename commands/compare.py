@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.environments import without_clusters
+from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
 from comparison import changes, regression
@@ -198,6 +198,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
     narrow = Settings(until_interval=options.until_interval)
     narrow.check()
     runs = [_flags_of(text) for text in texts]
+    starter = Starter(environment=environment_of_runs(os.environ, 'compare --run'))
     try:
         path = Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-'))
         if path.exists() and any(path.iterdir()):
@@ -221,7 +222,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
 
     try:
         with Interrupts().listening():
-            take_turns(runs, options.rounds, path, on_round, Starter(environment=without_clusters(os.environ)))
+            take_turns(runs, options.rounds, path, on_round, starter)
     except KeyboardInterrupt:
         if sides:
             _show(sides, options)

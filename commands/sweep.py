@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.environments import without_clusters
+from cluster.environments import environment_of_runs
 from commands.options import NEXT, Arguments, Declaration, Positional, Rest, join_repeated
 from comparison.intervals import Estimate
 from comparison.ratios import estimate
@@ -101,7 +101,7 @@ def _sweep(arguments: Arguments[SweepOptions]) -> int:
         _print_shipped()
         return 0
     plan, folder = _resumed(arguments) if _names_a_folder(arguments) else _planned(arguments)
-    starter = Starter(PROGRAM, environment=without_clusters(os.environ), limits=limits_of(plan.settings))
+    starter = Starter(PROGRAM, environment=environment_of_runs(os.environ, 'sweep'), limits=limits_of(plan.settings))
     if options.dry_run:
         _print_plan(plan, folder)
         return 0

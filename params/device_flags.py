@@ -26,8 +26,8 @@ class DeviceFlags:
     num_gpus: int = flag(
         1,
         'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or those that '
-        'CUDA_VISIBLE_DEVICES lists; a process opens no others.',
-        lower_bound=1,
+        'CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu with one device.',
+        lower_bound=0,
     )
     device: str | None = flag(
         None,

@@ -15,7 +15,14 @@ from planning.counts import count_steps, find_evaluations
 from planning.data import find_data
 from planning.environment import Environment
 from planning.found import Found
-from planning.machine import find_machine, find_surroundings, place_variables, warn_of_devices
+from planning.machine import (
+    check_num_gpus,
+    find_machine,
+    find_surroundings,
+    place_variables,
+    warn_of_devices,
+    with_a_device,
+)
 from planning.outputs import (
     check_files,
     check_files_of_cluster,
@@ -78,8 +85,11 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
       UsageError: the settings contradict each other, or do not fit the cluster, the data, the files or this machine.
       RunError: a checkpoint or the data cannot be read.
     """
-    line, params = Line(), as_evaluator(params, environment.variables)
+    line, given = Line(), params
+    params = with_a_device(as_evaluator(params, environment.variables))
     processes = line.ask(find_processes, params, environment)
+    if not processes.holds_variables_only:
+        line.ask(check_num_gpus, given)
     subject = line.ask(find_subject, params, environment, reads=not processes.holds_variables_only)
     facts = line.ask(check_rules, params, environment, processes, subject)
     params = line.ask(own_outputs, params, processes)
@@ -141,6 +151,7 @@ def check_launch(params: Params, *, alone: bool = False, here: bool = True) -> N
       UsageError: as for make_plan, except for errors that depend on the role of a process or on its devices.
     """
     line, environment = Line(), Environment()
+    line.ask(check_num_gpus, params)
     subject = line.ask(find_subject, params, environment, reads=here)
     line.ask(check_run_rules, params, subject, is_alone=alone)
     if here:

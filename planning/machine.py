@@ -31,6 +31,24 @@ if TYPE_CHECKING:
 _LINKS_OF_GCP = ((0, 5), (2, 7))
 
 
+def with_a_device(params: Params) -> Params:
+    """The flags with --num_gpus=0, which asks for no GPU, as one device of the CPU."""
+    return params if params.num_gpus else replace(params, num_gpus=1, device=params.device or 'cpu')
+
+
+def check_num_gpus(params: Params) -> Found[None]:
+    """What with_a_device makes of the flags of a process that computes.
+
+    Raises:
+      UsageError: --num_gpus=0 with --device=gpu.
+    """
+    if params.num_gpus:
+        return Found(None)
+    if params.device == 'gpu':
+        raise UsageError('--num_gpus=0 clashes with --device=gpu; write --num_gpus=1 or more, or --device=cpu')
+    return Found(None, ('--num_gpus=0: the run is on one device of the CPU, as with --device=cpu --num_gpus=1',))
+
+
 def find_machine(
     params: Params,
     environment: Environment,

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.discovery import find_cluster
-from cluster.environments import find_place_on_host
-from cluster.topology import Cluster, Timeout
+from cluster.environments import find_launch, find_place_on_host, find_unjoined
+from cluster.topology import HOSTS_FLAGS, Cluster, Timeout
+from errors import UsageError
 from hardware.visible_gpus import ONLY_ONE
 from params import Params
 from params.file_flags import Output, outputs_that_are
@@ -44,7 +45,7 @@ def find_processes(params: Params, environment: Environment) -> Found[Processes]
         place_on_host=place,
         devices_per_worker=params.num_gpus,
     )
-    return Found(processes)
+    return Found(processes, _warn_if_others_are_unknown(params, environment, processes))
 
 
 def own_outputs(params: Params, processes: Processes) -> Found[Params]:
@@ -81,4 +82,25 @@ def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluste
 
     place = find_place_on_host(environment.variables)
     horovod = environment.load_horovod(environment.visible_gpus(params, place) if place else None)
-    return horovod, horovod_cluster(horovod)
+    cluster = horovod_cluster(horovod)
+    launch = find_launch(environment.variables)
+    if len(cluster.tasks) == 1 and launch:
+        raise UsageError(
+            f'{launch.own}: {launch.source} started {launch.started}, and Horovod did not connect them; start them '
+            'with horovodrun, or install a Horovod that was built for this MPI'
+        )
+    return horovod, cluster
+
+
+def _warn_if_others_are_unknown(params: Params, environment: Environment, processes: Processes) -> tuple[str, ...]:
+    is_one = processes.cluster is None or len(processes.cluster.tasks) == 1
+    if not is_one or any(getattr(params, name) for name in HOSTS_FLAGS.values()):
+        return ()
+    unjoined = find_unjoined(environment.variables)
+    if unjoined is None:
+        return ()
+    warning = (
+        f'{unjoined}: this process may be one of several, but these variables do not connect them, and it runs alone; '
+        'to connect them write --worker_hosts=HOST:PORT,..., --job_name and --task_index in each'
+    )
+    return (warning,)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.environments import without_clusters
+from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
 from comparison.changes import format_outliers, format_runs
 from comparison.ratios import estimate
@@ -51,9 +51,9 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
         if number < params.repeat:
             console.phase(f'Run {number + 1} of {params.repeat}')
 
+    starter = starter or Starter(environment=environment_of_runs(os.environ, f'--repeat={params.repeat}'))
     console.phase(f'Run 1 of {params.repeat}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder, Interrupts().listening():
-        starter = starter or Starter(environment=without_clusters(os.environ))
         try:
             run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)
         except (KeyboardInterrupt, RunError):
@@ -76,7 +76,7 @@ def files_of_runs(params: Params) -> list[str]:
         model = MODELS.find_model(params.model, params.data_name)
     except UsageError:
         return []
-    batch_size, shape = params.batch_size or model.batch_size, f'1*{params.num_gpus}'
+    batch_size, shape = params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}'
     return [
         _file_of(params, params.result_file, model.name, batch_size, shape, number)
         for number in range(1, params.repeat + 1)

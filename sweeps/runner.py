@@ -129,7 +129,7 @@ def run_repeats(
     params = parse_argv(argv).params
     folder = Folder(path)
     folder.make()
-    facts = facts_of(argv, params.given, f'1*{params.num_gpus}')
+    facts = facts_of(argv, params.given, f'1*{params.num_gpus or 1}')
     outcomes = []
     for number in range(1, repeats + 1):
         outcome, _ = starter.run(folder, argv, facts, folder.results / f'repeat.{number}.json')
@@ -162,7 +162,7 @@ def take_turns(
         for index in order_of_round(len(sides), number, seed=1):
             name = chr(ord('a') + index)
             params = parse_argv(sides[index]).params
-            facts = facts_of(sides[index], params.given, f'1*{params.num_gpus}')
+            facts = facts_of(sides[index], params.given, f'1*{params.num_gpus or 1}')
             target = path / name / f'{name}.{number}.json'
             target.parent.mkdir(exist_ok=True)
             outcome, _ = starter.run(folder, sides[index], facts, target)
