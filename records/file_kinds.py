@@ -55,7 +55,7 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
 _TABLE = tuple((re.compile(start, re.DOTALL), noun, advice) for start, noun, advice in _KINDS)
 
 
-def other_kind(start: bytes, expected: str) -> str | None:
+def other_kind(start: bytes, expected: str, *, may_be_text: bool = False) -> str | None:
     """Says what a file is that is not what was expected, and what to do; None if that is unknown.
 
     Ask only about a file that could not be read: some kinds begin like valid records.
@@ -63,6 +63,7 @@ def other_kind(start: bytes, expected: str) -> str | None:
     Args:
       start: the first START_BYTES of the file, or all of it.
       expected: what the file should be, such as 'TFRecords'.
+      may_be_text: whether a file of text is expected, of which only some kinds are others.
     """
     if not start:
         return f'it is empty, and not {expected}; download or copy it again'
@@ -70,6 +71,8 @@ def other_kind(start: bytes, expected: str) -> str | None:
     for pattern, noun, advice in _TABLE:
         if pattern.match(start):
             return f'it is {noun}, and not {expected}; {advice}'
+    if may_be_text:
+        return None
     try:
         # An incremental decoder accepts that the last character may be cut.
         words = codecs.getincrementaldecoder('utf-8')().decode(start[:START_BYTES]).split()
