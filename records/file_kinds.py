@@ -1,7 +1,9 @@
 """Recognises files of another kind than their name says by their first bytes. Imports neither PIL nor TensorFlow."""
 
 import codecs
+import os
 import re
+import stat
 
 # How many bytes of a file other_kind needs: a tar archive shows what it is in its first 512.
 START_BYTES = 512
@@ -17,7 +19,7 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb'(?i)\s*(<!doctype html|<html|<(head|body|script|meta|title)\b|<\?xml.{0,200}<html)', 'an HTML page', _DOWNLOAD),
     (rb'(?i)\s*<(\?xml|error>)', 'an XML document, perhaps the error message of a server', _DOWNLOAD),
     (rb'\s*(\{\s*("|\})|\[\s*["{\[])', 'JSON text, perhaps the error message of a server', _DOWNLOAD),
-    (rb'\x1f\x8b', 'gzip-compressed data', 'add .gz to its name, and decompress it with gunzip'),
+    (rb'\x1f\x8b', 'gzip-compressed data', 'decompress it with gunzip, for which its name must end in .gz'),
     (rb'\x78[\x01\x5e\x9c\xda]', 'zlib-compressed data', 'decompress it, or write it again without compression'),
     (rb'BZh[1-9]', 'bzip2-compressed data', 'decompress it with bunzip2'),
     (rb'\xfd7zXZ\x00', 'xz-compressed data', 'decompress it with unxz'),
@@ -85,7 +87,8 @@ def other_kind(start: bytes, expected: str, *, may_be_text: bool = False) -> str
 def start_of(path: str) -> bytes:
     """Returns the first START_BYTES of a regular file; none if it cannot be read."""
     try:
-        with open(path, 'rb') as file:
-            return file.read(START_BYTES)
+        # O_NONBLOCK, so as not to wait for the writer of a pipe.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), 'rb') as file:
+            return file.read(START_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b''
     except OSError:
         return b''

@@ -11,8 +11,17 @@ from pathlib import Path
 from errors import RunError, UsageError, alternatives, counted, read_regular
 from records.file_kinds import START_BYTES, other_kind
 
-# The file name of a shard.
-SHARD_NAME = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
+# The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
+SHARD_NAME = re.compile(
+    r'[a-z]+-(?P<index>\d+)-of-(?P<total>\d+)(?P<suffix>\D.*)?|(?:train|validation)-.*-of-.*', re.DOTALL
+)
+# The endings of files beside shards, or of unfinished and packed ones.
+_NOT_A_SHARD = re.compile(
+    r'(?i).*(~|_\.gstmp|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|filepart|tmp|temp|crdownload|download|aria2|'
+    r'incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|index|tfindex|json|txt|csv|log|lock|bak|old|orig|swp|torrent|'
+    r'lnk|html?|xml|parquet|arrow|npy|npz))',
+    re.DOTALL,
+)
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
 # A damaged number of images may be larger than any number of steps.
@@ -49,8 +58,20 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
 
 def subset_of(file_name: str) -> str | None:
     """The subset in the file name of a shard; None if the file is not named like a shard."""
+    if not SHARD_NAME.fullmatch(file_name) or ends_like_no_shard(file_name):
+        return None
+    return file_name.partition('-')[0]
+
+
+def ends_like_no_shard(file_name: str) -> bool:
+    """Whether a name, perhaps of a shard, has the ending of a file of another kind, as train-00000-of-00001.md5."""
+    return _NOT_A_SHARD.fullmatch(file_name) is not None
+
+
+def is_named_by_records(file_name: str) -> bool:
+    """Whether a shard has a name as shard_name makes it."""
     match = SHARD_NAME.fullmatch(file_name)
-    return match['subset'] if match else None
+    return match is not None and match['index'] is not None and match['suffix'] is None
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,11 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'cut in its first header': (lambda path: path.write_bytes(path.read_bytes()[:7]), 'cut short', ['record 0', ' 7 ']),
     'zeros': (lambda path: path.write_bytes(bytes(100_000)), 'not TFRecords', ['zeros', 'download']),
     'no record': (lambda path: path.write_bytes(b''), 'empty shard', []),
-    'text in a record': (lambda path: write_shard(path, [b'\xff\xff text']), 'no Example', ['record 0', 'tf.train.Example']),
+    'text in a record': (
+        lambda path: write_shard(path, [b'\xff\xff text']),
+        'no Example',
+        ['record 0', 'tf.train.Example'],
+    ),
     'no image': (in_record_3(without('image/encoded')), 'no image', ['record 3', 'image/encoded']),
     'an empty image': (in_record_3(set_image(b'')), 'no image', ['record 3', 'image/encoded']),
     'no label': (in_record_3(without('image/class/label')), 'no label', ['record 3', 'image/class/label']),
