@@ -1,5 +1,6 @@
 """Scanning an image folder: which files are images, which class each belongs to, and how labels are numbered."""
 
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -91,17 +92,13 @@ def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level
 
 
 def test_folders_may_be_nested_more_deeply_than_calls_of_python(tmp_path: Path) -> None:
-    (tmp_path / 'cat').mkdir()
-    (tmp_path / 'cat' / '1.jpg').touch()
-    folder = os.open(tmp_path / 'cat', os.O_RDONLY)
-    for _ in range(sys.getrecursionlimit() + 100):
-        os.mkdir('d', dir_fd=folder)
-        inner = os.open('d', os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = inner
-    os.close(os.open('2.jpg', os.O_WRONLY | os.O_CREAT, dir_fd=folder))
-    os.close(folder)
-    assert len(scan_folder(str(tmp_path)).images) == 2
+    folder = images(tmp_path, 'cat/1.jpg', f'cat/{"d/" * 200}2.jpg')
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        assert len(scan_folder(folder).images) == 2
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_first_label_0_leaves_no_room_for_background(tmp_path: Path) -> None:
