@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from errors import UsageError, alternatives, counted, nearest
 from records.file_kinds import other_kind, start_of
-from records.layout import SHARD_NAME, ends_like_no_shard, shard_name, subset_of
+from records.layout import SHARD_NAME, ends_like_no_shard, not_a_folder, shard_name, subset_of
 
 if TYPE_CHECKING:
     # NumPy would take longer to import than everything else that parsing a command line needs.
@@ -145,9 +145,10 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
     try:
         return sorted(os.listdir(data_dir))
     except OSError as error:
-        reason = {FileNotFoundError: 'the folder does not exist', NotADirectoryError: 'it is not a folder'}.get(
-            type(error), f'it cannot be read ({error.strerror})'
-        )
+        reason = {
+            FileNotFoundError: 'the folder does not exist',
+            NotADirectoryError: not_a_folder(data_dir),
+        }.get(type(error), f'it cannot be read ({error.strerror})')
         raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that contains {content}') from error
 
 
@@ -217,7 +218,10 @@ def _instead_of_shards(
         kind = other_kind(start_of(os.path.join(data_dir, name)), 'TFRecords')
         return f'the folder contains {name}', kind or 'remove the ending if it is a whole shard'
     if others := sorted({other for name in names if (other := subset_of(name))}):
-        return f'the folder contains {", ".join(f"{other}-*-of-*" for other in others)}', how_to_make(subset)
+        content = f'the folder contains {", ".join(f"{other}-*-of-*" for other in others)}'
+        # Shards of other names, as val-00000-of-00001, may be those that are looked for.
+        renamed = '' if set(others) <= set(SUBSETS) else 'name them like this, or '
+        return content, f'{renamed}{how_to_make(subset)}'
     if not names:
         return 'the folder is empty', how_to_make(subset)
     similar = nearest(shard_name(subset, 0, 1), names[:_COMPARED_NAMES]) or names[0]

@@ -73,9 +73,7 @@ def find_evaluations(params: Params, processes: Processes, data: Data, counts: C
         num_examples=num_examples,
         num_passes=num_passes if num_examples is None and num_batches is None else None,
         shown_batches=shown_batches,
-        num_epochs=shown_batches * images_of_batch / (known or math.inf)
-        if shown_batches
-        else num_passes or 1.0,
+        num_epochs=shown_batches * images_of_batch / (known or math.inf) if shown_batches else num_passes or 1.0,
         schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
         goal=params.stop_at_top_1_accuracy,
         interval_secs=params.eval_interval_secs,

@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import reprlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from errors import RunError, UsageError, alternatives, counted, read_regular
-from records.file_kinds import START_BYTES, other_kind
+from records.file_kinds import START_BYTES, other_kind, start_of
 
 # The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
 SHARD_NAME = re.compile(
@@ -142,7 +143,7 @@ def scan_folder(root: str) -> ImageFolder:
     """
     folder = Path(root)
     if not folder.is_dir():
-        reason = 'it is not a folder' if folder.exists() else 'there is no such folder'
+        reason = not_a_folder(root) if folder.exists() else 'there is no such folder'
         raise UsageError(f'--input={root}: {reason}; write the folder that contains a folder of images for each class')
     passed_over: defaultdict[str, list[str]] = defaultdict(list)
     classes: list[str] = []
@@ -169,6 +170,12 @@ def scan_folder(root: str) -> ImageFolder:
         )
     _check_level(root, [folder.split('/') for folder in {image.path.rpartition('/')[0] for image in images}])
     return ImageFolder(root, tuple(classes), tuple(images), {why: tuple(paths) for why, paths in passed_over.items()})
+
+
+def not_a_folder(path: str) -> str:
+    """Says what a path is that is no folder, such as an archive."""
+    start = start_of(path)
+    return (start and other_kind(start, 'a folder')) or 'it is not a folder'
 
 
 def _check_level(root: str, folders: list[list[str]]) -> None:
@@ -291,8 +298,9 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
         if not content.lstrip().startswith(b'{') and (kind := other_kind(content[:START_BYTES], 'a JSON object')):
             raise ValueError(kind)
         facts = {subset: SubsetFacts(**values) for subset, values in json.loads(content).items()}
-        if not all(_is_plausible(of_subset) for of_subset in facts.values()):
-            raise ValueError('a number is not an integer from 1 to 10^12, or a side has more than 65535 pixels')
+        for subset, of_subset in facts.items():
+            for key, value in vars(of_subset).items():
+                _check_number(subset, key, value)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -301,8 +309,8 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
     return facts
 
 
-def _is_plausible(facts: SubsetFacts) -> bool:
-    numbers = [facts.images, facts.shards, *(side for side in (facts.height, facts.width) if side is not None)]
-    sides = [side for side in (facts.height, facts.width) if side is not None]
-    are_counts = all(type(number) is int and 0 < number <= _MOST_IMAGES for number in numbers)
-    return are_counts and max(sides, default=0) <= _LONGEST_SIDE
+def _check_number(subset: str, key: str, value: object) -> None:
+    is_side = key in ('height', 'width')
+    most = _LONGEST_SIDE if is_side else _MOST_IMAGES
+    if not (value is None and is_side) and not (type(value) is int and 0 < value <= most):
+        raise ValueError(f'{key} of {subset} is {reprlib.repr(value)}, not an integer from 1 to {most}')

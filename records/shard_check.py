@@ -173,7 +173,7 @@ def _fault_of(
     if len({_num_values(feature, side) for side in _BOX_SIDES}) > 1:
         sides = ', '.join(f'{side} {_num_values(feature, side)}' for side in _BOX_SIDES)
         reason = f'TensorFlow cannot read its boxes, which have unequal numbers of coordinates: {sides}'
-        return 'unreadable Example', reason
+        return 'unreadable Example', f'{reason}; write four for each box'
     try:
         reader.read(record)
     except UnicodeDecodeError:
