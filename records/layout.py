@@ -18,7 +18,7 @@ SHARD_NAME = re.compile(
 )
 # The endings of files beside shards, or of unfinished and packed ones.
 _NOT_A_SHARD = re.compile(
-    r'(?i).*(~|_\.gstmp|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|filepart|tmp|temp|crdownload|download|aria2|'
+    r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|filepart|tmp|temp|crdownload|download|aria2|'
     r'incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|index|tfindex|json|txt|csv|log|lock|bak|old|orig|swp|torrent|'
     r'lnk|html?|xml|parquet|arrow|npy|npz))',
     re.DOTALL,
@@ -164,6 +164,8 @@ def scan_folder(root: str) -> ImageFolder:
     if not images:
         beside = counted(len(passed_over['in no class folder']), 'file')
         contents = f'{counted(len(classes), "class folder")} and {beside} beside'
+        if example := next((path for paths in passed_over.values() for path in paths), None):
+            contents += f'; passed over: {example}'
         raise UsageError(
             f'--input={root}: there is no JPEG or PNG in a class folder (it contains {contents}); '
             'write a folder that contains a folder of images for each class, as in train/cat/1.jpg'
