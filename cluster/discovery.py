@@ -40,6 +40,8 @@ def as_evaluator(params: Params, environ: Environment) -> Params:
     others: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
     # The trainers export the model. The evaluator takes no part in training, so it runs in the mode of one process.
     others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None, 'variable_update': DEFAULT_MODE}
+    # They are the length of the training, and set with --eval how much is evaluated.
+    others |= {'num_batches': None, 'num_epochs': None}
     return replace(
         params, eval=True, eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS, **others
     )

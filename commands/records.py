@@ -17,6 +17,7 @@ from records.framing import Fault
 from records.layout import (
     FACTS_FILE,
     LABELS_FILE,
+    SHARD_NAME,
     ImageFolder,
     SubsetFacts,
     label_names,
@@ -226,11 +227,14 @@ def _check_subset(
 
     total = len(shards.paths) + shards.num_missing
     tally = _Tally()
-    present = {Path(path).name for path in shards.paths}
-    for index in range(total):
-        name = shard_name(shards.subset, index, total)
-        if name not in present:
-            tally.add_fault(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
+    matches = [SHARD_NAME.fullmatch(Path(path).name) for path in shards.paths]
+    numbered = [match for match in matches if match and match['index']]
+    present = {int(match['index']) for match in numbered}
+    for index in sorted(set(range(len(numbered) + shards.num_missing)) - present):
+        name = f'{shard_name(shards.subset, index, len(numbered) + shards.num_missing)}{numbered[0]["suffix"] or ""}'
+        tally.add_fault(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
+    for name in shards.passed_over:
+        print(f'passed over {Path(data_dir) / name}: it has the ending of another kind of file', file=sys.stderr)
     with Monitor(f'{shards.subset} bytes', sum(Path(path).stat().st_size for path in shards.paths)) as monitor:
         for checked in check_shards(shards.paths, num_classes, num_threads):
             monitor.advance(checked.num_bytes)

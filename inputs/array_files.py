@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from errors import UsageError, counted, read_regular
-from inputs.data_sets import DATA_SETS, list_folder
+from inputs.data_sets import DATA_SETS, list_folder, look_elsewhere
+from records.file_kinds import START_BYTES, other_kind, start_of
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
 # its red, green and blue planes, row by row.
@@ -108,7 +109,9 @@ def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[st
         return layout, found
     missing = [name for name, path in paths.items() if not path]
     others = f' (and {len(missing) - 1} more of the {len(paths)} {subset} files)' if len(missing) > 1 else ''
-    raise UsageError(f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains {content}')
+    elsewhere = look_elsewhere(data_dir, '--data_dir', lambda folder: has_files(data_set, folder, subset))
+    advice = ': '.join(elsewhere) if elsewhere else f'give the folder that contains {content}'
+    raise UsageError(f'--data_dir={data_dir}: {missing[0]} is missing{others}; {advice}')
 
 
 def _size_of(path: str) -> int:
@@ -124,6 +127,12 @@ def _unreadable(path: str, error: OSError) -> UsageError:
     )
 
 
+def _check_kind(path: str, start: bytes, expected: str, *, may_be_text: bool = False) -> None:
+    """Raises UsageError if a file that is not as expected is of another kind that its first bytes tell."""
+    if kind := other_kind(start, expected, may_be_text=may_be_text):
+        raise UsageError(f'{path}: {kind}')
+
+
 def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
     wrong = (labels < 0) | (labels >= num_classes)
     if wrong.any():
@@ -134,20 +143,17 @@ def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
         )
 
 
-def _check_not_empty(path: str, num_images: int) -> None:
-    if not num_images:
-        raise UsageError(f'{path}: the file contains no images; download it again')
-
-
 def _count_cifar(paths: list[str]) -> int:
     count = 0
     for path in paths:
         num_images, rest = divmod(_size_of(path), _CIFAR_BYTES)
+        # A file begins with a label, and no other kind does with a number so small.
+        if not (start := start_of(path)) or start[0] >= DATA_SETS['cifar10'].num_classes:
+            _check_kind(path, start, 'the binary version of CIFAR-10')
         if rest:
             raise UsageError(
                 f'{path}: the file is truncated: its last image has {rest} of {_CIFAR_BYTES} bytes; download it again'
             )
-        _check_not_empty(path, num_images)
         count += num_images
     return count
 
@@ -207,7 +213,10 @@ def _pickled_values(path: str) -> list[object]:
     """Returns the values in a pickle in the order of the file; strings as latin-1, None and False by their names."""
     values: list[object] = []
     try:
-        for number, (operation, argument, _) in enumerate(pickletools.genops(read_regular(path))):
+        content = read_regular(path)
+        if not content.startswith(b'\x80'):
+            _check_kind(path, content[:START_BYTES], 'the Python version of CIFAR-10', may_be_text=True)
+        for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
             if number == _MOST_OPERATIONS:
                 raise _unlike_published(path, f'more than {number} operations')
             if operation.name not in _PICKLE_VALUES + _PICKLE_STRUCTURE:
@@ -220,6 +229,8 @@ def _pickled_values(path: str) -> list[object]:
     except OSError as error:
         raise _unreadable(path, error) from error
     except ValueError as error:
+        if not content.startswith(b'\x80'):
+            _check_kind(path, content[:START_BYTES], 'the Python version of CIFAR-10')
         raise UsageError(f'{path}: the file is truncated or no pickle ({error}); download it again') from error
     return values
 
@@ -242,32 +253,39 @@ def _read_idx(path: str, num_dimensions: int, *, header_only: bool = False) -> t
             # Opening it would wait for a writer.
             raise OSError(errno.EINVAL, 'it is no regular file')
         with gzip.open(path) if path.endswith('.gz') else open(path, 'rb') as file:
-            header = file.read(header_bytes)
-            dimensions = _dimensions_of(path, header, num_dimensions)
-            content = b'' if header_only else file.read(_MOST_IDX_BYTES)
+            start = file.read(START_BYTES)
+            dimensions = _dimensions_of(path, start, num_dimensions)
+            content = b'' if header_only else start[header_bytes:] + file.read(_MOST_IDX_BYTES)
     except EOFError as error:
         raise UsageError(f'{path}: the file is truncated: its compressed data has no end; download it again') from error
     except (gzip.BadGzipFile, zlib.error) as error:
+        if not (start := start_of(path)).startswith(b'\x1f\x8b'):
+            _check_kind(path, start, 'gzip-compressed data')
         raise UsageError(f'{path}: the file cannot be decompressed ({error}); download it again') from error
     except OSError as error:
         raise _unreadable(path, error) from error
     return dimensions, content
 
 
-def _dimensions_of(path: str, header: bytes, num_dimensions: int) -> tuple[int, ...]:
+def _dimensions_of(path: str, start: bytes, num_dimensions: int) -> tuple[int, ...]:
     magic = _IDX_UNSIGNED_BYTES + num_dimensions
     header_bytes = 4 * (1 + num_dimensions)
+    header = start[:header_bytes]
+    if not start.startswith(b'\0\0\x08'):
+        _check_kind(path, start, 'an idx file')
     if len(header) < header_bytes:
         raise UsageError(
             f'{path}: the file is truncated: {len(header)} of {header_bytes} header bytes; download it again'
         )
     found, *dimensions = struct.unpack(f'>{1 + num_dimensions}I', header)
     if found != magic:
+        are_exchanged = found in (_IDX_UNSIGNED_BYTES + 1, _IDX_UNSIGNED_BYTES + 3)
         raise UsageError(
             f'{path}: the magic number is {found:#x}, but an idx file of bytes in {num_dimensions} dimensions has '
-            f'{magic:#x}; download the file again'
+            f'{magic:#x}; '
+            + ('the names of images and labels are exchanged' if are_exchanged else 'download the file again')
         )
-    if math.prod(dimensions) > _MOST_IDX_BYTES:
+    if not 0 < math.prod(dimensions) <= _MOST_IDX_BYTES:
         raise _unlike_published(path, f'the dimensions {"x".join(map(str, dimensions))}')
     return tuple(dimensions)
 
@@ -276,7 +294,6 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
     (images_path, labels_path) = paths
     shape, _ = _read_idx(images_path, 3, header_only=True)
     (num_labels,), _ = _read_idx(labels_path, 1, header_only=True)
-    _check_not_empty(images_path, shape[0])
     if shape[0] != num_labels:
         raise UsageError(
             f'{labels_path}: {counted(num_labels, "label")}, but {images_path} has {counted(shape[0], "image")}; '

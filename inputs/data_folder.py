@@ -20,6 +20,8 @@ from inputs.data_sets import (
 from records.framing import count_records
 from records.layout import LABELS_FILE, read_facts, read_labels, subset_of
 
+_NAMED_FILES = 5
+
 
 @dataclass(frozen=True)
 class DataFolder:
@@ -70,23 +72,33 @@ class DataFolder:
         return self.shards.get(subset) or find_shards(self.path, subset)
 
     def warning_about(self, images: Shards | Arrays) -> str | None:
-        """Returns one line if shards are missing or arrays differ in number from the published images, else None."""
+        """Returns one line if shards are missing or passed over, or if arrays are unlike the published images."""
+        found = []
         if isinstance(images, Shards):
-            if not images.num_missing:
-                return None
-            total = len(images.paths) + images.num_missing
-            return (
-                f'--data_dir={self.path}: missing {images.num_missing} of the {counted(total, "shard")} that the file '
-                'names announce; the run uses the others'
-            )
-        published = DATA_SETS[self.data_set.name]
-        num_published = published.num_train_examples if images.subset == 'train' else published.num_validation_examples
-        if images.num_images == num_published:
-            return None
-        return (
-            f'--data_dir={self.path}: the folder contains {counted(images.num_images, f"{images.subset} image")}; '
-            f'the published data set has {num_published}'
-        )
+            if images.num_missing:
+                total = len(images.paths) + images.num_missing
+                found.append(
+                    f'missing {images.num_missing} of the {counted(total, "shard")} that the file names announce; the '
+                    'run uses the others'
+                )
+            if images.passed_over:
+                names = ', '.join(images.passed_over[:_NAMED_FILES])
+                found.append(f'passed over {counted(len(images.passed_over), "file")} that are no shards: {names}')
+        else:
+            published, size = DATA_SETS[self.data_set.name], images.images.shape[1:3]
+            is_train = images.subset == 'train'
+            number = published.num_train_examples if is_train else published.num_validation_examples
+            if images.num_images != number:
+                found.append(
+                    f'the folder contains {counted(images.num_images, f"{images.subset} image")}; the published data '
+                    f'set has {number}'
+                )
+            if set(size) != {published.image_size}:
+                found.append(
+                    f'its {images.subset} images have {size[0]} x {size[1]} pixels; those of the published data set '
+                    f'have {published.image_size} x {published.image_size}'
+                )
+        return f'--data_dir={self.path}: {"; ".join(found)}' if found else None
 
 
 def open_folder(path: str, name: str) -> DataFolder:

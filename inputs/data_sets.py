@@ -2,12 +2,15 @@
 
 import glob
 import os
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from errors import UsageError, counted
-from records.layout import SHARD_NAME, shard_name
+from errors import UsageError, alternatives, counted, nearest
+from records.file_kinds import other_kind, start_of
+from records.layout import SHARD_NAME, ends_like_no_shard, not_a_folder, shard_name, subset_of
 
 if TYPE_CHECKING:
     # NumPy would take longer to import than everything else that parsing a command line needs.
@@ -52,6 +55,11 @@ RECORDS = 'records'
 DATA_NAMES = (*DATA_SETS, RECORDS)
 
 SUBSETS = ('train', 'validation')
+# What is looked at to say what a folder contains.
+_COMPARED_NAMES = 1000
+_SEARCHED_FOLDERS = 20
+_RECORDS = re.compile(r'(?i)tf_?rec|-of-')
+_ARCHIVE = re.compile(r'(?i)\.(tar|tar\.\w+|tgz|tbz2?|txz|zip|7z|rar)$')
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,14 @@ class Shards:
     Attributes:
       num_missing: the total in the file names minus the number of files.
       num_recorded: the number of images that dataset.json states; None if it states none.
+      passed_over: the names of files that are named like these shards, but have the ending of another kind of file.
     """
 
     subset: str
     paths: tuple[str, ...]
     num_missing: int
     num_recorded: int | None = None
+    passed_over: tuple[str, ...] = ()
 
     @property
     def num_images(self) -> int:
@@ -105,8 +115,7 @@ class Shards:
         shard is read first. A comma in a path cannot be escaped and is replaced by `?`, see check_shards.
         """
         special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
-        folder = ''.join(special.get(letter, letter) for letter in str(self.folder))
-        return ','.join(f'{folder}/{Path(path).name}' for path in self.paths)
+        return ','.join(''.join(special.get(letter, letter) for letter in path) for path in self.paths)
 
 
 @dataclass(frozen=True)
@@ -136,9 +145,10 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
     try:
         return sorted(os.listdir(data_dir))
     except OSError as error:
-        reason = {FileNotFoundError: 'the folder does not exist', NotADirectoryError: 'it is not a folder'}.get(
-            type(error), f'it cannot be read ({error.strerror})'
-        )
+        reason = {
+            FileNotFoundError: 'the folder does not exist',
+            NotADirectoryError: not_a_folder(data_dir),
+        }.get(type(error), f'it cannot be read ({error.strerror})')
         raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that contains {content}') from error
 
 
@@ -162,49 +172,109 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
     """
     folder = Path(data_dir)
     names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
-    found = [match for name in names if (match := SHARD_NAME.fullmatch(name))]
-    shards = [match for match in found if match['subset'] == subset]
+    found = [match for name in names if name.startswith(f'{subset}-') and (match := SHARD_NAME.fullmatch(name))]
+    shards = [match for match in found if not ends_like_no_shard(match.string)]
+    passed_over = tuple(match.string for match in found if ends_like_no_shard(match.string))
     if not shards:
-        others = sorted({match['subset'] for match in found})
-        content = (
-            f'the folder contains {", ".join(f"{other}-*-of-*" for other in others)}'
-            if others
-            else f'the folder contains {counted(len(names), "other file")}'
-            if names
-            else 'the folder is empty'
-        )
-        raise UsageError(
-            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({content}); {how_to_make(subset)}'
-        )
+        content, advice = _instead_of_shards(data_dir, names, subset, passed_over, flag)
+        raise UsageError(f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({content}); {advice}')
     paths = tuple(str(folder / match.string) for match in shards)
     for path in paths:
         if not os.path.isfile(path):
             raise UsageError(f'{flag}={data_dir}: {path} is named like a shard but is not a file; move it elsewhere')
         if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise UsageError(f'{flag}={data_dir}: {path} cannot be read; check its permissions')
-    totals = {int(match['total']) for match in shards}
+    numbered = [match for match in shards if match['index']]
+    totals = {int(match['total']) for match in numbered}
     if len(totals) > 1:
         raise UsageError(
             f'{flag}={data_dir}: the {subset} shards belong to several sets '
             f'(of {", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
         )
-    total = totals.pop()
+    total = totals.pop() if totals else 0
     seen: set[int] = set()
-    for match in shards:
+    for match in numbered:
         index = int(match['index'])
         if index >= total or index in seen:
             reason = 'occurs twice' if index in seen else f'is not one of {total} shards, numbered from 0'
             raise UsageError(f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set in a folder')
         seen.add(index)
-    return Shards(subset, paths, num_missing=total - len(paths))
+    return Shards(subset, paths, num_missing=total - len(seen), passed_over=passed_over)
+
+
+def _instead_of_shards(
+    data_dir: str, names: list[str], subset: str, passed_over: tuple[str, ...], flag: str
+) -> tuple[str, str]:
+    """Returns what a folder contains that has no shard of a subset, and what to do."""
+
+    if elsewhere := look_elsewhere(data_dir, flag, lambda folder: subset in _subsets_in(folder)):
+        content, advice = elsewhere
+        others = [
+            os.path.relpath(folder, data_dir) for folder in _folders_below(data_dir) if _subsets_in(folder) - {subset}
+        ]
+        return content, f'{advice}, or move these shards and those in {", ".join(others)} here' if others else advice
+    if passed_over:
+        name = passed_over[0]
+        kind = other_kind(start_of(os.path.join(data_dir, name)), 'TFRecords')
+        return f'the folder contains {name}', kind or 'remove the ending if it is a whole shard'
+    if others := sorted({other for name in names if (other := subset_of(name))}):
+        content = f'the folder contains {", ".join(f"{other}-*-of-*" for other in others)}'
+        # Shards of other names, as val-00000-of-00001, may be those that are looked for.
+        renamed = '' if set(others) <= set(SUBSETS) else 'name them like this, or '
+        return content, f'{renamed}{how_to_make(subset)}'
+    if not names:
+        return 'the folder is empty', how_to_make(subset)
+    similar = nearest(shard_name(subset, 0, 1), names[:_COMPARED_NAMES]) or names[0]
+    advice = f'name them like {shard_name(subset, 0, 1)}' if _RECORDS.search(similar) else how_to_make(subset)
+    return f'the folder contains {counted(len(names), "other file")}, such as {similar}', advice
+
+
+def look_elsewhere(data_dir: str, flag: str, holds: Callable[[str], bool]) -> tuple[str, str] | None:
+    """Looks where files may be that are not in their folder: in folders below it, and in archives.
+
+    Args:
+      data_dir: the folder.
+      flag: the flag that names it.
+      holds: whether a folder contains the files.
+
+    Returns:
+      (what the folder contains, what to do), or None.
+    """
+    below = [folder for folder in _folders_below(data_dir) if holds(folder)]
+    if below:
+        names = ', '.join(os.path.relpath(folder, data_dir) for folder in below)
+        return f'they are in its folder {names}', f'write {alternatives([f"{flag}={folder}" for folder in below])}'
+    archives = [name for name in sorted(os.listdir(data_dir)) if _ARCHIVE.search(name)]
+    return (f'it contains {archives[0]}', 'unpack it') if archives else None
+
+
+def _folders_below(folder: str, depth: int = 2) -> Iterator[str]:
+    """Yields folders in a folder, and in these, but not those of many classes."""
+    try:
+        with os.scandir(folder) as entries:
+            paths = sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith('.'))
+    except OSError:
+        return
+    for path in paths[:_SEARCHED_FOLDERS]:
+        yield path
+        if depth > 1:
+            yield from _folders_below(path, depth - 1)
+
+
+def _subsets_in(folder: str) -> set[str]:
+    """The subsets of which a folder contains shards; none if it cannot be read."""
+    try:
+        return {subset for name in os.listdir(folder) if (subset := subset_of(name)) in SUBSETS}
+    except OSError:
+        return set()
 
 
 def check_shards(shards: Shards) -> None:
     """Checks that RecordInput can read the shards.
 
     Raises:
-      UsageError: they contain no record (RecordInput would wait for ever), or the path of another folder differs from
-        theirs only in place of a comma.
+      UsageError: they contain no record (RecordInput would wait for ever), or another path differs from theirs only in
+        place of a comma.
     """
     folder = shards.folder
     if not any(Path(path).stat().st_size for path in shards.paths):
@@ -212,9 +282,9 @@ def check_shards(shards: Shards) -> None:
             f'--data_dir={folder}: no record is in its {counted(len(shards.paths), f"{shards.subset} shard")}; '
             f'{how_to_make(shards.subset)}'
         )
-    others = set(glob.glob(glob.escape(str(folder)).replace(',', '?'))) - {str(folder)}
-    if others:
-        raise UsageError(
-            f'--data_dir={folder}: TensorFlow cannot distinguish this folder from {min(others)} because of its comma; '
-            'rename it'
-        )
+    for path in (str(folder), *(path for path in shards.paths if ',' in Path(path).name)):
+        if others := set(glob.glob(glob.escape(path).replace(',', '?'))) - {path}:
+            raise UsageError(
+                f'--data_dir={folder}: TensorFlow cannot distinguish {path} from {min(others)} because of its comma; '
+                'rename it'
+            )

@@ -43,14 +43,15 @@ class EvaluationFlags:
     )
     num_eval_batches: int | None = flag(
         None,
-        'Batches to evaluate, each a batch of all devices together; by default every validation image once, or as many '
-        'synthetic batches as timed steps.',
+        'Batches to evaluate, each a batch of all devices together; by default --num_batches with --eval, else every '
+        'validation image once, or as many synthetic batches as timed steps.',
         lower_bound=1,
         unit='batches',
     )
     num_eval_epochs: float | None = flag(
         None,
-        'Passes over the validation images, fractions are allowed; use it instead of --num_eval_batches.',
+        'Passes over the validation images, fractions are allowed; use it instead of --num_eval_batches. By default '
+        '--num_epochs with --eval.',
         lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',

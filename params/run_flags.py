@@ -28,14 +28,15 @@ class RunFlags:
     )
     num_batches: int | None = flag(
         None,
-        'Timed steps of each worker; by default 100, or as many as --num_epochs needs.',
+        'Timed steps of each worker; by default 100, or as many as --num_epochs needs. With --eval, the default of '
+        '--num_eval_batches.',
         lower_bound=1,
         unit='steps',
     )
     num_epochs: float | None = flag(
         None,
         'Length of the timed steps in passes over the training images, all devices of all workers together; use it '
-        'instead of --num_batches.',
+        'instead of --num_batches. With --eval, the default of --num_eval_epochs.',
         lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
@@ -189,13 +190,13 @@ IDLE: tuple[Idle, ...] = (
     ),
     Idle(
         ('batch_size',),
-        lambda p, run: p.eval and bool(p.eval_batch_size and (p.data_dir or p.num_eval_batches)),
+        lambda p, run: p.eval and bool(p.eval_batch_size),
         '--eval_batch_size sets how many images are evaluated at a time',
     ),
     Idle(
         ('num_batches', 'num_epochs'),
-        lambda p, run: p.eval and (p.data_dir is not None or p.num_eval_batches is not None),
-        '--num_eval_batches and --num_eval_epochs set how many images --eval evaluates',
+        lambda p, run: p.eval and (p.num_eval_batches, p.num_eval_epochs) != (None, None),
+        '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates',
     ),
     Idle(('exchange_bytes',), lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),
     Idle(

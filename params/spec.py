@@ -137,6 +137,11 @@ class FlagSpec:
             found = _READERS[self.type](value)
             if self.is_path:
                 found = expand(str(found))
+                if '://' in found:
+                    raise UsageError(
+                        f'{spelled(self.name, value)}: only files of this machine are read and written; '
+                        'write a local path'
+                    )
         except (TypeError, ValueError, KeyError):
             raise self._refusal(value) from None
         if self.choices:

@@ -22,9 +22,8 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
     batch_size = 1 if params.exchange_only else params.batch_size or subject.model.batch_size
     own = batch_size * processes.num_hosts * params.num_gpus
     global_batch_size = own * processes.num_trainers
-    # An epoch is one pass over the images that this run reads; for synthetic images, as many as training images.
-    source = data.validation if params.eval else data.images
-    validates = source is not None and source.subset == 'validation'
+    # An epoch is one pass over the images that this run reads; for synthetic images, over as many as in the data set.
+    validates = params.eval or (data.images is not None and data.images.subset == 'validation')
     num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
     if params.num_epochs is not None:
         num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
@@ -55,22 +54,26 @@ def find_evaluations(params: Params, processes: Processes, data: Data, counts: C
     # Without synchronous steps the chief evaluates alone.
     num_processes = processes.num_trainers if processes.together else 1
     images_of_batch = batch_size * processes.num_hosts * params.num_gpus * num_processes
+    asked, num_passes = params.num_eval_batches, params.num_eval_epochs
+    if params.eval and asked is None and num_passes is None:
+        asked, num_passes = params.num_batches, params.num_epochs
+    validates = params.eval or data.validation is not None
+    known = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
     num_batches = num_examples = None
     if data.validation is None:
-        num_batches = params.num_eval_batches or (NUM_BATCHES if counts.target_secs else counts.num_timed)
-    elif params.num_eval_batches is not None:
-        num_examples = params.num_eval_batches * images_of_batch
-    shown_batches = num_batches or params.num_eval_batches
-    known = data.data_set.num_validation_examples if data.validation is not None else data.data_set.num_train_examples
+        if asked is None and num_passes is not None:
+            asked = math.ceil(steps_of(num_passes, known, images_of_batch))
+        num_batches = asked or (NUM_BATCHES if params.eval or counts.target_secs else counts.num_timed)
+    elif asked is not None:
+        num_examples = asked * images_of_batch
+    shown_batches = num_batches or asked
     evaluations = Evaluations(
         batch_size=batch_size,
         num_batches=num_batches,
         num_examples=num_examples,
-        num_passes=params.num_eval_epochs if num_examples is None and num_batches is None else None,
+        num_passes=num_passes if num_examples is None and num_batches is None else None,
         shown_batches=shown_batches,
-        num_epochs=shown_batches * images_of_batch / (known or math.inf)
-        if shown_batches
-        else params.num_eval_epochs or 1.0,
+        num_epochs=shown_batches * images_of_batch / (known or math.inf) if shown_batches else num_passes or 1.0,
         schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
         goal=params.stop_at_top_1_accuracy,
         interval_secs=params.eval_interval_secs,

@@ -353,8 +353,6 @@ def _check_new(name: str, folder: str) -> None:
 @contextlib.contextmanager
 def _refusing(name: str, path: str) -> Iterator[None]:
     """Raises UsageError, with the flag and the path, for a path that the block cannot write."""
-    if '://' in path:
-        raise UsageError(f'{spelled(name, path)}: only files of this machine can be written; write a local path')
     try:
         yield
     except (FileExistsError, NotADirectoryError):

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from PIL import Image, UnidentifiedImageError
 
 from errors import read_regular
+from records.file_kinds import START_BYTES, other_kind
 from records.layout import MOST_PIXELS
 
+# How a JPEG and a PNG begin.
+_STARTS = (b'\xff\xd8\xff', b'\x89PNG')
 # A picture of the most pixels that TensorFlow decodes, without compression.
 _MOST_BYTES = 3 * MOST_PIXELS
 _ORIENTATION_TAG = 0x0112
@@ -61,9 +64,12 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
     """
     # A damaged file must not end the run. PIL raises many types of exception for one, so any becomes the reason.
     try:
-        return _encode(read_regular(path, _MOST_BYTES), jpeg_quality)
-    except UnidentifiedImageError:
-        return Undecodable('it is neither a JPEG nor a PNG')
+        data = read_regular(path, _MOST_BYTES)
+        try:
+            return _encode(data, jpeg_quality)
+        except UnidentifiedImageError:
+            kind = None if data.startswith(_STARTS) else other_kind(data[:START_BYTES], 'a JPEG or PNG')
+            return Undecodable(kind or 'it is neither a JPEG nor a PNG')
     except Image.DecompressionBombError:
         return Undecodable(f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make it smaller')
     except OSError as error:

@@ -3,17 +3,30 @@
 import json
 import os
 import re
+import reprlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import RunError, UsageError, counted, read_regular
+from errors import RunError, UsageError, alternatives, counted, read_regular
+from records.file_kinds import START_BYTES, other_kind, start_of
 
-# The file name of a shard.
-SHARD_NAME = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
+# The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
+SHARD_NAME = re.compile(
+    r'[a-z]+-(?P<index>\d+)-of-(?P<total>\d+)(?P<suffix>\D.*)?|(?:train|validation)-.*-of-.*', re.DOTALL
+)
+# The endings of files beside shards, or of unfinished and packed ones.
+_NOT_A_SHARD = re.compile(
+    r'(?i).*(~|_\.gstmp|:zone\.identifier|\.(gz|bz2|xz|zst|lz4|zip|7z|tar|tgz|part|partial|filepart|tmp|temp|crdownload|download|aria2|'
+    r'incomplete|crc|crc32c?|md5|sha\d+|asc|sig|idx|index|tfindex|json|txt|csv|log|lock|bak|old|orig|swp|torrent|'
+    r'lnk|html?|xml|parquet|arrow|npy|npz))',
+    re.DOTALL,
+)
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
+# A damaged number of images may be larger than any number of steps.
+_MOST_IMAGES = 10**12
 # The longest side of a JPEG, in pixels.
 _LONGEST_SIDE = 65535
 BACKGROUND = 'background'
@@ -21,6 +34,22 @@ BACKGROUND = 'background'
 # Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
+# Files and folders that archives, operating systems, network storage and other programs make, in lower case. Most
+# others of this kind are hidden.
+_MADE_BY_PROGRAMS = {
+    *('__macosx', 'icon\r', 'network trash folder', 'temporary items', 'thevolumesettingsfolder'),
+    *('$recycle.bin', 'recycler', 'recycled', 'system volume information', '$extend', 'found.000', 'msocache'),
+    *('thumbs.db', 'ehthumbs.db', 'ehthumbs_vista.db', 'desktop.ini', 'picasa.ini', 'zbthumbnail.info'),
+    *('lost+found', 'lost.dir', 'aquota.user', 'aquota.group', '__pycache__'),
+    *('@eadir', '@tmp', '@sharebin', '#recycle', '#snapshot', '~snapshot'),
+    *('@recycle', '@recently-snapshot', '@__thumb'),
+}
+# How folders of subsets are named: without other words, as train2017 or val_images, or with them, as seg_train.
+_KIND = r'(?P<kind>tr(?:ain(?:ing)?|n)|val(?:id(?:ation)?)?|dev|te?st(?:ing)?|eval(?:uation)?|holdout)'
+_KIND += r'(?:[-_. ]*(?:sets?|data|images?|imgs?|split|\d))*'
+_SUBSET_ALONE = re.compile(rf'(?:(?:images?|imgs?|data)[-_. ]+)?{_KIND}')
+_SUBSET_WORD = re.compile(rf'(?:.*[^a-z])?{_KIND}(?:[^a-z].*)?')
+_NAMED_FOLDERS = 4
 
 
 def shard_name(subset: str, index: int, num_shards: int) -> str:
@@ -30,8 +59,20 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
 
 def subset_of(file_name: str) -> str | None:
     """The subset in the file name of a shard; None if the file is not named like a shard."""
+    if not SHARD_NAME.fullmatch(file_name) or ends_like_no_shard(file_name):
+        return None
+    return file_name.partition('-')[0]
+
+
+def ends_like_no_shard(file_name: str) -> bool:
+    """Whether a name, perhaps of a shard, has the ending of a file of another kind, as train-00000-of-00001.md5."""
+    return _NOT_A_SHARD.fullmatch(file_name) is not None
+
+
+def is_named_by_records(file_name: str) -> bool:
+    """Whether a shard has a name as shard_name makes it."""
     match = SHARD_NAME.fullmatch(file_name)
-    return match['subset'] if match else None
+    return match is not None and match['index'] is not None and match['suffix'] is None
 
 
 @dataclass(frozen=True)
@@ -60,17 +101,26 @@ def _listing(folder: str) -> list[os.DirEntry[str]]:
         raise RunError(f'{folder}: it cannot be read ({error.strerror}); check its permissions') from error
 
 
+def _not_made_by_hand(name: str) -> str | None:
+    """The reason to pass over a file or folder of this name, or None."""
+    if name.startswith('.'):
+        return 'hidden'
+    return 'made by a program' if name.lower() in _MADE_BY_PROGRAMS else None
+
+
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
     """Yields the path of each file at any depth, after the prefix, and the reason to skip it or None."""
-    for entry in _listing(folder):
-        path = f'{prefix}/{entry.name}'
-        if entry.name.startswith('.'):
-            yield path, 'hidden'
+    # Not by recursion: folders may be nested more deeply than calls of Python.
+    waiting = [(f'{prefix}/{entry.name}', entry) for entry in reversed(_listing(folder))]
+    while waiting:
+        path, entry = waiting.pop()
+        if why := _not_made_by_hand(entry.name):
+            yield path, why
         elif entry.is_dir():
             if entry.is_symlink():
                 yield path, 'a link to a folder'
             else:
-                yield from _files(entry.path, path)
+                waiting += [(f'{path}/{inner.name}', inner) for inner in reversed(_listing(entry.path))]
         elif not entry.name.lower().endswith(IMAGE_SUFFIXES):
             yield path, 'not named as a JPEG or PNG'
         # A broken link counts as an image, so that it is reported with the files that cannot be decoded.
@@ -87,20 +137,20 @@ def scan_folder(root: str) -> ImageFolder:
     to folders are not. Files are not decoded here.
 
     Raises:
-      UsageError: root is missing, is not a folder, or has no class folder with an image; or labels.txt cannot contain
-        the name of a class.
+      UsageError: root is missing, is not a folder, or has no class folder with an image; its folders are subsets, or
+        one of them contains the class folders; or labels.txt cannot contain the name of a class.
       RunError: a folder inside root cannot be read.
     """
     folder = Path(root)
     if not folder.is_dir():
-        reason = 'it is not a folder' if folder.exists() else 'there is no such folder'
+        reason = not_a_folder(root) if folder.exists() else 'there is no such folder'
         raise UsageError(f'--input={root}: {reason}; write the folder that contains a folder of images for each class')
     passed_over: defaultdict[str, list[str]] = defaultdict(list)
     classes: list[str] = []
     images: list[SourceImage] = []
     for entry in _listing(root):
-        if entry.name.startswith('.'):
-            passed_over['hidden'].append(entry.name)
+        if why := _not_made_by_hand(entry.name):
+            passed_over[why].append(entry.name)
         elif not entry.is_dir():
             passed_over['in no class folder'].append(entry.name)
         else:
@@ -114,11 +164,62 @@ def scan_folder(root: str) -> ImageFolder:
     if not images:
         beside = counted(len(passed_over['in no class folder']), 'file')
         contents = f'{counted(len(classes), "class folder")} and {beside} beside'
+        if example := next((path for paths in passed_over.values() for path in paths), None):
+            contents += f'; passed over: {example}'
         raise UsageError(
             f'--input={root}: there is no JPEG or PNG in a class folder (it contains {contents}); '
             'write a folder that contains a folder of images for each class, as in train/cat/1.jpg'
         )
+    _check_level(root, [folder.split('/') for folder in {image.path.rpartition('/')[0] for image in images}])
     return ImageFolder(root, tuple(classes), tuple(images), {why: tuple(paths) for why, paths in passed_over.items()})
+
+
+def not_a_folder(path: str) -> str:
+    """Says what a path is that is no folder, such as an archive."""
+    start = start_of(path)
+    return (start and other_kind(start, 'a folder')) or 'it is not a folder'
+
+
+def _check_level(root: str, folders: list[list[str]]) -> None:
+    """Refuses a root that is above the folder of class folders.
+
+    Args:
+      root: the folder whose folders are to be the classes.
+      folders: the folders that contain images: the names on the way from root.
+
+    Raises:
+      UsageError: the folders of root are subsets, or all images are in the folders of one of them.
+    """
+    above = _above_all(folders)
+    below: defaultdict[str, list[list[str]]] = defaultdict(list)
+    for folder in folders:
+        below[folder[len(above)]].append(folder[len(above) + 1 :])
+    in_order = sorted(below, key=lambda name: ('train' not in name.casefold(), name))
+    subsets = {name: match['kind'] for name in in_order if (match := _SUBSET_WORD.fullmatch(name.casefold()))}
+    with_classes = [name for name in subsets if all(below[name])]
+    # One of many classes may be called test. Not so one of few, beside train, if there are folders in it.
+    most = len(set(subsets.values())) > 1 and 2 * len(subsets) >= len(below) and with_classes
+    if most or all(_SUBSET_ALONE.fullmatch(name.casefold()) for name in below):
+        places = [os.path.join(root, *above, name, *_above_all(below[name])) for name in with_classes[:_NAMED_FOLDERS]]
+        names = ', '.join('/'.join([*above, name]) for name in list(subsets)[:_NAMED_FOLDERS])
+        raise UsageError(
+            f'--input={root}: {names}: these are names of subsets, not of classes; '
+            + (f'write {alternatives([f"--input={place}" for place in places])}, ' if places else '')
+            + ('or rename them' if places else 'put the images into a folder for each class, or rename these')
+        )
+    if above:
+        raise UsageError(
+            f'--input={root}: all images are in folders of {"/".join(above)}, so that there is one class; '
+            f'write --input={os.path.join(root, *above)}'
+        )
+
+
+def _above_all(folders: list[list[str]]) -> list[str]:
+    """Returns the names on the way to the deepest folder that is above all of these folders and is none of them."""
+    depth = 0
+    while all(len(folder) > depth + 1 and folder[depth] == folders[0][depth] for folder in folders):
+        depth += 1
+    return folders[0][:depth]
 
 
 def _check_class_name(root: str, name: str) -> None:
@@ -157,7 +258,10 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
     """
     path = Path(folder) / LABELS_FILE
     try:
-        lines = read_regular(path).decode().replace('\r\n', '\n').split('\n')
+        content = read_regular(path)
+        if content and (kind := other_kind(content[:START_BYTES], 'a list of class names', may_be_text=True)):
+            raise UsageError(f'{path}: {kind}')
+        lines = content.decode().replace('\r\n', '\n').split('\n')
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -192,9 +296,13 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
     """
     path = Path(folder) / FACTS_FILE
     try:
-        facts = {subset: SubsetFacts(**values) for subset, values in json.loads(read_regular(path)).items()}
-        if not all(_is_plausible(of_subset) for of_subset in facts.values()):
-            raise ValueError('a value is not an integer of at least 1, or a side has more than 65535 pixels')
+        content = read_regular(path)
+        if not content.lstrip().startswith(b'{') and (kind := other_kind(content[:START_BYTES], 'a JSON object')):
+            raise ValueError(kind)
+        facts = {subset: SubsetFacts(**values) for subset, values in json.loads(content).items()}
+        for subset, of_subset in facts.items():
+            for key, value in vars(of_subset).items():
+                _check_number(subset, key, value)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -203,7 +311,8 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
     return facts
 
 
-def _is_plausible(facts: SubsetFacts) -> bool:
-    numbers = [facts.images, facts.shards, *(side for side in (facts.height, facts.width) if side is not None)]
-    sides = [side for side in (facts.height, facts.width) if side is not None]
-    return all(type(number) is int and number > 0 for number in numbers) and max(sides, default=0) <= _LONGEST_SIDE
+def _check_number(subset: str, key: str, value: object) -> None:
+    is_side = key in ('height', 'width')
+    most = _LONGEST_SIDE if is_side else _MOST_IMAGES
+    if not (value is None and is_side) and not (type(value) is int and 0 < value <= most):
+        raise ValueError(f'{key} of {subset} is {reprlib.repr(value)}, not an integer from 1 to {most}')

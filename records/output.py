@@ -13,6 +13,7 @@ from records.layout import (
     LABELS_FILE,
     SubsetFacts,
     facts_text,
+    is_named_by_records,
     labels_text,
     read_facts,
     read_labels,
@@ -27,7 +28,8 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
 
     Raises:
       UsageError: the output is inside the input folder or is not a folder; it has shards of the subset and overwrite is
-        off; or its labels.txt names other classes, and shards of another subset need it or overwrite is off.
+        off, or shards that `records` did not write; or its labels.txt names other classes, and shards of another subset
+        need it or overwrite is off.
     """
     output = Path(output_dir)
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
@@ -42,6 +44,11 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
     except OSError as error:
         raise UsageError(f'--output={output}: {error.strerror}; write a folder that this user may write to') from error
     present = {found for name in names if (found := subset_of(name))}
+    if others := [name for name in names if subset_of(name) == subset and not is_named_by_records(name)]:
+        raise UsageError(
+            f'--output={output}: {others[0]} would be read as a {subset} shard, and is not from records; '
+            'move it elsewhere, or write another folder'
+        )
     if subset in present and not overwrite:
         raise UsageError(
             f'--output={output}: it already has {subset} shards; '
@@ -132,7 +139,7 @@ def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts,
     new_facts.write_text(facts_text({**_facts_of_others(output, subset), subset: facts}))
     with interrupts_delayed():
         for entry in list(output.iterdir()):
-            if subset_of(entry.name) == subset:
+            if subset_of(entry.name) == subset and is_named_by_records(entry.name):
                 entry.unlink()
         move_whole(new_labels, output / LABELS_FILE)
         move_whole(new_facts, output / FACTS_FILE)

@@ -12,6 +12,7 @@ from typing import Any
 
 from errors import counted
 from hardware.tensorflow_import import import_tensorflow
+from records.file_kinds import START_BYTES, other_kind
 from records.framing import FRAME_BYTES, Fault, walk
 from records.layout import MOST_PIXELS
 from records.parallel import num_cores, ordered_map
@@ -20,6 +21,7 @@ _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
 _BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
 _LONGEST_CAUSE = 400
+_NAMED_FEATURES = 6
 _WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
 _DECODES_NO_MORE = f'decodes at most {MOST_PIXELS:,}'
 
@@ -135,10 +137,9 @@ def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> C
     except (DecodeError, UnicodeDecodeError):
         fault = Fault(item.path, item.index, '', 'no Example', 'it is not a tf.train.Example')
         return Checked(size, fault=fault)
-    found = {name: feature[name] for name in (_IMAGE, _LABEL, _FILENAME) if name in feature}
-    image, label = (_only(found.get(name), kind) for name, kind in ((_IMAGE, 'bytes_list'), (_LABEL, 'int64_list')))
-    wrong = _fault_of(reader, num_classes, item.data, found, image, label)
-    names = found[_FILENAME].bytes_list.value if _FILENAME in found else ()
+    image, label = (_only(feature.get(name), kind) for name, kind in ((_IMAGE, 'bytes_list'), (_LABEL, 'int64_list')))
+    wrong = _fault_of(reader, num_classes, item.data, feature, image, label)
+    names = feature[_FILENAME].bytes_list.value if _FILENAME in feature else ()
     filename = names[0].decode(errors='backslashreplace') if names else ''
     return Checked(size, len(image or b''), label, Fault(item.path, item.index, filename, *wrong) if wrong else None)
 
@@ -150,26 +151,31 @@ def _only(feature: Any, kind: str) -> Any:
 
 
 def _fault_of(
-    reader: _Reader, num_classes: int, record: bytes, found: Mapping[str, Any], image: bytes | None, label: int | None
+    reader: _Reader, num_classes: int, record: bytes, feature: Mapping[str, Any], image: bytes | None, label: int | None
 ) -> tuple[str, str] | None:
     """Returns the kind and reason of the first fault in a record, or None.
 
     Args:
-      found: the record's required features, by name.
+      feature: the record's features, by name.
       image: the only value of the image feature; None if it has none, or several.
       label: the only value of the label feature, likewise.
     """
     import tensorflow.compat.v1 as tf
 
     if not image:
-        return 'no image', f'it has no image: {_content(found, _IMAGE)} instead of one value of bytes'
+        return 'no image', f'it has no image: {_content(feature, _IMAGE)} instead of one value of bytes'
     if label is None:
-        return 'no label', f'it has no label: {_content(found, _LABEL)} instead of one integer'
+        return 'no label', f'it has no label: {_content(feature, _LABEL)} instead of one integer'
     if not 0 <= label < num_classes:
         return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
     # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
     if not image.startswith(_JPEG_START):
-        return 'not a JPEG', f'the image is not a JPEG, it begins with {image[:4]!r}'
+        kind = other_kind(image[:START_BYTES], 'a JPEG')
+        return 'not a JPEG', f'image/encoded: {kind or f"it is not a JPEG, it begins with {image[:4]!r}"}'
+    if len({_num_values(feature, side) for side in _BOX_SIDES}) > 1:
+        sides = ', '.join(f'{side} {_num_values(feature, side)}' for side in _BOX_SIDES)
+        reason = f'TensorFlow cannot read its boxes, which have unequal numbers of coordinates: {sides}'
+        return 'unreadable Example', f'{reason}; write four for each box'
     try:
         reader.read(record)
     except UnicodeDecodeError:
@@ -194,12 +200,18 @@ def _fault_of_image(reader: _Reader, image: bytes) -> tuple[str, str] | None:
     return None
 
 
-def _content(found: Mapping[str, Any], name: str) -> str:
+def _content(feature: Mapping[str, Any], name: str) -> str:
     """Describes the values of a feature: 'image/class/label has 2 values of int64'."""
-    kind = found[name].WhichOneof('kind') if name in found else None
+    kind = feature[name].WhichOneof('kind') if name in feature else None
     if kind is None:
-        return f'{name} is missing'
-    return f'{name} has {counted(len(getattr(found[name], kind).value), "value")} of {kind.removesuffix("_list")}'
+        others = ', '.join(sorted(feature)[:_NAMED_FEATURES])
+        return f'{name} is missing (the record has {others or "no feature"})'
+    return f'{name} has {counted(_num_values(feature, name), "value")} of {kind.removesuffix("_list")}'
+
+
+def _num_values(feature: Mapping[str, Any], name: str) -> int:
+    kind = feature[name].WhichOneof('kind') if name in feature else None
+    return len(getattr(feature[name], kind).value) if kind else 0
 
 
 def cause_of(error: Any) -> str:

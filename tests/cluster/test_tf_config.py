@@ -116,8 +116,12 @@ def test_a_malformed_tf_config_is_refused(text: str, facts: list[str]) -> None:
 
 def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends() -> None:
     environ = tf_config('evaluator', 0, **TF_JOB)
-    given = make_params(train_dir='/train', eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9)
+    given = make_params(
+        train_dir='/train', eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9, num_epochs=90
+    )
     params = as_evaluator(given, environ)
+    # The length of the training is not how much is evaluated.
+    assert params.num_epochs is None
     assert (params.eval, params.eval_interval_secs > 0, params.evaluates_in_training) == (True, True, False)
     assert find_cluster(params, environ) is None
     asked = as_evaluator(make_params(train_dir='/train', eval=True, eval_interval_secs=3), environ)

@@ -19,6 +19,7 @@ RANDOM = np.random.default_rng(1)
 IMAGES = RANDOM.integers(0, 256, [20, 32, 32, 3], np.uint8)
 DIGITS = RANDOM.integers(0, 256, [20, 28, 28], np.uint8)
 LABELS = np.arange(20) % 10
+LFS_POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n'
 
 
 @pytest.mark.parametrize('subset', ['train', 'validation'])
@@ -61,7 +62,11 @@ FAULTS: list[Case] = [
     ('mnist', 'train-images-idx3-ubyte', lambda c: c + b'x', True, ['15697', '15696']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: c[:7], True, [' 7 ', ' 16 ']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: changed(c, 3, 1), True, ['0x801', '0x803']),
-    ('mnist', 'train-images-idx3-ubyte', gzip.compress, True, ['0x1f8b', '0x803']),
+    ('mnist', 'train-images-idx3-ubyte', gzip.compress, True, ['gzip', '.gz']),
+    ('mnist', 'train-images-idx3-ubyte', lambda c: b'<!DOCTYPE html>', True, ['HTML']),
+    ('mnist', 'train-labels-idx1-ubyte', lambda c: LFS_POINTER, True, ['git lfs pull']),
+    ('mnist', 'train-images-idx3-ubyte', lambda c: c[:8] + bytes(8), True, ['20x0x0']),
+    ('cifar10', 'data_batch_1.bin', lambda c: LFS_POINTER, True, ['git lfs pull']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: changed(c, 4, 255), True, ['4278190100x28x28']),
     ('mnist', 'train-labels-idx1-ubyte', lambda c: changed(c, 2, 9), True, ['0x901', '0x801']),
     (
@@ -73,7 +78,7 @@ FAULTS: list[Case] = [
     ),
     ('mnist', 'train-labels-idx1-ubyte', lambda c: changed(c, 8, 10), False, ['image 0', '10', '0..9']),
     ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: c[:-200], False, []),
-    ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: idx(DIGITS), True, ["(b'\\x00\\x00')"]),
+    ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: idx(DIGITS), True, ['uncompressed', '.gz']),
     ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: changed(c, -9, c[-9] ^ 1), False, []),
     ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: gzip.compress(idx(DIGITS)[:-1]), False, ['15679', '15680']),
 ]

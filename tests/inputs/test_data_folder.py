@@ -119,6 +119,9 @@ def test_labels_begin_at_first_label(tmp_path: Path) -> None:
     [
         lambda folder: (folder / 'dataset.json').write_text('{'),
         lambda folder: (folder / 'dataset.json').write_text('[]'),
+        lambda folder: (folder / 'dataset.json').write_text(
+            '{"train": {"images": 1%s, "shards": 1, "height": null, "width": null}}' % ('0' * 300)
+        ),
         lambda folder: (folder / 'dataset.json').write_text('{"train": {"images": 5}}'),
         lambda folder: (folder / 'dataset.json').write_text(
             '{"train": {"images": -5, "shards": 2, "height": null, "width": null}}'
@@ -164,6 +167,9 @@ def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     assert isinstance(arrays, Arrays)
     assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == ('train', (10, 32, 32, 3), list(range(10)))
     check_line(cifar.warning_about(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000)
+    write_mnist(tmp_path / 'large', IMAGES[:4, :, :, 0], np.arange(4))
+    large = open_folder(str(tmp_path / 'large'), 'mnist')
+    check_line(large.warning_about(large.open('train')), '32 x 32', '28 x 28')
     mnist = open_folder(str(tmp_path / 'mnist'), 'mnist')
     assert (mnist.subset_of_steps(forward_only=True), mnist.data_set.num_validation_examples) == ('validation', 4)
 

@@ -58,13 +58,38 @@ def test_missing_shards_of_a_set_are_counted(tmp_path: Path) -> None:
 
 def test_a_name_that_only_looks_like_a_shard_belongs_to_no_subset() -> None:
     assert subset_of('train-00000-of-00001') == 'train'
+    assert subset_of('train-00000-of-00001.tfrecord') == 'train'
     for name in ('.train-00000-of-00001', 'train-00000-of-00001.tmp', 'train-of-1', 'labels.txt'):
         assert subset_of(name) is None
+
+
+def test_shards_are_found_that_the_original_finds_and_files_beside_them_are_passed_over(tmp_path: Path) -> None:
+    names = ['train-00000-of-00003.tfrecord', 'train-00002-of-00003.tfrecord']
+    beside = ['train-00000-of-00003.tfrecord.md5', 'train-00001-of-00003.tfrecord.gz']
+    found = find_shards(touch(tmp_path, *names, *beside, 'validation-00000-of-00001'), 'train')
+    assert found == Shards('train', tuple(str(tmp_path / name) for name in names), 1, passed_over=tuple(beside))
+    others = ['validation-a-of-b', 'validation-00000-of-00001']
+    assert [Path(path).name for path in find_shards(touch(tmp_path, *others), 'validation').paths] == sorted(others)
+
+
+def test_the_error_shows_what_is_there_instead_of_shards(tmp_path: Path) -> None:
+    (tmp_path / 'train').mkdir()
+    (tmp_path / 'val').mkdir()
+    name, other = shard_name('train', 0, 1), shard_name('validation', 0, 1)
+    touch(tmp_path, f'train/{name}', f'val/{other}')
+    with refused(name, f'--data_dir={tmp_path}/train', 'val'):
+        find_shards(str(tmp_path), 'train')
+    with refused(f'{other}.gz', 'empty'):
+        find_shards(touch(tmp_path / 'train', f'{other}.gz'), 'validation')
+    with refused('set.tar.gz', 'unpack'):
+        find_shards(touch(tmp_path / 'val', 'set.tar.gz'), 'train')
 
 
 @pytest.mark.parametrize(
     ('names', 'facts'),
     [
+        (['set-train.tfrecord-00000-of-00001'], ['set-train.tfrecord-00000-of-00001', 'name them']),
+        (['train-00000-of-00001', 'train-00000-of-00001.tfrecord'], ['00001.tfrecord', 'twice']),
         ([], ['train-00000-of-00001']),
         (['labels.txt', 'a.jpg', 'b.jpg'], ['train-00000-of-00001', '3 ']),
         ([shard_name('validation', 0, 1)], ['train-00000-of-00001', 'validation-*-of-*']),
@@ -72,7 +97,16 @@ def test_a_name_that_only_looks_like_a_shard_belongs_to_no_subset() -> None:
         ([shard_name('train', 5, 4)], ['train-00005-of-00004', 'shard 5', ' 4']),
         (['train-0-of-2', shard_name('train', 0, 2)], ['train-00000-of-00002', 'shard 0']),
     ],
-    ids=['empty', 'other files', 'another subset', 'several sets', 'number too large', 'number twice'],
+    ids=[
+        'another name',
+        'number twice with an ending',
+        'empty',
+        'other files',
+        'another subset',
+        'several sets',
+        'number too large',
+        'number twice',
+    ],
 )
 def test_a_folder_without_one_set_of_shards_is_refused(tmp_path: Path, names: list[str], facts: list[str]) -> None:
     with refused(f'--data_dir={tmp_path}', *facts):

@@ -135,6 +135,11 @@ HAVE_NO_EFFECT = [
         ['--momentum=0.5 --eval', '--save_model_steps=5 --eval'],
     ),
     ('--num_eval_batches=5', ['--num_eval_batches=5 --eval']),
+    (
+        '--eval --train_dir=t --data_dir=d --num_batches=5 --num_eval_epochs=2',
+        ['--num_batches=5 --num_eval_epochs'],
+    ),
+    ('--eval --train_dir=t --data_dir=d --num_batches=5', []),
     # What has no effect cannot be wrong.
     ('--all_reduce_spec=x:y', ['--all_reduce_spec=x:y replicated']),
     ('--all_reduce_spec=collective', ['--all_reduce_spec=collective replicated']),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from params import Params, parse_argv
+from params import Params, make_params, parse_argv
 from planning.environment import Environment, check_clashes, check_file, check_outputs
 from planning.line import make_plan
 from tests.support.outputs import refused
@@ -81,9 +81,10 @@ def test_an_export_does_not_replace_a_mounted_folder() -> None:
         check_outputs(Params(export_saved_model='/proc'))
 
 
-def test_an_output_elsewhere_than_on_this_machine_is_refused() -> None:
-    with refused('--train_dir=gs://b/t'):
-        check_outputs(Params(train_dir='gs://b/t'))
+@pytest.mark.parametrize('name', ['train_dir', 'data_dir', 'result_file'])
+def test_a_path_elsewhere_than_on_this_machine_is_refused(name: str) -> None:
+    with refused(f'--{name}=gs://b/t', 'this machine'):
+        make_params(**{name: 'gs://b/t'})
 
 
 @pytest.mark.parametrize('eval_only', [False, True])

@@ -1,5 +1,6 @@
 """Damaged shards and records are found, and named by path and record, also by the quick checks that runs make."""
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -114,22 +115,27 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'cut in a record': (cut_in_record, 'cut short', ['record 5']),
     'cut in a header': (cut_in_header, 'cut short', ['record 6', ' 3 ']),
     'a flipped bit': (flip_a_bit, 'corrupt', ['record ']),
-    'garbage': (lambda path: path.write_bytes(b'not a TFRecord file at all' * 20), 'corrupt', ['record 0']),
+    'text': (lambda path: path.write_bytes(b'404: no such file'), 'not TFRecords', ['text', '404: no such file']),
+    'gzip': (lambda path: path.write_bytes(gzip.compress(path.read_bytes())), 'not TFRecords', ['gzip', 'gunzip']),
     'a length of 2^40': (with_length(2**40), 'cut short', ['record 0', 'length']),
     'a length of 2^60': (with_length(2**60), 'cut short', ['record 0', 'length']),
     'a length of 2^62': (with_length(2**62), 'cut short', ['record 0', 'length']),
     'the largest length': (with_length(2**64 - 1), 'cut short', ['record 0', 'length']),
     'cut in its first header': (lambda path: path.write_bytes(path.read_bytes()[:7]), 'cut short', ['record 0', ' 7 ']),
-    'zeros': (lambda path: path.write_bytes(bytes(100_000)), 'corrupt', ['record 0', 'checksum']),
+    'zeros': (lambda path: path.write_bytes(bytes(100_000)), 'not TFRecords', ['zeros', 'download']),
     'no record': (lambda path: path.write_bytes(b''), 'empty shard', []),
-    'text': (lambda path: write_shard(path, [b'\xff\xff text']), 'no Example', ['record 0', 'tf.train.Example']),
+    'text in a record': (
+        lambda path: write_shard(path, [b'\xff\xff text']),
+        'no Example',
+        ['record 0', 'tf.train.Example'],
+    ),
     'no image': (in_record_3(without('image/encoded')), 'no image', ['record 3', 'image/encoded']),
     'an empty image': (in_record_3(set_image(b'')), 'no image', ['record 3', 'image/encoded']),
     'no label': (in_record_3(without('image/class/label')), 'no label', ['record 3', 'image/class/label']),
     'two labels': (in_record_3(TWO_LABELS), 'no label', ['record 3', LABEL, '2 values']),
     'a label that is no integer': (in_record_3(FLOAT_LABEL), 'no label', ['record 3', LABEL, '1 value of float']),
     'an image without a value': (in_record_3(NO_VALUE), 'no image', ['record 3', 'image/encoded', '0 values']),
-    'one side of a box': (in_record_3(ONE_SIDE), 'unreadable Example', ['record 3', 'TensorFlow']),
+    'one side of a box': (in_record_3(ONE_SIDE), 'unreadable Example', ['record 3', 'bbox/ymin 0', 'bbox/xmin 1']),
     'a JPEG bomb': (in_record_3(set_image(BOMB)), 'too large', ['record 3', '60000 x 50000', '178,956,970']),
     'a large label': (in_record_3(set_label(5000)), 'label out of range', ['record 3', '5000', '0..3']),
     'a negative label': (in_record_3(set_label(-1)), 'label out of range', ['record 3', '-1', '0..3']),

@@ -1,6 +1,8 @@
 """Scanning an image folder: which files are images, which class each belongs to, and how labels are numbered."""
 
+import inspect
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,63 @@ def test_a_folder_without_class_folders_is_refused_with_the_number_of_its_files(
     write_files(tmp_path, {f'{index}.jpg': b'x' for index in range(3)})
     with refused(f'--input={tmp_path}', ' 3 '):
         scan_folder(str(tmp_path))
+
+
+def images(root: Path, *paths: str) -> str:
+    return str(write_files(root, dict.fromkeys(paths, b'x')))
+
+
+@pytest.mark.parametrize(
+    ('paths', 'remedies'),
+    [
+        (['train/cat/1.jpg', 'val/cat/1.jpg', 'test/1.jpg'], ['--input={root}/train or', '--input={root}/val']),
+        (['Train_Set/cat/1.jpg', 'annotations/list.xml'], ['--input={root}/Train_Set']),
+        (['train2017/1.jpg', 'val2017/1.jpg'], ['a folder for each class']),
+        (['seg_train/seg_train/sea/1.jpg', 'seg_test/seg_test/sea/1.jpg', 'seg_pred/seg_pred/1.jpg'],
+         ['--input={root}/seg_train/seg_train', '--input={root}/seg_test/seg_test']),
+        (['photos/train/cat/1.jpg', 'photos/valid/cat/1.jpg'], ['--input={root}/photos/train']),
+        (['photos/photos/cat/1.jpg', 'photos/photos/dog/1.jpg', '__MACOSX/photos/1.jpg'],
+         ['--input={root}/photos/photos']),
+    ],
+    ids=lambda value: value[0],
+)  # fmt: skip
+def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
+    tmp_path: Path, paths: list[str], remedies: list[str]
+) -> None:
+    with refused(f'--input={tmp_path}', *(remedy.format(root=tmp_path) for remedy in remedies)):
+        scan_folder(images(tmp_path, *paths))
+
+
+@pytest.mark.parametrize(
+    'paths',
+    [
+        ['test/1.jpg', *(f'{number}/1.jpg' for number in range(9))],
+        ['train/red/1.jpg', 'bus/red/1.jpg'],
+        ['bullet train/1.jpg', 'test tube/1.jpg'],
+        ['cat/2020/1.jpg', 'cat/1.jpg'],
+    ],
+    ids=lambda value: value[0],
+)
+def test_classes_may_be_named_like_subsets(tmp_path: Path, paths: list[str]) -> None:
+    assert len(scan_folder(images(tmp_path, *paths)).classes) == len({path.split('/')[0] for path in paths})
+
+
+def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(tmp_path: Path) -> None:
+    made = ['__MACOSX/cat/1.jpg', '$RECYCLE.BIN/1.jpg', 'cat/@eaDir/1.jpg/thumb.jpg', 'cat/Thumbs.db', 'desktop.ini']
+    folder = scan_folder(images(tmp_path, 'cat/1.jpg', *made))
+    assert (folder.classes, len(folder.images)) == (('cat',), 1)
+    ((_, passed_over),) = folder.passed_over.items()
+    assert sorted(passed_over) == ['$RECYCLE.BIN', '__MACOSX', 'cat/@eaDir', 'cat/Thumbs.db', 'desktop.ini']
+
+
+def test_folders_may_be_nested_more_deeply_than_calls_of_python(tmp_path: Path) -> None:
+    folder = images(tmp_path, 'cat/1.jpg', f'cat/{"d/" * 200}2.jpg')
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        assert len(scan_folder(folder).images) == 2
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_first_label_0_leaves_no_room_for_background(tmp_path: Path) -> None:

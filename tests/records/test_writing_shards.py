@@ -102,6 +102,14 @@ def test_existing_shards_are_replaced_only_with_overwrite(photos: Path, shards: 
     assert sorted(content(tmp_path)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 3) for i in range(3))]
 
 
+def test_overwrite_removes_no_shard_that_records_did_not_write(photos: Path, tmp_path: Path) -> None:
+    other = tmp_path / 'train-00000-of-00001.tfrecord'
+    other.touch()
+    with refused(f'--output={tmp_path}', other.name):
+        convert(photos, tmp_path, '--overwrite')
+    assert other.exists()
+
+
 def test_a_failed_overwrite_leaves_the_old_shards(shards: Path, tmp_path: Path) -> None:
     output = write_files(tmp_path / 'out', content(shards))
     broken = write_files(tmp_path / 'photos', {'a/1.jpg': b'x'})

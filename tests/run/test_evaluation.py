@@ -149,9 +149,11 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], da
 @pytest.mark.parametrize(
     ('flags', 'num_images'),
     [
-        ({'num_eval_batches': 2}, 2 * BATCH),
+        ({'num_eval_batches': 2, 'num_epochs': 3}, 2 * BATCH),
+        ({'num_batches': 2}, 2 * BATCH),
+        ({'num_epochs': 0.5}, 12),
         ({'num_eval_batches': 2, 'num_gpus': 2, 'eval_batch_size': 3}, 12),
-        ({'num_eval_epochs': 0.5}, 12),
+        ({'num_eval_epochs': 0.5, 'num_batches': 1}, 12),
         ({'num_eval_epochs': 2}, 2 * NUM_VALIDATION),
         ({'num_eval_epochs': 0.001}, 1),
     ],

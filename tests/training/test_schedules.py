@@ -247,8 +247,11 @@ def test_a_run_has_100_steps_by_default() -> None:
         ({'eval': True}, None, 1.0),
         ({'eval': True, 'num_eval_epochs': 2.5}, None, 2.5),
         ({'eval': True, 'num_eval_batches': 9}, 9, 1.5),
-        ({'eval': True, 'num_eval_batches': 9, 'data_dir': None}, 9, 36 / 60_000),
-        ({'eval': True, 'num_batches': 9, 'data_dir': None}, 9, 36 / 60_000),
+        ({'eval': True, 'num_eval_batches': 9, 'data_dir': None}, 9, 36 / 10_000),
+        ({'eval': True, 'num_batches': 9, 'data_dir': None}, 9, 36 / 10_000),
+        ({'eval': True, 'num_epochs': 0.01, 'data_dir': None}, 25, 0.01),
+        ({'eval': True, 'num_batches': 9}, 9, 1.5),
+        ({'eval': True, 'num_epochs': 2.5}, None, 2.5),
     ],
     ids=str,
 )
