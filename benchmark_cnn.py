@@ -33,7 +33,7 @@ from run.measurement import Measurement
 from run.process import Process
 from run.schedule import Schedule
 from run.session import Stepper, open_session
-from run.state import RunState, restart_number, step_to_offer
+from run.state import RunState, offer_of, restart_number
 from run.step_graph import StepGraph
 from run.step_loop import run_steps
 from run.steps_in_graph import StepsInGraph
@@ -124,14 +124,12 @@ class BenchmarkCNN:
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._has_reached_goal = False
-        self._process = Process(
-            plan, self._console, conclude=self._measurement.conclude, keep=self._keep, hand_on=self._hand_on
-        )
+        self._process = Process(plan, self._console, conclude=self._measurement.conclude, keep=self._keep)
         profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
         # Until the process has saved what it could after a fault.
         with contextlib.ExitStack() as held, self._process.guarded():
             self._measurement.recording.begin('join')
-            worker = self._process.join(functools.partial(step_to_offer, plan.checkpoints))
+            worker = self._process.join(offer_of(plan.checkpoints, plan.counts))
             if plan.checkpoints.saves and plan.checkpoints.folder:
                 held.enter_context(locked(Path(plan.checkpoints.folder)))
                 newest = latest_checkpoint(plan.checkpoints.folder)
@@ -144,7 +142,7 @@ class BenchmarkCNN:
             self._measurement.join(worker)
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
-                worker.watch(session)
+                worker.watch(session, self._keep)
                 schedule = self._prepare(session, built)
                 with self._process.stepping():
                     yield from self._take_steps(session, built, schedule, profiler)
@@ -187,9 +185,8 @@ class BenchmarkCNN:
         self._measurement.recording.input_buffers = buffers = step_graph.pipeline.buffers
         if buffers and plan.params.verbose:
             self._console.note(format_memory(buffers))
-        if not worker.inherited:
-            prefix = worker.device if worker.device and plan.machine.is_here else ''
-            self._console.result(make_banner(plan, prefix, step_graph))
+        prefix = worker.device if worker.device and plan.machine.is_here else ''
+        self._console.result(make_banner(plan, prefix, step_graph))
         if instruments.graph_file:
             write_graph(graph, instruments.graph_file)
         self._state = state
@@ -345,16 +342,6 @@ class BenchmarkCNN:
             except (RunError, tf.errors.OpError, RuntimeError) as error:
                 reason = str(error).splitlines()[0]
                 self._warn(f'the training since the last checkpoint is lost: {reason}')
-
-    def _hand_on(self) -> tuple[str, Mapping[str, Any]]:
-        """The progress of this process, in words, and the state that the process replacing it inherits."""
-        if not self._state:
-            # Another task was lost while the graph was built: nothing has changed.
-            inherited = self._process.worker.inherited
-            return 'before the first step', {name: inherited[name] for name in ('state', 'step') if name in inherited}
-        result = self._measurement.result()
-        rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
-        return f'after {counted(self._state.steps_taken, "step")}{rate}', self._state.hand_on()
 
     def _warn(self, line: str | None) -> None:
         if line:

@@ -1,38 +1,33 @@
-"""A worker of a cluster: it joins the others, detects lost ones, and goes on or ends with them."""
+"""A worker of a cluster: it joins the others, and ends with them if one is lost."""
 
-import json
 import os
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import (
     FailureDetector,
+    FailureWatch,
     PeerFailure,
     failure_of_end,
-    failure_of_timeout,
+    failure_of_loss,
     peer_in_error,
 )
-from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
+from cluster.rendezvous import Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
-from cluster.topology import Cluster, Task
-from cluster.worker import LostError
+from cluster.topology import Cluster
+from cluster.worker import LostError, Offer
 from errors import UsageError
 
-# The variable with the descriptor of an open file: a process that restarts itself passes JSON in it to the new program.
-# The environment itself is too small for the steps of a long run.
-_INHERITED = 'TF_CNN_BENCHMARKS_INHERITED'
 _POLL_SECS = 0.1
 # If all tasks answer for this long after a step failed, another task is not the cause.
 _CALM_SECS = 5.0
-# How long TensorFlow may take to abort a step after its session was closed.
-_RELEASE_SECS = 20.0
+# How long the chief may take to save the variables after a loss, and TensorFlow to abort a step.
+_SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
 # How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
@@ -48,17 +43,15 @@ class ClusterWorker:
       config: the settings of the server and of sessions.
       settings: the settings that this task must share with the others.
       together: whether the workers take their steps together.
-      keeps_state: whether checkpoints keep the variables of a server that is lost.
       connect: how long to wait for the other tasks at the start.
-      peer: how long to wait for a lost task.
       warn: prints a warning about other tasks.
       show: shows a line about the tasks that this one waits for.
-      hand_over: called just before start_anew replaces the program of this process.
+      close: called just before the process ends by force.
     """
 
     ends_after_chief = False
 
-    # Ten arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
+    # Eight arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
     def __init__(
         self,
         cluster: Cluster,
@@ -66,24 +59,17 @@ class ClusterWorker:
         *,
         settings: Settings,
         together: bool,
-        keeps_state: bool,
         connect: Timeout,
-        peer: Timeout,
         warn: Callable[[str], None],
         show: Callable[[str], None],
-        hand_over: Callable[[], None],
+        close: Callable[[], None],
     ) -> None:
         self.cluster = cluster
         self.together = together
         self.is_chief = cluster.is_chief
         self.index = cluster.index
         self.num_trainers = cluster.num_trainers
-        # Without servers every worker has all variables, so the others can go on from those of any worker.
-        self.hands_on_variables = not cluster.servers
-        self.inherited = _read_inherited()
-        self.measured: Callable[[], Any] = lambda: None
         self.conclude: Callable[[str], Any] = lambda reason: None
-        self.end_step: int | None = self.inherited.get('end')
         config = tf.ConfigProto.FromString(config.SerializeToString())
         if not cluster.servers:
             config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
@@ -97,74 +83,62 @@ class ClusterWorker:
         config.device_filters.extend([cluster.own.device, *used])
         self.config = config
         self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)
-        self._keeps_state = keeps_state
         self._connect = connect
-        self._peer = peer
         self._warn = warn
-        self._hand_over = hand_over
-        self._detector: FailureDetector | None = None
-        self._generation: Generation | None = None
+        self._close = close
+        self._watch: FailureWatch | None = None
 
-    def join(self, state_step: int | None) -> Mapping[str, Any]:
-        offer = {'end': self.end_step, 'step': state_step}
-        self._generation = self._rendezvous.join(offer, _agree, self._peer if self.inherited else self._connect)
-        return self.agreed
+    def join(self, offer: Offer) -> Mapping[str, Any]:
+        return self._rendezvous.join(offer, _agree, self._connect).agreed
 
     @property
     def agreed(self) -> Mapping[str, Any]:
-        assert self._generation
-        return self._generation.agreed
+        assert self._rendezvous.membership
+        return self._rendezvous.membership.agreed
 
     @property
-    def generation(self) -> int:
-        assert self._generation
-        return self._generation.number
-
-    @property
-    def num_replacements(self) -> int:
-        return self._rendezvous.num_replacements
+    def restart(self) -> int:
+        return self._rendezvous.restart
 
     @property
     def server_state(self) -> 'ClusterWorker | None':
         return self if self.cluster.servers else None
 
-    def watch(self, session: tf.Session) -> None:
+    def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         def interrupt() -> None:
             threading.Thread(target=session.close, daemon=True).start()
             release = threading.Timer(_RELEASE_SECS, self._end_by_force)
             release.daemon = True
             release.start()
 
-        self._detect(interrupt)
+        def save_after(failure: PeerFailure) -> None:
+            # The variables on a server are lost with it.
+            if self.is_chief and (failure.answers or failure.task not in self.cluster.servers):
+                saving = threading.Thread(target=save, daemon=True)
+                saving.start()
+                saving.join(_SAVE_SECS)
 
-    def _detect(self, interrupt: Callable[[], None]) -> None:
-        assert self._generation
-        self._detector = FailureDetector(
-            self._rendezvous, self._generation, self._can_return, self._peer.secs, self._warn, interrupt
-        )
-        self._detector.start()
+        assert self._rendezvous.membership
+        detector = FailureDetector(self._rendezvous, self._rendezvous.membership, self._warn)
+        self._watch = FailureWatch(detector, save_after, interrupt)
+        self._watch.start()
 
     def stop_watching(self) -> None:
-        if self._detector:
-            self._detector.stop()
-
-    def _can_return(self, task: Task) -> bool:
-        return self._keeps_state or task not in self.cluster.servers
+        if self._watch:
+            self._watch.stop()
 
     def _end_by_force(self) -> None:
-        """Ends or restarts the process while its main thread is stuck in TensorFlow."""
-        failure = self._detector.failure if self._detector else None
-        if failure and failure.is_replaced:
-            self.start_anew({})
+        """Ends the process while its main thread is stuck in TensorFlow."""
+        failure = self._watch.failure if self._watch else None
         reason = failure.line if failure else 'a step does not end'
         self._warn(reason)
         self.conclude(reason)
         self._rendezvous.end(1, reason)
-        self._hand_over()
+        self._close()
         os._exit(1)
 
     def peer_failure(self) -> PeerFailure | None:
-        return self._detector.wait(_CALM_SECS) if self._detector else None
+        return self._watch.wait(_CALM_SECS) if self._watch else None
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
         peer = peer_in_error(error.message, self.cluster)
@@ -172,24 +146,13 @@ class ClusterWorker:
             return line
         return f'the connection to {peer} was lost during a step ({type(error).__name__})'
 
-    def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
-        """Replaces the program of this process by a new one that joins again.
-
-        This is necessary because TensorFlow keeps its state of a lost task for as long as the process lives.
-        """
-        _hand_on({'end': self.end_step, 'measured': self.measured(), **inherited})
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._hand_over()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
     def kept_end(self) -> int | None:
         state, servers = (self._rendezvous.entries() or {}).get('state'), self._servers(self._rendezvous.incarnations())
         return state['end'] if state and state['servers'] == servers else None
 
     def announce(self, start: int, end: int) -> None:
         servers = self._servers(self._rendezvous.incarnations())
-        self._rendezvous.put('state', {'number': self.generation, 'servers': servers, 'start': start, 'end': end})
+        self._rendezvous.put('state', {'servers': servers, 'start': start, 'end': end})
 
     def await_announcement(self) -> tuple[int, int]:
         chief = self.cluster.trainers[0]
@@ -197,7 +160,7 @@ class ClusterWorker:
         while True:
             entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
             state = entries.get('state')
-            if state and state['number'] == self.generation:
+            if state and state['servers'] == self._servers(found):
                 return state['start'], state['end']
             self._raise_if_lost()
             # The failure detector of asynchronous workers ignores the chief, but here the chief is needed.
@@ -205,8 +168,8 @@ class ClusterWorker:
                 raise LostError(failure)
             if found[chief] is not None:
                 last_answer = time.monotonic()
-            elif time.monotonic() - last_answer > self._peer.secs:
-                raise LostError(failure_of_timeout(chief, self._peer.secs))
+            elif time.monotonic() - last_answer > _CALM_SECS:
+                raise LostError(failure_of_loss(chief))
             time.sleep(_POLL_SECS)
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
@@ -228,7 +191,7 @@ class ClusterWorker:
             time.sleep(_POLL_SECS)
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        prefix = f'gathered/{self.generation}/{name}'
+        prefix = f'gathered/{name}'
         self._rendezvous.put(f'{prefix}/{self.index}', value)
         keys = [f'{prefix}/{index}' for index in range(self.num_trainers)]
         while True:
@@ -239,7 +202,7 @@ class ClusterWorker:
             time.sleep(_POLL_SECS)
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        prefix = f'collected/{self.generation if self._generation else 0}/{name}'
+        prefix = f'collected/{name}'
         if not self.is_chief:
             self._rendezvous.put_large(f'{prefix}/{self.index}', value)
             return []
@@ -262,14 +225,13 @@ class ClusterWorker:
         return values
 
     def _raise_if_lost(self) -> None:
-        if self._detector and self._detector.failure:
-            raise LostError(self._detector.failure)
+        if self._watch and self._watch.failure:
+            raise LostError(self._watch.failure)
 
     def end(self, exit_code: int, reason: str = '') -> None:
         self.stop_watching()
-        # After a fault, a step that has not ended may still read the memory.
         self._rendezvous.end(exit_code, reason)
-        self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code, is_over=exit_code == 0)
+        self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code)
 
     def _servers(self, found: Incarnations) -> dict[str, int | None]:
         return {str(task): found[task] for task in self.cluster.servers}
@@ -280,30 +242,3 @@ def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
     ends = [offer['end'] for offer in offers if offer['end'] is not None]
     steps = [-1 if offer['step'] is None else offer['step'] for offer in offers]
     return {'end': max(ends, default=None), 'root': steps.index(max(steps)), 'step': max(steps)}
-
-
-def _hand_on(inherited: Mapping[str, Any]) -> None:
-    with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
-        # The new program has the number of this process.
-        json.dump({**inherited, 'pid': os.getpid()}, file)
-        # A duplicate stays open even when another program replaces this one.
-        descriptor = os.dup(file.fileno())
-    os.set_inheritable(descriptor, True)
-    os.environ[_INHERITED] = str(descriptor)
-
-
-def _read_inherited() -> Mapping[str, Any]:
-    text = os.environ.pop(_INHERITED, None)
-    if text is None:
-        return {}
-    try:
-        # It may be a descriptor of somebody else, which stays open.
-        with open(int(text), encoding='utf-8', closefd=False) as file:
-            file.seek(0)
-            inherited = json.load(file)
-        if inherited['pid'] == os.getpid():
-            os.close(int(text))
-            return dict(inherited)
-    except (ValueError, OverflowError, RecursionError, OSError, TypeError, KeyError, IndexError):
-        pass
-    raise UsageError(f'{_INHERITED}={text}: only a worker that starts anew sets this variable, for itself; unset it')

@@ -1,19 +1,19 @@
-"""Detects when another task is lost or replaced while this one takes steps."""
+"""Detects that another task is lost: killed, ended with a fault, or out of reach."""
 
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.rendezvous import End, Generation, Rendezvous
+from cluster.rendezvous import End, Membership, Rendezvous
 from cluster.topology import Cluster, Task
 from errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
-# A task that cannot return may be silent for this long, if it is alive but slow.
-_SLOW_SECS = 5.0
+# For how long a task may refuse connections. One that leaves requests unanswered has longer, see Health.
+_SILENT_SECS = 2.0
 # How TensorFlow's messages name the task that a call was sent to, and any task, such as the one that reports an error.
 _ANY_TASK = r'/job:(\w+)(?:/replica:\d+)?/task:(\d+)'
 _NAMED_TASKS = re.compile(f'remote target {_ANY_TASK}'), re.compile(_ANY_TASK)
@@ -21,62 +21,95 @@ _NAMED_TASKS = re.compile(f'remote target {_ANY_TASK}'), re.compile(_ANY_TASK)
 
 @dataclass(frozen=True)
 class PeerFailure:
-    """What happened to another task.
+    """The loss of another task, and with which line and exit code this process ends because of it.
 
-    Attributes:
-      task: the task.
-      is_replaced: whether a new process has replaced it; if not, it is lost for good.
-      line: what happened, for messages.
-      exit_code: the exit code of a process that ends because of this failure.
+    answers: whether its process still answers, since it ends in order.
     """
 
     task: Task
-    is_replaced: bool
     line: str
     exit_code: int = RunError.exit_code
+    answers: bool = False
 
 
-class FailureDetector(threading.Thread):
-    """A thread that compares the incarnations of all members of a generation until one has changed or is lost.
+class FailureDetector:
+    """Finds the first member of a training that is lost.
 
     Args:
       rendezvous: this task's view of the cluster.
-      generation: the expected incarnations.
-      can_return: whether the run can go on if this task is replaced by a new process.
-      peer_timeout_secs: how long to wait for that, in seconds.
-      warn: prints a warning about a task that does not answer.
-      interrupt: called when a failure is found; ends whatever waits for the lost task.
+      membership: the expected processes.
+      warn: prints a warning about a process that does not belong to the cluster.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, membership: Membership, warn: Callable[[str], None]) -> None:
+        self._rendezvous = rendezvous
+        self._members = membership.members
+        self._warn = warn
+        self._named_strangers: set[str] = set()
+        # Since when each task that does not answer has been silent (time.monotonic).
+        self.silent_since: dict[Task, float] = {}
+
+    def check(self) -> PeerFailure | None:
+        """Returns the loss of a member; None if all answer, or are silent for a moment only."""
+        found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
+        entries = self._rendezvous.entries(patient=False) or {}
+        if cluster.is_chief:
+            self._name_strangers(entries)
+        ends = self._rendezvous.ends(entries, found)
+        for task, incarnation in found.items():
+            expected = self._members.get(str(task))
+            if task == cluster.own or expected is None:
+                continue
+            # A task may still answer for a while after it has recorded its end.
+            if task in ends and incarnation in (None, expected):
+                self.silent_since.pop(task, None)
+                if failure := failure_of_end(task, ends[task]):
+                    return replace(failure, answers=incarnation is not None)
+            elif incarnation == expected:
+                self.silent_since.pop(task, None)
+            elif incarnation is not None or self._is_silent(task):
+                return failure_of_loss(task)
+        return None
+
+    def _is_silent(self, task: Task) -> bool:
+        return time.monotonic() - self.silent_since.setdefault(task, time.monotonic()) > _SILENT_SECS
+
+    def _name_strangers(self, entries: Mapping[str, Any]) -> None:
+        for name, difference in self._rendezvous.strangers(entries).items():
+            if name not in self._named_strangers:
+                self._named_strangers.add(name)
+                self._warn(f'{name} does not belong to this cluster and was refused: {difference}')
+
+
+class FailureWatch(threading.Thread):
+    """A thread that checks the members until one is lost.
+
+    Args:
+      detector: checks them.
+      save: called when a task is lost, with the failure, while the session is still open.
+      interrupt: called after that; ends whatever waits for the lost task.
 
     Attributes:
-      failure: the first failure of another task; None if there was none.
-      silent_since: since when each task that does not answer has been silent (time.monotonic).
+      failure: the first failure of another task, once `save` has returned; None if there was none.
     """
 
     def __init__(
-        self,
-        rendezvous: Rendezvous,
-        generation: Generation,
-        can_return: Callable[[Task], bool],
-        peer_timeout_secs: float,
-        warn: Callable[[str], None],
-        interrupt: Callable[[], None],
+        self, detector: FailureDetector, save: Callable[[PeerFailure], None], interrupt: Callable[[], None]
     ) -> None:
         super().__init__(name='failure detector', daemon=True)
         self.failure: PeerFailure | None = None
-        self.silent_since: dict[Task, float] = {}
-        self._named_strangers: set[str] = set()
-        self._rendezvous = rendezvous
-        self._generation = generation
-        self._can_return = can_return
-        self._peer_timeout_secs = peer_timeout_secs
-        self._warn = warn
+        self._detector = detector
+        self._save = save
         self._interrupt = interrupt
+        self._is_saving = False
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.wait(_INTERVAL_SECS):
-            failure = self._check_members()
+            failure = self._detector.check()
             if failure and not self._stopped.is_set():
+                self._is_saving = True
+                self._save(failure)
                 self.failure = failure
                 self._interrupt()
                 return
@@ -88,64 +121,16 @@ class FailureDetector(threading.Thread):
     def wait(self, calm_secs: float) -> PeerFailure | None:
         """Waits for a failure; returns None when all tasks have answered for calm_secs seconds."""
         calm_since = time.monotonic()
-        while self.failure is None and time.monotonic() - calm_since < calm_secs and self.is_alive():
-            if self.silent_since:
+        while self.failure is None and self.is_alive() and time.monotonic() - calm_since < calm_secs:
+            if self._detector.silent_since or self._is_saving:
                 calm_since = time.monotonic()
             time.sleep(_INTERVAL_SECS / 5)
         return self.failure
 
-    def _check_members(self) -> PeerFailure | None:
-        found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
-        entries = self._rendezvous.entries() if found[cluster.store_task] is not None else None
-        ends = self._rendezvous.ends(entries or {}, found)
-        if cluster.is_chief:
-            self._name_strangers(entries or {})
-        for task, incarnation in found.items():
-            expected = self._generation.members.get(str(task))
-            if task == cluster.own or expected is None:
-                continue
-            if incarnation == expected:
-                self.silent_since.pop(task, None)
-                # Servers, and the task with the store, still answer for a while after they have recorded their end.
-                if task in (cluster.store_task, *cluster.servers) and (failure := failure_of_end(task, ends.get(task))):
-                    return failure
-            elif incarnation is not None and self._can_return(task):
-                return PeerFailure(task, True, f'{task} was lost and has been replaced by a new process')
-            elif failure := self._check_lost(task, incarnation):
-                return failure
-        return None
 
-    def _name_strangers(self, entries: Mapping[str, Any]) -> None:
-        for name, difference in self._rendezvous.strangers(entries).items():
-            if name not in self._named_strangers:
-                self._named_strangers.add(name)
-                self._warn(f'{name} does not belong to this cluster and was refused: {difference}')
-
-    def _check_lost(self, task: Task, incarnation: int | None) -> PeerFailure | None:
-        """Returns the failure of a task that is silent, or replaced although it cannot return; None to wait longer."""
-        end = self._rendezvous.end_of(task, incarnation)
-        if end:
-            self.silent_since.pop(task, None)
-            return failure_of_end(task, end)
-        if task not in self.silent_since:
-            self.silent_since[task] = time.monotonic()
-            wait_secs = self._peer_timeout_secs if self._can_return(task) else _SLOW_SECS
-            self._warn(f'{task} does not answer; waiting up to {wait_secs:g} s for it')
-        silent_secs = time.monotonic() - self.silent_since[task]
-        if not self._can_return(task):
-            if silent_secs < min(_SLOW_SECS, self._peer_timeout_secs):
-                return None
-            line = f'{task} was lost, and its variables with it; write --train_dir=DIR to keep them in checkpoints'
-            return PeerFailure(task, False, line)
-        if silent_secs < self._peer_timeout_secs:
-            return None
-        return failure_of_timeout(task, self._peer_timeout_secs)
-
-
-def failure_of_timeout(task: Task, peer_timeout_secs: float) -> PeerFailure:
-    """Returns the failure of a lost task that did not come back in time."""
-    line = f'{task} was lost and did not come back within --peer_timeout_secs={peer_timeout_secs:g}'
-    return PeerFailure(task, False, line)
+def failure_of_loss(task: Task) -> PeerFailure:
+    """Returns the failure of a task that does not answer any more, or was replaced by another process."""
+    return PeerFailure(task, f'{task} was lost')
 
 
 def failure_of_end(task: Task, end: End | None) -> PeerFailure | None:
@@ -154,7 +139,7 @@ def failure_of_end(task: Task, end: End | None) -> PeerFailure | None:
         return None
     # Wrong use of one process counts as wrong use of the cluster.
     exit_code = UsageError.exit_code if end.exit_code == UsageError.exit_code else RunError.exit_code
-    return PeerFailure(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}', exit_code)
+    return PeerFailure(task, f'{task} ended with exit code {end.exit_code}: {end.reason}', exit_code)
 
 
 def fault_of(failure: PeerFailure) -> RunError:

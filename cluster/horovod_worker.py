@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.topology import Cluster
-from cluster.worker import WithoutServer
+from cluster.worker import Offer, WithoutServer
 from errors import UsageError
 from params.modes import modes_that
 
@@ -43,7 +43,7 @@ def horovod_cluster(horovod: Any) -> Cluster:
 class HorovodWorker(WithoutServer):
     """One of the processes that Horovod started. Implements cluster.worker.Worker.
 
-    They take their steps together. Horovod detects lost processes; none can be replaced.
+    They take their steps together. Horovod detects lost processes.
 
     Args:
       horovod: the module, as load_horovod returns it.
@@ -61,9 +61,9 @@ class HorovodWorker(WithoutServer):
         self.ends_after_chief = not cluster.is_chief
         self._horovod = horovod
 
-    def join(self, state_step: int | None) -> Mapping[str, Any]:
+    def join(self, offer: Offer) -> Mapping[str, Any]:
         """All start from the variables of rank 0, at its step."""
-        (step,) = self._from_chief([-1 if state_step is None else state_step])
+        (step,) = self._from_chief([-1 if offer['step'] is None else offer['step']])
         self.agreed = {'end': None, 'root': 0, 'step': int(step)}
         return self.agreed
 

@@ -9,12 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
 from cluster.hosts import Command, HostProcess, LocalHost
-from errors import RunError, counted, format_error, format_warning
+from errors import RunError, UsageError, counted, format_error, format_warning
 from results.live import LiveLine
 from results.summary import is_summary
 
@@ -56,7 +56,7 @@ def launch(
       quiet: whether to show only warnings and errors of these lines. If a process fails, its last other lines are
         shown too, and those of all processes if it stops them.
       keep_going: whether the others go on after a failure.
-      num_restarts: how often each process is restarted after it failed, before that counts as a failure.
+      num_restarts: how often all are started again when they have ended after a failure, except one of wrong use.
       grace_secs: the time from SIGTERM to SIGKILL, in seconds.
       servers_end_secs: how long servers may run after the others have ended, in seconds; those that run longer are
         stopped and count as failed with exit code 1.
@@ -70,9 +70,15 @@ def launch(
       BrokenPipeError: the reader of out or err has closed it.
     """
     lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet)
-    cluster = _Cluster(lines, keep_going, num_restarts, grace_secs, servers_end_secs)
-    with contextlib.closing(lines), cluster.signals_as_events():
-        cluster.run(commands)
+    with contextlib.closing(lines):
+        for number in range(num_restarts + 1):
+            cluster = _Cluster(lines, keep_going, grace_secs, servers_end_secs)
+            with cluster.signals_as_events():
+                cluster.run(commands)
+            if number == num_restarts or not cluster.may_restart:
+                break
+            again = f'starting all processes again ({number + 1} of {counted(num_restarts, "time")})'
+            lines.message(format_warning(again))
     if isinstance(lines.error, BrokenPipeError):
         raise lines.error
     if lines.error:
@@ -83,22 +89,24 @@ def launch(
 class _Cluster:
     """The running processes. Other threads and signal handlers queue events, which the main thread handles."""
 
-    def __init__(
-        self, lines: '_Lines', keep_going: bool, num_restarts: int, grace_secs: float, servers_end_secs: float
-    ) -> None:
+    def __init__(self, lines: '_Lines', keep_going: bool, grace_secs: float, servers_end_secs: float) -> None:
         self.exit_code = 0
+        self._is_lasting = False
         self._lines = lines
         self._keep_going = keep_going
-        self._num_restarts = num_restarts
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
         self._running: list[HostProcess] = []
-        self._restarts: Counter[str] = Counter()
         # The only queue that signal handlers may use.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
         # The time (time.monotonic) until which stopped processes, or the remaining servers, may run.
         self._deadline: float | None = None
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether the processes failed for a reason that may be gone when they are started again."""
+        return self.exit_code not in (0, UsageError.exit_code) and not self._is_lasting
 
     @contextlib.contextmanager
     def signals_as_events(self) -> Iterator[None]:
@@ -185,13 +193,9 @@ class _Cluster:
             what, exit_code = f'{name} ended with exit code {code}', code
         else:
             what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
-        if not process.lost and self._restarts[name] < self._num_restarts:
-            self._restarts[name] += 1
-            self._lines.show_kept([name])
-            again = f'restarting it ({self._restarts[name]} of {counted(self._num_restarts, "time")})'
-            self._lines.message(format_warning(f'{what}; {again}'))
-            self._start(command)
-        elif self._keep_going:
+        # The host of a lost process may not come back.
+        self._is_lasting |= bool(process.lost)
+        if self._keep_going:
             self.exit_code = self.exit_code or exit_code
             self._lines.show_kept([name])
             self._lines.message(format_error(f'{what}; the others go on'))
@@ -204,6 +208,7 @@ class _Cluster:
         self._stop_for(what, exit_code=1, because_of=[process.command.name for process in self._running])
 
     def _interrupted(self, number: int) -> None:
+        self._is_lasting = True
         if not self._is_stopping:
             self._stop_for(f'interrupted by {signal.Signals(number).name}', 128 + number)
 

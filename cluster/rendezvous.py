@@ -17,6 +17,7 @@ Result = TypeVar('Result')
 # The incarnation of each task, a number that is new for each process; None if the task does not answer.
 Incarnations = Mapping[Task, int | None]
 
+_MOST_RESTARTS = 2**20
 _SETTINGS, _STRANGER = 'settings/', 'stranger/'
 _ANSWER_SECS = 1.0
 _STORE_SECS = 15.0
@@ -25,25 +26,21 @@ _POLL_SECS = 0.1
 _FIRST_LINE_SECS, _MOST_NAMED = 10.0, 5
 # How long the task with the store stays for tasks that still read it.
 _STAY_SECS = 10.0
-# How long a lost trainer may take to come back after the training has ended, to learn of the end.
-RETURN_SECS = 20.0
 # How long the task with the store stays for tasks that have not started yet.
 _STAY_SECS_FOR_ALL = 30.0
 
 
 @dataclass(frozen=True)
-class Generation:
-    """The processes that take steps together until one of them is replaced.
+class Membership:
+    """The processes that began a training.
 
     Attributes:
-      number: counts the generations of a cluster from 1.
-      members: the incarnations of the tasks that must not change, by str(task).
-      workers: the incarnations of all workers that began the generation, in order.
+      members: the incarnations of the tasks without which it cannot go on, by str(task).
+      workers: the incarnations of all workers that began it, in order.
       agreed: what all agreed on: the chief derived it from the offers of all workers.
       settings: the settings of the chief, which all members share.
     """
 
-    number: int
     members: Mapping[str, int]
     workers: Sequence[int]
     agreed: Mapping[str, Any]
@@ -71,13 +68,14 @@ class Rendezvous:
 
     Args:
       cluster: all tasks, and the role of this one.
-      together: whether the workers take their steps together, so that replacing one begins a new generation of all.
+      together: whether the workers take their steps together, so that none can go on without the others.
       settings: the settings that this task must share with the others, see cluster.agreement.
       show: shows a line about the tasks that this one waits for.
 
     Attributes:
-      num_replacements: how many processes of this worker, up to this one, have replaced another one while the
-        generation went on; set by join.
+      membership: the training of this process, once it has joined one.
+      restart: 0 if this worker began that training; else a number that differs in each process that joined it later,
+        as asynchronous workers can.
     """
 
     def __init__(
@@ -101,7 +99,8 @@ class Rendezvous:
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
         self._store_hosts: dict[Task, Health] = {}
-        self.num_replacements = 0
+        self.membership: Membership | None = None
+        self.restart = 0
         # Whether the servers, or the address of this task, belong to others: then this task records nothing there.
         self._is_stranger = False
 
@@ -128,9 +127,13 @@ class Rendezvous:
             f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check {given}'
         )
 
-    def entries(self) -> dict[str, Any] | None:
-        """Returns all entries of the key-value store; None if the task with the store does not answer."""
-        return self._use_store(KeyValueStore.get_all, self.cluster.store_task)
+    def entries(self, *, patient: bool = True) -> dict[str, Any] | None:
+        """Returns all entries of the key-value store; None if the task with the store does not answer.
+
+        Args:
+          patient: whether to wait for a task that is slow to answer.
+        """
+        return self._use_store(KeyValueStore.get_all, self.cluster.store_task, patient=patient)
 
     def own_entries(self) -> dict[str, Any]:
         """Returns the entries that other tasks put into this server because the task with the store did not answer."""
@@ -148,11 +151,13 @@ class Rendezvous:
         """Returns the value that put_large stored; None without one, or if the task with the store does not answer."""
         return self._use_store(lambda store: store.get_large(key), self.cluster.store_task)
 
-    def _use_store(self, use: Callable[[KeyValueStore], Result], host: Task) -> Result | None:
+    def _use_store(self, use: Callable[[KeyValueStore], Result], host: Task, *, patient: bool = True) -> Result | None:
         # TensorFlow's first connection to a task waits without a time limit, so check first that the task is up.
         if host not in self._store_hosts:
             self._store_hosts[host] = Health([host])
-        if self._store_hosts[host].incarnations(_ANSWER_SECS)[host] is None:
+        found = self._store_hosts[host].incarnations(_ANSWER_SECS, patient=patient)[host]
+        # A new process has the store of another training.
+        if found is None or (self.membership and found != self.membership.members.get(str(host), found)):
             return None
         results: list[Result] = []
 
@@ -177,8 +182,10 @@ class Rendezvous:
         offer: Mapping[str, Any],
         agree: Callable[[list[Mapping[str, Any]]], Mapping[str, Any]],
         timeout: Timeout,
-    ) -> Generation:
-        """Waits until all tasks are up and all workers have joined, each as a process that has taken no steps yet.
+    ) -> Membership:
+        """Waits until all tasks are up and all workers have joined.
+
+        A process that comes while those of an earlier training still end waits for the others' new processes.
 
         Args:
           offer: what this worker contributes to the agreement.
@@ -199,21 +206,22 @@ class Rendezvous:
             entries = self.entries()
             own = found[self.cluster.own]
             if entries is not None and own is not None:
-                generation = _generation(entries)
-                if generation:
-                    self._refuse_stranger(generation, self.cluster.store_task)
+                membership = _membership(entries)
+                if membership:
+                    self._refuse_stranger(membership, self.cluster.store_task)
                 if self._is_over(entries, found):
                     raise TrainingOverError
                 self.compare_settings(entries, found)
-                if generation and self._is_current(generation, found):
-                    self.num_replacements = self._count_replacements(generation, entries, own)
-                    return generation
-                self.put(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
+                if self.enter(entries, found):
+                    assert membership
+                    self.restart = 0 if own in membership.workers else own % _MOST_RESTARTS + 1
+                    return membership
+                if membership is None:
+                    self.put(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
                 offers = self._offers(entries, found)
-                if self.cluster.is_chief and None not in found.values() and len(offers) == len(self._workers):
+                if self.cluster.is_chief and membership is None and self._are_ready(offers, entries, found):
                     self._begin(
-                        Generation(
-                            number=generation.number + 1 if generation else 1,
+                        Membership(
                             members={str(task): found[task] or 0 for task in self._members},
                             workers=[found[worker] or 0 for worker in self._workers],
                             agreed=dict(agree(list(offers.values()))),
@@ -246,19 +254,31 @@ class Rendezvous:
         self._show(f'{own.job} {own.index}{where}, waiting for {", ".join(named)}{since}')
         self._next_line_secs = max(_FIRST_LINE_SECS, 2 * self._next_line_secs)
 
-    def _begin(self, generation: Generation) -> None:
-        """Begins a generation. It is stored on each server, so that another cluster that names the server notices."""
+    def enter(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
+        """Takes part in the training in the store, if its members are the processes that are up now, and says so."""
+        membership = _membership(entries)
+        if membership and all(membership.members.get(str(task)) == found[task] for task in self._members):
+            self.membership = membership
+        return self.membership is not None
+
+    def _are_ready(self, offers: Mapping[Task, Any], entries: Mapping[str, Any], found: Incarnations) -> bool:
+        """Whether all workers have joined, and each task is a new process that has told its settings."""
+        told = {task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation') for task in self.cluster.tasks}
+        return None not in found.values() and told == dict(found) and len(offers) == len(self._workers)
+
+    def _begin(self, membership: Membership) -> None:
+        """Begins a training. It is stored on each server, so that another cluster that names the server notices."""
         others = self.cluster.servers[1:]
         for server in others:
-            other = _generation(self._use_store(KeyValueStore.get_all, server) or {})
+            other = _membership(self._use_store(KeyValueStore.get_all, server) or {})
             if other:
                 self._refuse_stranger(other, server)
         for host in (*others, self.cluster.store_task):
-            self._use_store(lambda store: store.put('generation', asdict(generation)), host)
+            self._use_store(lambda store: store.put('membership', asdict(membership)), host)
 
-    def _refuse_stranger(self, generation: Generation, host: Task) -> None:
+    def _refuse_stranger(self, membership: Membership, host: Task) -> None:
         """Raises StrangerError if this task differs from the tasks that train with `host`, and informs their chief."""
-        difference = find_difference({'the training there': generation.settings, str(self.cluster.own): self._settings})
+        difference = find_difference({'the training there': membership.settings, str(self.cluster.own): self._settings})
         if difference is None:
             return
         self._is_stranger = True
@@ -300,7 +320,7 @@ class Rendezvous:
         published = {
             name.removeprefix(_SETTINGS): value for name, value in entries.items() if name.startswith(_SETTINGS)
         }
-        if _generation(entries):
+        if _membership(entries):
             # A running cluster goes on, and strangers are refused.
             published = {str(task): published[str(task)] for task in self.cluster.tasks if str(task) in published}
         replaced = {
@@ -312,33 +332,11 @@ class Rendezvous:
         if difference := find_difference(settings | {str(self.cluster.own): self._settings}):
             raise UsageError(difference)
 
-    def _is_current(self, generation: Generation, found: Incarnations) -> bool:
-        """Whether the members of a generation are the processes that are up now."""
-        return all(generation.members.get(str(task)) == found[task] for task in self._members)
-
-    def _count_replacements(self, generation: Generation, entries: Mapping[str, Any], own: int) -> int:
-        """Returns how often this worker was replaced while its generation went on, including this time."""
-        key = f'replacements/{self.cluster.index}'
-        count = int(entries.get(key, 0))
-        if own not in generation.workers:
-            # Of all generations, so that no two processes of a worker have the same number.
-            count += 1
-            self.put(key, count)
-        return count
-
     def _offers(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, Mapping[str, Any]]:
-        """Returns the offers of the workers that are up, have joined and took no part in the last generation.
-
-        A worker that still takes steps of the last generation leaves it when it detects that a task was replaced. It
-        then joins as a new process.
-        """
-        generation = _generation(entries)
-        old = generation.workers if generation else ()
+        """Returns the offers of the workers that are up and have joined."""
         joined = {worker: entries.get(f'join/{worker.index}') for worker in self._workers}
         return {
-            worker: each['offer']
-            for worker, each in joined.items()
-            if each and each['incarnation'] == found[worker] and each['incarnation'] not in old
+            worker: each['offer'] for worker, each in joined.items() if each and each['incarnation'] == found[worker]
         }
 
     def _missing(self, found: Incarnations, entries: Mapping[str, Any]) -> tuple[Sequence[Task], str]:
@@ -363,10 +361,6 @@ class Rendezvous:
         for host in hosts:
             self._use_store(lambda store: store.put(_end_key(self.cluster.own), end), host)
 
-    def end_of(self, task: Task, incarnation: int | None) -> End | None:
-        """Returns how a task ended whose process has this incarnation; None if it has not recorded its end."""
-        return self.ends(self.entries() or {}, {**dict.fromkeys(self.cluster.tasks), task: incarnation}).get(task)
-
     def ends(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, End]:
         """Returns the tasks that have ended, and how; not those that were restarted since."""
         ends = {}
@@ -376,22 +370,20 @@ class Rendezvous:
                 ends[task] = End(end['exit_code'], end['reason'])
         return ends
 
-    def stay_for_others(self, *, all_will_end: bool = False, is_over: bool = False) -> None:
+    def stay_for_others(self, *, all_will_end: bool = False) -> None:
         """Waits, if this task has the store, until the others have ended, since they may still read it.
 
         Args:
           all_will_end: whether tasks that are not up yet must learn from the store that the cluster cannot start.
-          is_over: whether a lost task that is restarted must learn from the store that the training has ended.
         """
         if self.cluster.own != self.cluster.store_task or self._is_stranger:
             return
-        secs = _STAY_SECS_FOR_ALL if all_will_end else RETURN_SECS if is_over else _STAY_SECS
-        deadline = time.monotonic() + secs
+        deadline = time.monotonic() + (_STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS)
         while time.monotonic() < deadline:
             found, entries = self.incarnations(), self.entries() or {}
             ends = self.ends(entries, found)
             if all(
-                task in ends or (incarnation is None and not all_will_end and not is_over)
+                task in ends or (incarnation is None and not all_will_end)
                 for task, incarnation in found.items()
                 if task != self.cluster.own
             ):
@@ -399,9 +391,9 @@ class Rendezvous:
             time.sleep(_POLL_SECS)
 
 
-def _generation(entries: Mapping[str, Any]) -> Generation | None:
-    stored = entries.get('generation')
-    return Generation(**stored) if stored else None
+def _membership(entries: Mapping[str, Any]) -> Membership | None:
+    stored = entries.get('membership')
+    return Membership(**stored) if stored else None
 
 
 def _end_key(task: Task) -> str:

@@ -1,14 +1,13 @@
 """Runs a server of a cluster, which answers until the trainers have ended."""
 
-import math
 import time
 from collections.abc import Callable, Mapping
 
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
-from cluster.failure_detector import failure_of_end, fault_of
-from cluster.rendezvous import RETURN_SECS, End, Rendezvous, Timeout
+from cluster.failure_detector import FailureDetector, failure_of_end, failure_of_loss, fault_of
+from cluster.rendezvous import End, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.signals import Stop
 from cluster.topology import Cluster, Task
@@ -17,11 +16,11 @@ from errors import BenchmarkError, RunError, UsageError
 _INTERVAL_SECS = 0.25
 # A task that has not answered for this long is gone, not only slow.
 _GONE_SECS = 3.0
-# How long a server stays after a signal, since trainers may have received it too and save their state.
-_STAY_SECS = 15.0
+# How long a server that will end stays for the chief, which saves the variables.
+_STAY_SECS = 10.0
 
 
-# Nine arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
+# Eight arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
 def run_server(
     cluster: Cluster,
     config: tf.ConfigProto,
@@ -29,7 +28,6 @@ def run_server(
     settings: Settings,
     together: bool,
     connect: Timeout,
-    peer: Timeout,
     linger_secs: float,
     warn: Callable[[str], None],
     show: Callable[[str], None],
@@ -42,23 +40,20 @@ def run_server(
       settings: the settings that this task must share with the others.
       together: whether no trainer can go on without the others.
       connect: how long to wait for the trainers at the start.
-      peer: how long to wait for a lost trainer.
       linger_secs: how long to stay after all trainers have ended, in seconds.
       warn: prints a warning.
       show: shows a line about the trainers that have not come yet.
 
     Raises:
       UsageError: two tasks have different settings, or another process has the address of this one.
-      RunError: a trainer never came, was lost for good, or ended with an error.
+      RunError: a trainer never came, or a task was lost or ended with an error.
     """
     start_server(cluster, config)
     rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)
 
     def finish(exit_code: int, signal_name: str) -> None:
-        _await_trainers(rendezvous, _STAY_SECS)
         rendezvous.end(exit_code, f'stopped by {signal_name}')
-        # The sessions of trainers close sooner while this server answers.
-        _await_trainers(rendezvous, _GONE_SECS)
+        _await_trainers(rendezvous, _STAY_SECS)
         rendezvous.stay_for_others()
         warn(f'stopped by {signal_name}')
 
@@ -70,7 +65,7 @@ def run_server(
 
     with stop.listening():
         try:
-            serve(rendezvous, connect, peer, linger_secs, warn, end_if_requested, together=together)
+            serve(rendezvous, connect, linger_secs, warn, end_if_requested, together=together)
         except BenchmarkError as fault:
             rendezvous.end(fault.exit_code, str(fault))
             rendezvous.stay_for_others(all_will_end=isinstance(fault, UsageError))
@@ -96,7 +91,6 @@ def _remaining(rendezvous: Rendezvous) -> list[Task]:
 def serve(
     rendezvous: Rendezvous,
     connect: Timeout,
-    peer: Timeout,
     linger_secs: float,
     warn: Callable[[str], None],
     end_if_requested: Callable[[], None],
@@ -105,22 +99,21 @@ def serve(
 ) -> None:
     """Returns when every trainer has ended well.
 
-    The other trainers handle the loss of a trainer; the server gives up only when none of them is left.
-
     Args (the others are those of run_server):
       end_if_requested: called again and again; does not return after a signal.
       together: whether the trainers need each other. If not, the others go on without a lost one.
 
     Raises:
-      RunError: a trainer never came, was lost for good, or ended with an error.
+      RunError: a trainer never came, a task without which the others cannot go on was lost, or a trainer ended with an
+        error.
     """
     trainers = rendezvous.cluster.trainers
-    limits = dict.fromkeys(trainers, connect)
     began = time.monotonic()
-    last_answer = dict.fromkeys(trainers, began)
+    last_answer: dict[Task, float] = {}
     ended: dict[Task, End] = {}
-    given_up: list[Task] = []
-    while len(ended.keys() | set(given_up)) < len(trainers):
+    gone: list[Task] = []
+    detector = None
+    while len(ended.keys() | set(gone)) < len(trainers):
         found = rendezvous.incarnations()
         rendezvous.check_own_address(found)
         entries = rendezvous.entries()
@@ -129,29 +122,27 @@ def serve(
         else:
             rendezvous.compare_settings(entries, found)
             ends = rendezvous.ends(entries, found)
+        if detector is None and entries and rendezvous.enter(entries, found) and rendezvous.membership:
+            detector = FailureDetector(rendezvous, rendezvous.membership, warn)
         ended = {trainer: ends[trainer] for trainer in trainers if trainer in ends}
+        if detector and (failure := detector.check()):
+            # The chief may read the variables from here, to save them.
+            _await_trainers(rendezvous, _STAY_SECS)
+            raise fault_of(failure)
         now = time.monotonic()
-        for trainer in trainers:
-            if found[trainer] is not None:
-                limits[trainer], last_answer[trainer] = peer, now
-        # Trainers end well only when all steps are taken, so nothing is left for a lost trainer to do.
-        is_over = any(end.exit_code == 0 for end in ended.values())
-        given_up = [
-            trainer
-            for trainer in trainers
-            if trainer not in ended
-            and now - last_answer[trainer] > min(limits[trainer].secs, RETURN_SECS if is_over else math.inf)
-        ]
-        rendezvous.show_missing(
-            [task for task in trainers if limits[task] is connect and task not in given_up], now - began
-        )
+        last_answer |= dict.fromkeys((trainer for trainer in trainers if found[trainer] is not None), now)
+        missing = [trainer for trainer in trainers if trainer not in last_answer and trainer not in ended]
+        if missing and now - began > connect.secs:
+            raise RunError(connect.message(f'{missing[0]} did not come'))
+        rendezvous.show_missing(missing, now - began)
+        # If trainers do not need each other, a lost one may come back while others train.
+        gone = [task for task in last_answer if task not in ended and now - last_answer[task] > _GONE_SECS]
         time.sleep(_INTERVAL_SECS)
         end_if_requested()
     _raise_failure(ended)
-    for trainer in given_up:
-        never_came = limits[trainer] is connect
-        if never_came or (together and not is_over):
-            raise RunError(limits[trainer].message(f'{trainer} did not {"come" if never_came else "come back"}'))
+    for trainer in gone:
+        if not ended:
+            raise fault_of(failure_of_loss(trainer))
         warn(f'{trainer} was lost; the others took all steps')
     _linger(linger_secs, end_if_requested)
 

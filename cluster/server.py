@@ -26,7 +26,7 @@ _started: list[tf.train.Server] = []
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
 # On a machine with more processes than cores, a process may answer late. A killed one refuses connections at once.
-_BUSY_SECS = 30.0
+_BUSY_SECS = 6.0
 _CHANNEL_OPTIONS = (
     # A task may come back at any moment: try to connect twice a second instead of at growing intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
@@ -110,21 +110,21 @@ class Health:
             for task, channel in self._channels.items()
         }
 
-    def incarnations(self, timeout_secs: float) -> Mapping[Task, int | None]:
+    def incarnations(self, timeout_secs: float, *, patient: bool = True) -> Mapping[Task, int | None]:
         """Returns the incarnation of each task; None for a task whose server does not answer.
 
-        A task that answers too late on an open connection is only busy: it still counts as up for 30 seconds.
+        A task that answers too late on an open connection is only busy: if patient, it counts as up for some seconds.
         """
         calls = {task: request.future(b'', timeout=timeout_secs) for task, request in self._requests.items()}
-        return {task: self._answer(task, call) for task, call in calls.items()}
+        return {task: self._answer(task, call, patient=patient) for task, call in calls.items()}
 
-    def _answer(self, task: Task, call: Any) -> int | None:
+    def _answer(self, task: Task, call: Any, *, patient: bool) -> int | None:
         try:
             incarnation = call.result()
         except grpc.RpcError as error:
             incarnation, answered = self._last_answers.get(task, (None, 0.0))
             is_busy = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() - answered < _BUSY_SECS
-            return incarnation if is_busy else None
+            return incarnation if is_busy and patient else None
         self._last_answers[task] = incarnation, time.monotonic()
         return incarnation
 

@@ -1,7 +1,7 @@
 """The part of one process in a run: one protocol for a process alone, in a cluster or under Horovod."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol, TypedDict
 
 import tensorflow.compat.v1 as tf
 
@@ -10,8 +10,15 @@ from cluster.topology import Cluster
 from errors import RunError
 
 
+class Offer(TypedDict):
+    """What a process brings from an earlier training: its last step, and the step of its variables; None without."""
+
+    end: int | None
+    step: int | None
+
+
 class LostError(RunError):
-    """Another task was lost or replaced while this one waited for it.
+    """Another task was lost while this one waited for it.
 
     Attributes:
       failure: what happened to that task.
@@ -51,22 +58,14 @@ class Worker(Protocol):
       is_chief: whether this process initializes variables, saves checkpoints and writes the other shared files.
       index: the number of this process among those that take steps.
       num_trainers: how many processes take steps.
-      inherited: the state that the process which this one replaced passed to start_anew; empty if there was none.
       agreed: the result of join.
-      generation: how often the workers have joined, including this time; 1 for one process.
-      num_replacements: how many processes of this worker, up to this one, have replaced another one without the other
-        workers joining again, as in asynchronous modes; 0 for one process.
-      end_step: the last step of the training, once it is known; set by the run, inherited on a restart.
-      measured: returns the value that the process which replaces this one inherits as 'measured'; set by the run.
+      restart: 0 if this process began the training; a different number in each that joined it later.
       conclude: keeps what was measured if this process must end while its main thread is stuck in TensorFlow; called on
         another thread with the reason, one line; set by the run.
       server_state: the state of the variables on servers; None if no server has variables.
-      hands_on_variables: whether training can go on from the variables of this process after another one was lost.
       ends_after_chief: whether this process goes on with its steps after a signal until the chief has ended.
     """
 
-    end_step: int | None
-    measured: Callable[[], Any]
     conclude: Callable[[str], Any]
 
     @property
@@ -94,42 +93,30 @@ class Worker(Protocol):
     def num_trainers(self) -> int: ...
 
     @property
-    def inherited(self) -> Mapping[str, Any]: ...
-
-    @property
     def agreed(self) -> Mapping[str, Any]: ...
 
     @property
-    def generation(self) -> int: ...
-
-    @property
-    def num_replacements(self) -> int: ...
+    def restart(self) -> int: ...
 
     @property
     def server_state(self) -> ServerState | None: ...
 
     @property
-    def hands_on_variables(self) -> bool: ...
-
-    @property
     def ends_after_chief(self) -> bool: ...
 
-    def join(self, state_step: int | None) -> Mapping[str, Any]:
+    def join(self, offer: Offer) -> Mapping[str, Any]:
         """Waits for the others. Returns what all agree on:
 
         'end': the last step of the training if it had begun before, else None.
         'root': the index of the worker whose variables all start from.
         'step': the step of these variables; -1 if no worker has any.
 
-        Args:
-          state_step: the step of the variables that this process already has; None if it has none.
-
         Raises:
           RunError: some tasks did not come in time.
         """
 
-    def watch(self, session: tf.Session) -> None:
-        """From now on, closes the session if another task is lost for good or replaced."""
+    def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
+        """From now on, ends the session if another task is lost; the chief saves the variables before, if it can."""
 
     def stop_watching(self) -> None:
         """From now on other tasks may end without being reported."""
@@ -143,13 +130,6 @@ class Worker(Protocol):
         Args:
           error: the error of the step.
           line: the message if the cause is in this process.
-        """
-
-    def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
-        """Restarts this process after another one was replaced, as peer_failure reported.
-
-        Args:
-          inherited: the state that the new process needs besides end_step; JSON must be able to represent it.
         """
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
@@ -190,25 +170,20 @@ class Worker(Protocol):
 
 
 class WithoutServer:
-    """The common part of processes without a TensorFlow server: they watch no others and cannot be replaced."""
+    """The common part of processes without a TensorFlow server: they watch no others."""
 
     target = ''
     device = None
     together = True
-    generation = 1
-    num_replacements = 0
+    restart = 0
     server_state = None
-    hands_on_variables = False
 
     def __init__(self, config: tf.ConfigProto) -> None:
         self.config = config
-        self.end_step: int | None = None
-        self.measured: Callable[[], Any] = lambda: None
         self.conclude: Callable[[str], Any] = lambda reason: None
-        self.inherited: Mapping[str, Any] = {}
         self.agreed: Mapping[str, Any] = {}
 
-    def watch(self, session: tf.Session) -> None:
+    def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         """Does nothing: there is nothing to watch."""
 
     def stop_watching(self) -> None:
@@ -217,10 +192,6 @@ class WithoutServer:
     def peer_failure(self) -> PeerFailure | None:
         """Returns None."""
         return None
-
-    def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
-        """Never called, since peer_failure returns None."""
-        raise NotImplementedError
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Does nothing: there is nobody to inform."""
@@ -239,8 +210,8 @@ class OneProcess(WithoutServer):
     num_trainers = 1
     ends_after_chief = False
 
-    def join(self, state_step: int | None) -> Mapping[str, Any]:
-        self.agreed = {'end': None, 'root': 0, 'step': -1 if state_step is None else state_step}
+    def join(self, offer: Offer) -> Mapping[str, Any]:
+        self.agreed = {'end': None, 'root': 0, 'step': -1 if offer['step'] is None else offer['step']}
         return self.agreed
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:

@@ -68,7 +68,6 @@ def main(argv: Sequence[str]) -> int:
                 settings=processes.settings,
                 together=processes.together,
                 connect=processes.connect,
-                peer=processes.peer,
                 linger_secs=plan.linger_secs,
                 warn=console.warning,
                 show=console.progress,

@@ -80,7 +80,11 @@ class ClusterOptions:
         choices=('share', 'none'),
     )
     keep_going: bool = flag(False, 'Do not stop the other processes when one fails.')
-    restart: int = flag(0, 'How often each process that fails is started again.', lower_bound=0)
+    restart: int = flag(
+        0,
+        'How often all processes are started again after one failed; with --train_dir they go on from the last checkpoint.',
+        lower_bound=0,
+    )
     verbose: bool = flag(
         False,
         'Show all lines of all processes, their process ids, cores and GPUs; each process gets --verbose, too.',
@@ -145,10 +149,7 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
             quiet=not params.verbose,
             keep_going=options.keep_going,
             num_restarts=options.restart,
-            # With --keep_going, a parameter server waits for a lost worker to come back.
-            servers_end_secs=_PS_END_SECS
-            + params.ps_linger_secs
-            + (params.peer_timeout_secs if options.keep_going else 0),
+            servers_end_secs=_PS_END_SECS + params.ps_linger_secs,
         )
 
 

@@ -247,7 +247,6 @@ def _steps(lines: Sequence[tuple[int, float, float, float, float | None]], image
         'phase': ['timed'] * size,
         'index': [line[0] for line in chosen],
         'global_step': [None] * size,
-        'generation': [1] * size,
         'start': (ends - seconds).tolist(),
         'seconds': seconds.tolist(),
         'loss': [line[4] if line[4] is not None and np.isfinite(line[4]) else None for line in chosen],

@@ -46,7 +46,7 @@ class ClusterFlags:
         300.0, 'How long to wait for the other processes at the start.', lower_bound=0, unit='seconds'
     )
     peer_timeout_secs: float = flag(
-        120.0, 'How long to wait for a lost process to come back.', lower_bound=0, unit='seconds'
+        120.0, 'Has no effect: no process waits for a lost one.', lower_bound=0, unit='seconds'
     )
     ps_linger_secs: float = flag(
         0.0, 'How long a parameter server stays after all workers have ended.', lower_bound=0, unit='seconds'
@@ -98,17 +98,17 @@ IDLE: tuple[Idle, ...] = (
         'no processes are connected by it',
     ),
     Idle(
-        ('num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'),
+        ('num_ps', 'cluster_port', 'connect_timeout_secs', 'ps_linger_secs'),
         lambda p, run: MODES[p.variable_update].launcher is not None,
         f'another program starts and connects the processes of {modes_that(lambda mode: mode.launcher is not None)}',
     ),
+    Idle(('peer_timeout_secs',), lambda p, run: True, 'if a process is lost, all others end within seconds'),
     idle_in_eval('distinct_worker_data'),
     Idle(
         (
             'num_ps',
             'cluster_port',
             'connect_timeout_secs',
-            'peer_timeout_secs',
             'ps_linger_secs',
             'distinct_worker_data',
         ),

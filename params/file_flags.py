@@ -103,7 +103,7 @@ NAMES_INSIDE: Mapping[str, tuple[str, ...]] = {
     'train_dir': (
         'checkpoint',
         'model.ckpt-*',
-        'training-ended',
+        'training-*',
         '.unfinished-checkpoint*',
         '.ready-checkpoint*',
         'events.out.tfevents.*',

@@ -55,9 +55,7 @@ class Processes:
       together: whether the workers take their steps together (synchronously); True for a run of one process. Of a
         server: whether the loss of one trainer stops the others.
       settings: the flags that all processes of the cluster need with the same values, by name.
-      keeps_state: whether checkpoints keep the variables if the process that holds them is lost.
       connect: how long to wait for other tasks at the start.
-      peer: how long to wait for a lost task.
       place_on_host: the number of this process among the workers of its host, and how many these are.
       devices_per_worker: how many devices compute in each process that has some.
     """
@@ -66,9 +64,7 @@ class Processes:
     horovod: Any
     together: bool = field(metadata=fact('together', 'Whether the workers wait for each other in each step.'))
     settings: Mapping[str, Any]
-    keeps_state: bool
     connect: Timeout
-    peer: Timeout
     place_on_host: PlaceOnHost = ONLY_ONE
     devices_per_worker: int = 1
 

@@ -39,9 +39,7 @@ def find_processes(params: Params, environment: Environment) -> Found[Processes]
         horovod=horovod,
         together=together,
         settings=flags_to_agree_on(params, serves=serves),
-        keeps_state=params.train_dir is not None,
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
-        peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
         place_on_host=place,
         devices_per_worker=params.num_gpus,
     )

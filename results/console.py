@@ -1,8 +1,6 @@
 """The console output of a run. format_* functions return text without a final newline; Console prints it."""
 
 import contextlib
-import io
-import os
 import warnings
 from collections.abc import Sequence
 from typing import TextIO
@@ -207,13 +205,6 @@ class Console:
 
     def _above_live_line(self) -> contextlib.AbstractContextManager[None]:
         return self._live.hidden() if self._live else contextlib.nullcontext()
-
-    def hand_over(self) -> None:
-        """Makes the stream of results the standard output of the program that will replace this one in its process."""
-        self.close()
-        if self._documents:
-            with contextlib.suppress(io.UnsupportedOperation):
-                os.dup2(self._documents.fileno(), 1)
 
     def advice(self, message: str) -> None:
         """Prints a warning that the result contains too; without a stream it is discarded."""

@@ -320,12 +320,8 @@ def as_float(value: float | None, otherwise: float = math.nan) -> float:
 
 
 def _timed(steps: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Returns which steps count in the total: the timed ones since this process last joined its cluster."""
-    phases = np.asarray(steps.get('phase', ()), dtype=str)
-    generations = np.asarray(steps.get('generation', ()), dtype=np.int64)
-    if not phases.size:
-        return np.zeros(0, dtype=bool)
-    return (phases == 'timed') & (generations == generations.max())
+    """Returns which steps count in the total: the timed ones."""
+    return np.asarray(steps.get('phase', ()), dtype=str) == 'timed'
 
 
 # ---- the check of a document ----------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ class Step(Generic[Values]):
       seconds: the wall seconds of the step alone.
       values: its results.
       start: when it began, in seconds of the clock that measured it.
-      generation: how often this process had joined its cluster, from 1.
     """
 
     phase: Phase
@@ -41,7 +40,6 @@ class Step(Generic[Values]):
     seconds: float
     values: Values
     start: float = 0.0
-    generation: int = 1
 
     @property
     def end(self) -> float:
@@ -242,9 +240,8 @@ class Result:
 
     @property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
-        """The steps of the phase TIMED since this process last joined its cluster."""
-        generation = self.steps[-1].generation if self.steps else 1
-        return tuple(step for step in self.steps if step.phase is Phase.TIMED and step.generation == generation)
+        """The steps of the phase TIMED."""
+        return tuple(step for step in self.steps if step.phase is Phase.TIMED)
 
     @property
     def step_seconds(self) -> float:

@@ -74,9 +74,6 @@ class StepsSection:
     global_step: Annotated[
         Sequence[Count], 'Updates of the model after the step, warm-up and the steps of other workers included.'
     ]
-    generation: Annotated[
-        Sequence[Count], 'How often the process had joined its cluster; the total is that of the last one.'
-    ]
     start: Annotated[Sequence[NotNegative], 'Unix time in seconds.']
     seconds: Annotated[Sequence[NotNegative], 'Wall seconds of the step alone.']
     loss: Annotated[
@@ -104,7 +101,6 @@ class StepsSection:
             phase=[step.phase for step in steps],
             index=[step.index for step in steps],
             global_step=[step.values.steps_after for step in steps],
-            generation=[step.generation for step in steps],
             start=[unix_at_zero + step.start for step in steps],
             seconds=[step.seconds for step in steps],
             loss=[step.values.loss for step in steps],

@@ -41,7 +41,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
     process = Process(plan, console, conclude=measurement.conclude)
     with process.guarded():
         measurement.recording.begin('join')
-        worker = process.join(lambda _: None)
+        worker = process.join({'step': None, 'end': None})
         measurement.join(worker)
         measurement.recording.begin('build')
         console.progress('Building the graph')
@@ -52,12 +52,11 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             saver = Checkpointer(folder, _slices_of(towers), HOST_DEVICE, plan.checkpoints.max_to_keep)
             export_folder = plan.checkpoints.export_folder
             model_values = ModelValues(towers[0].slices) if export_folder else None
-        if not worker.inherited:
-            console.result(make_banner(plan))
+        console.result(make_banner(plan))
         last = values = None
         measurement.recording.begin('initialise')
         with open_session(worker.target, graph, worker.config) as session, process.evaluating():
-            worker.watch(session)
+            worker.watch(session, lambda: None)
             measurement.recording.begin(None)
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
             for number, prefix in enumerate(_checkpoints(plan, worker, console)):

@@ -93,7 +93,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
     recording, counts = measurement.recording, plan.counts
     with process.guarded():
         recording.begin('join')
-        worker = process.join(lambda _: None)
+        worker = process.join({'step': None, 'end': None})
         measurement.join(worker)
         recording.begin('build')
         console.progress('Building the graphs')

@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -64,8 +64,6 @@ class Measurement:
         self._has_images = plan.subject.role is not Role.EXCHANGE_ONLY
         self._has_losses = plan.subject.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
         self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
-        # Counted here: the number of a generation of workers begins at 1 again if the chief was replaced.
-        self._generation = 1
         self._steps: list[Step[StepValues]] = []
         # The seconds after each step whose cause is known, by the number of the step.
         self._known: dict[int, dict[Cause, float]] = {}
@@ -81,45 +79,18 @@ class Measurement:
         self._concluded: Result | None = None
 
     def join(self, worker: Worker) -> None:
-        """To be called when this process has joined its cluster; takes over what the one that it replaced measured."""
+        """To be called when this process has joined its cluster."""
         self._worker = worker
-        worker.measured = self._handed_on
         worker.conclude = lambda reason: self.conclude(Ending(1, reason))
-        if inherited := worker.inherited.get('measured'):
-            self.recording.inherit(inherited['recording'])
-            for row in inherited['steps']:
-                phase, index, seconds, values, start, generation = row
-                self._steps.append(Step(Phase(phase), index, seconds, StepValues(**values), start, generation))
-            self._generation = inherited['generation'] + 1
-            self._evaluations = [Accuracy(**found) for found in inherited['evaluations']]
-            for number, seconds in inherited['known']:
-                self._known[number] = {Cause(cause): secs for cause, secs in seconds.items()}
-        elif self._log:
+        if self._log:
             self._log.begin(self.recording.log_header())
-
-    def _handed_on(self) -> dict[str, Any]:
-        """What join needs in the process that replaces this one. Its clock is that of the machine, so it goes on."""
-        return {
-            'recording': self.recording.handed_on(),
-            'generation': self._generation,
-            'evaluations': [asdict(found) for found in self._evaluations],
-            'steps': [
-                (step.phase.value, step.index, step.seconds, asdict(step.values), step.start, step.generation)
-                for step in self._steps
-            ],
-            'known': [
-                (number, {cause.value: secs for cause, secs in seconds.items()})
-                for number, seconds in self._known.items()
-            ],
-        }
 
     # ---- steps ----------------------------------------------------------------------------------------------------
 
     def add_steps(self, steps: Sequence[Step[StepValues]]) -> None:
         """Stores the steps of one run of the session, as soon as it is done."""
         for step in steps:
-            same = step.generation == self._generation
-            self._steps.append(step if same else replace(step, generation=self._generation))
+            self._steps.append(step)
             self.recording.note_step(step)
         step = steps[-1]
         if step.phase is Phase.TIMED:
@@ -156,7 +127,7 @@ class Measurement:
         target, worker = self._plan.counts.target_secs, self._worker
         if target is None or worker is None or not worker.together or worker.num_trainers == 1:
             return
-        warmup = [step.seconds for step in self._steps if step.generation == self._generation]
+        warmup = [step.seconds for step in self._steps]
         # The first steps allocate memory.
         pace = statistics.median(warmup[len(warmup) // 2 :])
         self._num_agreed = math.ceil(target / max(worker.gather('pace', pace)))

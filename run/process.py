@@ -7,18 +7,17 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
 
 import tensorflow.compat.v1 as tf
 
 from cluster.cluster_worker import ClusterWorker
-from cluster.failure_detector import PeerFailure, fault_of
+from cluster.failure_detector import fault_of
 from cluster.horovod_worker import HorovodWorker
 from cluster.rendezvous import StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
-from cluster.worker import LostError, OneProcess, Worker
+from cluster.worker import LostError, Offer, OneProcess, Worker
 from errors import RunError, UsageError, counted, format_error
 from inputs.data_sets import Shards
 from planning.plan import Plan
@@ -46,8 +45,6 @@ class Process:
       conclude: keeps and prints the measurements and returns the result, only at its first call; its arguments say how
         the run ended, and whether to print.
       keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
-      hand_on: returns the progress in words, and the state that the process replacing this one inherits; None if this
-        process cannot be replaced.
 
     Attributes:
       worker: the worker that this process is in the run.
@@ -60,13 +57,11 @@ class Process:
         *,
         conclude: Callable[[Ending, bool], Result],
         keep: Callable[[], None] = lambda: None,
-        hand_on: Callable[[], tuple[str, Mapping[str, Any]]] | None = None,
     ) -> None:
         self._plan = plan
         self._console = console
         self._conclude = conclude
         self._keep = keep
-        self._hand_on = hand_on
         self._stop = Stop(self._finish_for_signal, self._stop_watching)
         self._interrupts = Interrupts()
         self._worker: Worker | None = None
@@ -79,17 +74,14 @@ class Process:
         assert self._worker, 'call join first'
         return self._worker
 
-    def join(self, offer_step: Callable[[Worker], int | None]) -> Worker:
+    def join(self, offer: Offer) -> Worker:
         """Waits for the other processes of the cluster, if there are any.
-
-        Args:
-          offer_step: returns the global step of the variables that this process has from before; None if it has none.
 
         Raises:
           RunError: a process did not join in time, or a shard is cut or has a wrong record length.
         """
         self._worker = worker = self._make_worker()
-        worker.join(offer_step(worker))
+        worker.join(offer)
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
         # Shards that are read before the first step alone are not missed later.
@@ -129,12 +121,10 @@ class Process:
             self._plan.session.config,
             settings={**processes.settings, **self._plan.agreed_images},
             together=processes.together,
-            keeps_state=processes.keeps_state,
             connect=processes.connect,
-            peer=processes.peer,
             warn=self._console.warning,
             show=self._console.progress,
-            hand_over=self._console.hand_over,
+            close=self._console.close,
         )
 
     @contextlib.contextmanager
@@ -153,7 +143,7 @@ class Process:
             except TrainingOverError:
                 self._console.note('Training was over when this process started: nothing is left for it to do')
             except LostError as lost:
-                raise self._fail(self._handle_peer_failure(lost.failure)) from lost
+                raise self._fail(fault_of(lost.failure)) from lost
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
@@ -174,7 +164,7 @@ class Process:
                 if failure is None:
                     self._keep_measurements(f'{type(error).__name__}: {error}')
                     raise
-                raise self._fail(self._handle_peer_failure(failure)) from error
+                raise self._fail(fault_of(failure)) from error
             except BrokenPipeError:
                 self._keep_measurements('the reader of its standard output has left')
                 raise
@@ -226,6 +216,8 @@ class Process:
             # A step may fail because other workers received the signal too.
             if self._stop.is_requested():
                 self._stop.await_end()
+            # The session stays open until another thread has saved the variables after a loss.
+            self.worker.peer_failure()
             raise
         except KeyboardInterrupt:
             self._keep()
@@ -278,21 +270,10 @@ class Process:
         self._console.warning(f'stopped by {signal_name}')
         self._console.close()
 
-    def _handle_peer_failure(self, failure: PeerFailure) -> RunError:
-        """Handles the failure of another task: joins again if that task was replaced, else returns the error."""
-        if failure.is_replaced and self._hand_on:
-            self._start_anew(failure, *self._hand_on())
-        return fault_of(failure)
-
-    def _start_anew(self, failure: PeerFailure, progress: str, inherited: Mapping[str, Any]) -> NoReturn:
-        """Restarts this process, which then joins again, as all workers do when one of them is replaced."""
-        self._console.warning(f'{failure.line}; all workers join again ({progress})')
-        self.worker.start_anew(inherited)
-
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
         if self._worker and (failure := self._worker.peer_failure()):
-            return self._handle_peer_failure(failure)
+            return fault_of(failure)
         line = explain(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
         return RunError(self._worker.explain(error, line) if self._worker else line)
 

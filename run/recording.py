@@ -79,7 +79,6 @@ class Recording:
         self._phase_start = invocation.begun
         self._first_step: float | None = None
         self._started = self._unix_at_zero + invocation.begun
-        self._is_inherited = False
         self._energy_meter = EnergyMeter(plan.machine.kind, plan.surroundings.environment)
         self._disturbances = Disturbances(in_cluster=plan.processes.cluster is not None)
         # Between begin_timed_steps and end_timed_steps, which finds the three below.
@@ -96,8 +95,6 @@ class Recording:
         Args:
           now: the time of this, in seconds of time.perf_counter; by default the current one.
         """
-        if self._is_inherited:
-            return
         now = time.perf_counter() if now is None else now
         if self._phase:
             self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._phase_start
@@ -139,18 +136,6 @@ class Recording:
             tower: int(tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak'])
             for tower in machine.towers
         }
-
-    # ---- what another process goes on with ------------------------------------------------------------------------
-
-    def handed_on(self) -> dict[str, Any]:
-        """What the process that replaces this one needs for inherit()."""
-        return {'phases': self._phases, 'first_step': self._first_step, 'started': self._started}
-
-    def inherit(self, handed_on: Mapping[str, Any]) -> None:
-        """Goes on with the recording of the process that this one replaced: its times to the first step count."""
-        self._phases, self._first_step = dict(handed_on['phases']), handed_on['first_step']
-        self._started = handed_on['started']
-        self._is_inherited = True
 
     # ---- the document ---------------------------------------------------------------------------------------------
 

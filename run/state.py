@@ -1,27 +1,22 @@
-"""The variables of a run between steps: first values, checkpoints, and hand-over to a replacing process."""
+"""The variables of a run between steps: first values and checkpoints."""
 
-import contextlib
-import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from cluster.worker import Worker
+from cluster.worker import Offer, Worker
 from errors import RunError
 from params.device_flags import HOST_DEVICE
 from planning.plan import Checkpoints, Counts
-from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
+from run.schedule import Schedule, make_schedule
 from run.step_graph import StepGraph
-from training.checkpoint_files import mark_ended, step_of
+from training.checkpoint_files import mark_begun, mark_ended, read_end, step_of
 from training.checkpoints import Checkpointer, WarmStart
 
 
 class RunState:
-    """Initialises, saves and hands on the variables of a run. Adds its ops to the current graph.
+    """Initialises and saves the variables of a run. Adds its ops to the current graph.
 
     Args:
       checkpoints: what is saved, and what training starts from.
@@ -58,9 +53,6 @@ class RunState:
             self._warm_start = WarmStart(
                 checkpoints.warm_start, checkpoints.warm_start_flag, built.model_slices, HOST_DEVICE
             )
-        # Without parameter servers, the others may continue from the variables of any worker.
-        self._handover_folder = Path(tempfile.gettempdir(), f'tf_cnn_benchmarks-{secrets.token_hex(8)}')
-        self._handover = self._make_saver(str(self._handover_folder)) if worker.hands_on_variables else None
 
     def _make_saver(self, folder: str) -> Checkpointer:
         return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep)
@@ -83,10 +75,9 @@ class RunState:
         schedule = make_schedule(start, end, counts.num_warmup, counts.num_timed, num_counting)
         if servers and worker.is_chief:
             servers.announce(schedule.start, schedule.end)
-        worker.end_step = schedule.end
         self.steps_taken = schedule.start
         if self._checkpoints.saves and self._checkpoints.folder:
-            mark_ended(self._checkpoints.folder, False)
+            mark_begun(self._checkpoints.folder, _length(counts) if worker.cluster else None, schedule.end)
             if schedule.is_fresh:
                 # If the variables are lost later, training can restart from this checkpoint.
                 self.save(session)
@@ -96,16 +87,8 @@ class RunState:
         """For workers with variables of their own: the root sets the values, and the others copy them."""
         worker = self._worker
         session.run(self._built.initializers)
-        inherited = worker.inherited.get('state')
         if worker.index == worker.agreed['root']:
-            facts = StartFacts(
-                has_inherited=inherited is not None,
-                has_checkpoint=self._checkpoints.resume_from is not None,
-                has_warm_start=self._warm_start is not None,
-            )
-            self._start_from(choose_origin(facts, needs_state=False), session, inherited)
-        if inherited:
-            shutil.rmtree(Path(inherited).parent, ignore_errors=True)
+            self._start_from_saved(session)
         if worker.cluster is None:
             return self._read_step(session)
         step = max(0, worker.agreed['step'])
@@ -121,41 +104,23 @@ class RunState:
         worker = self._worker
         assert worker.cluster
         assert worker.server_state
-        kept_end = worker.server_state.kept_end()
-        on_servers = kept_end is not None
-        end = kept_end if on_servers else worker.agreed['end']
-        # A controller counts the steps itself, so nothing shows whether its last step was completed.
-        had_controller = on_servers and bool(worker.cluster.controller_hosts)
-        facts = StartFacts(
-            on_servers=on_servers,
-            is_whole=not on_servers or had_controller or self._completed_step(session) is not None,
-            had_controller=had_controller,
-            has_checkpoint=self._checkpoints.resume_from is not None,
-            has_warm_start=self._warm_start is not None,
-            has_begun=end is not None,
-        )
-        origin = choose_origin(facts, needs_state=True)
-        if origin is not Origin.SERVERS:
-            session.run(self._built.initializers)
-            self._start_from(origin, session)
+        if (kept_end := worker.server_state.kept_end()) is not None:
+            # An asynchronous chief that came back.
+            return self._read_step(session), kept_end
+        session.run(self._built.initializers)
+        self._start_from_saved(session)
         step = self._read_step(session)
         if self._built.synchronous_step:
             self._built.synchronous_step.restart(session, step)
-        return step, end
+        return step, worker.agreed['end']
 
-    def _start_from(self, origin: Origin, session: tf.Session, inherited: str | None = None) -> None:
-        """Replaces the initial values of the variables by those of the origin."""
-        if origin is Origin.INHERITED:
-            assert self._handover
-            assert inherited
-            self._handover.restore(session, inherited)
-        elif origin is Origin.CHECKPOINT:
+    def _start_from_saved(self, session: tf.Session) -> None:
+        """Replaces the initial values of the variables by those of the newest checkpoint, or of a warm start."""
+        if self._checkpoints.resume_from:
             assert self._saver
-            assert self._checkpoints.resume_from
             self._saver.restore(session, self._checkpoints.resume_from)
             self._note(f'Continuing from {self._checkpoints.resume_from}')
-        elif origin is Origin.WARM_START:
-            assert self._warm_start
+        elif self._warm_start:
             self._warm_start.restore(session)
             self._note(self._warm_start.summary)
             for line in self._warm_start.warnings:
@@ -212,24 +177,19 @@ class RunState:
         if self._checkpoints.saves and self._checkpoints.folder:
             mark_ended(self._checkpoints.folder, True)
 
-    def hand_on(self) -> dict[str, object]:
-        """The state that the process replacing this one inherits. Called after the session of the run has ended."""
-        if self._handover is None:
-            return {}
-        self._handover_folder.mkdir(mode=0o700)
-        session = tf.Session(self._worker.target, graph=self._new_step.graph, config=self._worker.config)
-        with contextlib.closing(session):
-            step = self._read_step(session)
-            return {'state': self._handover.save(session, step), 'step': step}
+
+def offer_of(checkpoints: Checkpoints, counts: Counts) -> Offer:
+    """What this process brings from an earlier training: the newest checkpoint, and the end if that was not reached."""
+    step = step_of(checkpoints.resume_from) if checkpoints.resume_from else None
+    end = read_end(checkpoints.folder, _length(counts)) if step is not None and checkpoints.folder else None
+    return {'step': step, 'end': end if end is not None and step is not None and end >= step else None}
 
 
-def step_to_offer(checkpoints: Checkpoints, worker: Worker) -> int | None:
-    """The global step of the variables that a worker inherited or can restore; None if it has none."""
-    if 'step' in worker.inherited:
-        return int(worker.inherited['step'])
-    return step_of(checkpoints.resume_from) if checkpoints.resume_from else None
+def _length(counts: Counts) -> list[int] | None:
+    """What makes two runs equally long; None if the clock decides."""
+    return None if counts.target_secs else [counts.num_warmup, counts.num_timed]
 
 
 def restart_number(worker: Worker) -> int:
-    """0 when training starts; a different number each time it continues, from a checkpoint or after a lost task."""
-    return int(max(0, worker.agreed['step'])) + worker.generation - 1 + worker.num_replacements
+    """0 when training starts; a different number each time it continues, or a worker joins it later."""
+    return int(max(0, worker.agreed['step'])) + worker.restart

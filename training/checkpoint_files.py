@@ -10,7 +10,8 @@ files at once. Hence a checkpoint is published in stages:
   checkpoint                the state file, which now names the checkpoint as the newest. Then expired checkpoints and
                             the ready folder are deleted.
 
-The file training-ended in the same folder means that no run is training there and that the last run reached its end.
+The file training-ended in the same folder means that no run is training there and that the last run reached its end;
+training-begun, that a cluster has begun a training there and did not reach the end that the file names.
 
 TensorFlow, which takes seconds to import, is imported only where it reads or writes the state file.
 """
@@ -19,6 +20,7 @@ import contextlib
 import fcntl
 import filecmp
 import glob
+import json
 import os
 import re
 import shutil
@@ -26,12 +28,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from errors import RunError, UsageError
-from hardware.atomic import clear_own, move_whole, sync
+from hardware.atomic import clear_own, move_whole, sync, write_whole
 from hardware.tensorflow_import import import_tensorflow
 
 UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
 _STATE = 'checkpoint'
-_ENDED = 'training-ended'
+_ENDED, _BEGUN = 'training-ended', 'training-begun'
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is writing.
 _OF_A_STAGE = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
@@ -90,8 +92,34 @@ def mark_ended(folder: str, ended: bool) -> None:
     with contextlib.suppress(OSError):
         if ended:
             file.touch()
+            (Path(folder) / _BEGUN).unlink(missing_ok=True)
         else:
             file.unlink(missing_ok=True)
+
+
+def mark_begun(folder: str, length: Sequence[int] | None, end: int) -> None:
+    """Records that a training is under way, and where it ends, for the run that continues it. Ignores OS errors.
+
+    Args:
+      length: what makes two runs equally long; None if no other run will continue to this end.
+      end: the last step.
+    """
+    mark_ended(folder, False)
+    file = Path(folder) / _BEGUN
+    with contextlib.suppress(OSError):
+        if length is None:
+            file.unlink(missing_ok=True)
+        else:
+            write_whole(json.dumps({'length': length, 'end': end}), file)
+
+
+def read_end(folder: str, length: Sequence[int] | None) -> int | None:
+    """Returns the last step of a training of a cluster that did not reach it; None if there is none of this length."""
+    try:
+        begun = json.loads((Path(folder) / _BEGUN).read_bytes())
+        return int(begun['end']) if begun['length'] == length else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def has_ended(folder: str) -> bool:

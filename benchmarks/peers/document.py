@@ -118,7 +118,6 @@ def make_document(
                     phase=[Phase.WARMUP] * num_warmup + [Phase.TIMED] * num_timed,
                     index=[*range(1, num_warmup + 1), *range(1, num_timed + 1)],
                     global_step=[*range(1, num_steps + 1)],
-                    generation=[1] * num_steps,
                     start=starts,
                     seconds=seconds,
                     loss=losses,
