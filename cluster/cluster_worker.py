@@ -323,6 +323,4 @@ def _read_inherited() -> Mapping[str, Any]:
             return dict(inherited)
     except (ValueError, OverflowError, RecursionError, OSError, TypeError, KeyError, IndexError):
         pass
-    raise UsageError(
-        f'{_INHERITED}={text}: only a worker that starts anew sets this variable, for itself; unset it'
-    )
+    raise UsageError(f'{_INHERITED}={text}: only a worker that starts anew sets this variable, for itself; unset it')
