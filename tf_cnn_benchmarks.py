@@ -16,9 +16,21 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
 
 from cluster.signals import Terminated, end_at_sigterm
 from commands.subcommands import SUBCOMMANDS
-from errors import OF_A_FULL_DISK, BenchmarkError, RunError, UsageError, format_error, nearest, not_installed
+from errors import (
+    OF_A_FULL_DISK,
+    BenchmarkError,
+    RunError,
+    UsageError,
+    format_error,
+    format_warning,
+    nearest,
+    not_installed,
+)
+from hardware.tensorflow_import import memory_limits
 
 _INTERRUPTED = 130
+# What libraries say, in errors of several kinds, if the system gives them no memory.
+_OF_NO_MEMORY = ('failed to map segment', 'annot allocate memory', "can't start new thread")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,7 +111,20 @@ def _exit_code(arguments: list[str]) -> int:
         # Native code that was interrupted while it was loaded raises other errors.
         if _was_interrupted(error):
             return _fail(['interrupted'], _INTERRUPTED)
+        if _lacks_memory(error) and not _is_verbose(arguments):
+            return _fail([_describe_memory(error)], RunError.exit_code)
         raise
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _OF_NO_MEMORY)
+
+
+def _describe_memory(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if any(text in line for text in _OF_NO_MEMORY)]
+    cause = lines[-1] if lines else type(error).__name__
+    advice = 'raise the limit' if (limits := memory_limits()) else 'end other processes'
+    return f'{" and ".join(limits) or "out of memory"}: this process gets no more memory or threads ({cause}); {advice}'
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -152,10 +177,26 @@ def _run(arguments: list[str]) -> int:
         name, argv = 'benchmark', arguments
     from hardware.quiet import quiet_start
 
+    if name == 'benchmark':
+        _check_memory_limits()
     # TensorFlow would write settings of Keras to the home directory.
     os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
         return int(importlib.import_module(f'commands.{name}').main(argv))
+
+
+def _check_memory_limits() -> None:
+    """Says what a limit of the memory leads to: TensorFlow's native code crashes, often without a line.
+
+    Raises:
+      UsageError: TensorFlow cannot even start.
+    """
+    for limit, can_start in memory_limits().items():
+        advice = f'write {limit.rpartition(" ")[0]} unlimited before the command, or ask the batch system for more'
+        if not can_start:
+            raise UsageError(f'{limit}: TensorFlow cannot start with so little memory; {advice}')
+        line = f'{limit}: where TensorFlow needs more, it may end without a message; {advice}'
+        print(format_warning(line), file=sys.stderr, flush=True)
 
 
 def _is_verbose(arguments: Sequence[str]) -> bool:

@@ -59,8 +59,6 @@ class _Agent:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         threading.Thread(target=self._read, daemon=True).start()
-        # A login script may have printed a line without its end.
-        sys.stdout.write('\n')
         self._say(hello=hello())
         with contextlib.suppress(queue.Empty):
             while task := self._inbox.get(timeout=SILENCE_SECS):

@@ -72,7 +72,8 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0). If both are given,
        the environment is ignored: the process may run inside a Slurm or MPI job of another shape. Otherwise the rank
        that a launcher gave it decides.
-    3. Slurm, Open MPI and other launchers, if they started several processes. --job_name and --task_index, if given, must agree.
+    3. Slurm, Open MPI and other launchers, if they started several processes. --job_name and --task_index, if given,
+       must agree.
 
     Ranks are assigned to parameter servers first: with P of them (--num_ps, or the length of --ps_hosts), rank r is
     ps r for r < P, else worker r - P. So the role depends on the rank alone, and is the same in 2 and 3. A controller
@@ -191,7 +192,8 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
 
 def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Cluster | None:
     launch = find_launch(environ)
-    # Some launchers do not tell the number of ranks. Rank 0 may be alone; if it is not, the other ranks fail and end the job.
+    # Some launchers do not tell the number of ranks. Rank 0 may be alone, and a warning says so; if it is not, the
+    # other ranks fail and end the job.
     if launch is None or (launch.size is None and launch.rank == 0):
         return None
     if mode.has_controller:

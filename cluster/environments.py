@@ -67,34 +67,25 @@ class _Launcher:
         return (self.sign or self.size or self.rank) in environ and (self.size or self.rank) in environ
 
 
+def _four(prefix: str) -> tuple[str, str, str, str]:
+    return f'{prefix}RANK', f'{prefix}SIZE', f'{prefix}LOCAL_RANK', f'{prefix}LOCAL_SIZE'
+
+
 _SLURM = _Launcher('Slurm', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS')
 _PMIX = _Launcher('PMIx', 'PMIX_RANK', job='PMIX_NAMESPACE')
 # The innermost launcher first: mpirun starts one daemon on each node with srun, so that its processes have the
 # variables of that daemon, too, and one torchrun on each node may be a process of mpirun.
 _LAUNCHERS = (
     _Launcher(
-        *('torchrun', 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT'), sign='TORCHELASTIC_RUN_ID'
+        *('torchrun', 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT', 'TORCHELASTIC_RUN_ID')
     ),
-    _Launcher(
-        *('horovodrun', 'HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK', 'HOROVOD_LOCAL_SIZE'),
-        job='HOROVOD_GLOO_RENDEZVOUS_PORT',
-    ),
+    _Launcher('horovodrun', *_four('HOROVOD_'), 'HOROVOD_GLOO_RENDEZVOUS_PORT'),
     # mpirun(1); 4 and 5 have them.
-    _Launcher(
-        'Open MPI',
-        *(f'OMPI_COMM_WORLD_{name}' for name in ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')),
-        job='PMIX_NAMESPACE',
-    ),
+    _Launcher('Open MPI', *_four('OMPI_COMM_WORLD_'), 'PMIX_NAMESPACE'),
     # MVAPICH2 and MVAPICH 3.
-    *(
-        _Launcher('MVAPICH', *(f'{prefix}_COMM_WORLD_{name}' for name in ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')))
-        for prefix in ('MV2', 'MVP')
-    ),
-    _Launcher(
-        'jsrun',
-        *(f'JSM_NAMESPACE_{name}' for name in ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')),
-        job='PMIX_NAMESPACE',
-    ),
+    _Launcher('MVAPICH', *_four('MV2_COMM_WORLD_')),
+    _Launcher('MVAPICH', *_four('MVP_COMM_WORLD_')),
+    _Launcher('jsrun', *_four('JSM_NAMESPACE_'), 'PMIX_NAMESPACE'),
     _Launcher('Flux', 'FLUX_TASK_RANK', 'FLUX_JOB_SIZE'),
     _Launcher('PALS', 'PMI_RANK', 'PMI_SIZE', 'PMI_LOCAL_RANK', 'PMI_LOCAL_SIZE', 'PALS_APID', sign='PALS_RANKID'),
     # MPICH and Intel MPI.
@@ -458,9 +449,9 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     """Returns for each rank the node that it runs on and its number among the ranks of that node.
 
     A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node before the next
-    (srun --distribution=block). Most others say how many ranks this node has; under Slurm, every node of the job is then
-    assumed to have as many (the SLURM_STEP_ variables are those of the launcher's daemons). The result is checked
-    against the node and local rank of this process.
+    (srun --distribution=block). Most others say how many ranks this node has; under Slurm, every node of the job is
+    then assumed to have as many (the SLURM_STEP_ variables are those of the launcher's daemons). The result is
+    checked against the node and local rank of this process.
 
     Args:
       num_ps: how many ranks will be parameter servers, for messages.

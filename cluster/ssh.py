@@ -60,8 +60,9 @@ class Reach:
     def command(self, name: str) -> list[str]:
         """Returns the command line that starts an agent on the host of this name."""
         folder, python, working_folder = map(shlex.quote, (self.folder, self.python, self.working_folder))
+        # The answers begin with a line of their own, also after a login script that leaves its last one unfinished.
         line = (
-            f'cd {folder} 2>/dev/null || exit {_NO_FOLDER}; '
+            f'echo; cd {folder} 2>/dev/null || exit {_NO_FOLDER}; '
             f'command -v {python} >/dev/null || exit {_NO_PYTHON}; '
             f'test -e cluster/agent.py || exit {_NO_PROGRAM}; '
             f'exec {python} -m cluster.agent {working_folder}'

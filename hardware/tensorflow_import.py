@@ -16,11 +16,26 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import resource
 import sys
 from collections.abc import Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
+
+# Limits of the memory of a process, and below how many bytes of each TensorFlow cannot even start (measured with 2
+# cores and no GPU): it then crashes in native code.
+_MEMORY_LIMITS = (('ulimit -v', resource.RLIMIT_AS, 2_000_000_000), ('ulimit -d', resource.RLIMIT_DATA, 400_000_000))
+
+
+def memory_limits() -> dict[str, bool]:
+    """Returns the limits of this process, as in 'ulimit -v 4000000', and whether TensorFlow can start with each."""
+    limits = {}
+    for command, number, least in _MEMORY_LIMITS:
+        limit = resource.getrlimit(number)[0]
+        if limit != resource.RLIM_INFINITY:
+            limits[f'{command} {limit >> 10}'] = limit >= least
+    return limits
 
 
 class LazyPackage:

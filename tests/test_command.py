@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -228,6 +229,37 @@ def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
     done = run_script("from errors import RunError; raise RunError('shard 3: broken')", stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (1, 'before\n')
     assert done.stderr == 'tf_cnn_benchmarks: error: shard 3: broken\n'
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ('action', 'fact'),
+    [
+        ('raise MemoryError', 'MemoryError'),
+        ("raise ImportError('A long story.\\nliba.so: failed to map segment from shared object')", 'liba.so'),
+        ("raise RuntimeError('can\\'t start new thread')", 'thread'),
+    ],
+)
+def test_missing_memory_is_one_line(action: str, fact: str) -> None:
+    done = run_script(action, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (1, 'before\n')
+    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', 'memory', fact)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(('flag', 'kind'), [('-v', resource.RLIMIT_AS), ('-d', resource.RLIMIT_DATA)])
+def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
+    flag: str, kind: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {kind: (300_000 * 1024, resource.RLIM_INFINITY)}
+    no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, 'getrlimit', lambda number: limits.get(number, no_limit))
+    assert f'ulimit {flag} 300000: ' in refusal(capfd, '--model=trivial')
+    limits[kind] = (20 << 30, resource.RLIM_INFINITY)
+    # The warning comes beside the refusal of another flag.
+    assert tf_cnn_benchmarks.main(['--model=nonsense']) == 2
+    warning, *_ = capfd.readouterr().err.splitlines()
+    check_line(warning, 'warning', f'ulimit {flag} {20 << 20}')
 
 
 @pytest.mark.unit

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster.hosts import HostNeeds
+from cluster.ssh import Reach, connections
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -34,3 +37,21 @@ def test_processes_run_in_the_working_folder_if_the_host_has_it_else_at_home(
         assert next(answer['out'] for answer in answers if 'out' in answer) == str(tmp_path / found)
         agent.stdin.close()
         assert agent.wait(60) == 0
+
+
+# Prints what a login script may print, then does as ssh does.
+_NOISY_SSH = """#!/bin/sh
+printf '{"motd": 1}\\n[1]\\n{"hello": 2}\\n{"name": ["worker 0"]}\\n{"places": {}}\\n{"unfinished": 1}'
+for command; do :; done
+exec sh -c "$command"
+"""
+
+
+@pytest.mark.distributed
+def test_json_of_a_login_script_is_no_answer_of_the_agent(tmp_path: Path) -> None:
+    ssh = tmp_path / 'ssh'
+    ssh.write_text(_NOISY_SSH)
+    ssh.chmod(0o700)
+    reach = Reach((str(ssh),), sys.executable, str(ROOT), str(tmp_path))
+    with connections(['somewhere'], reach) as (host,):
+        assert len(host.prepare(HostNeeds(num_addresses=2, num_workers=1)).addresses) == 2

@@ -10,6 +10,7 @@ import pytest
 from cluster.discovery import Cluster, find_cluster
 from commands import cluster as command
 from params import Params, parse_argv
+from tests.support.machines import hydra
 from tests.support.programs import members
 
 pytestmark = pytest.mark.unit
@@ -59,6 +60,7 @@ def test_every_command_line_is_of_a_known_kind() -> None:
         'python': 6,
         'srun': 2,
         'mpirun': 2,
+        'mpiexec': 1,
         'horovodrun': 1,
     }
 
@@ -154,6 +156,12 @@ def test_the_ranks_of_each_mpirun_are_one_cluster(
     if num_nodes > 1:
         assert 'node' in words
         assert [cluster.own.host.split(':')[0] for cluster in clusters] == ['10.0.0.1', '10.0.0.2'] * 2
+
+
+def test_the_ranks_of_mpiexec_are_one_cluster() -> None:
+    (words,) = run_commands('mpiexec')
+    clusters = [find_cluster(parse(flags_of(words)), hydra(rank, 3, 3)) for rank in range(3)]
+    assert [job for job, _ in jobs_of(clusters)] == ['ps', 'worker', 'worker']
 
 
 def test_horovod_needs_no_hosts() -> None:

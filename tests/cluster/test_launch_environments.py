@@ -1,19 +1,25 @@
 """A process that Slurm, Open MPI or PMIx started finds its cluster and its role in the environment."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.environments import environment_of_runs, find_unjoined, without_clusters
 from cluster.topology import Cluster
 from tests.support.machines import (
     COLLECTIVE,
     find,
     found,
+    hydra,
+    hydra_in_slurm,
     open_mpi,
     open_mpi_in_slurm,
     pmix,
     slurm_batch,
     slurm_step,
+    tf_config,
 )
 from tests.support.outputs import refused
 
@@ -78,8 +84,10 @@ def test_the_ports_of_a_node_must_exist() -> None:
         slurm_step(0, SLURM_STEP_NUM_TASKS='1', SLURM_STEP_TASKS_PER_NODE='1', SLURM_STEP_NODELIST='gpu01'),
         open_mpi(0, 1, 1),
         pmix(0),
+        hydra(0, 1, 1),
+        {'RANK': '1', 'WORLD_SIZE': '3'},
     ],
-    ids=['batch script', 'step of one task', 'mpirun -np 1', 'first rank of PMIx'],
+    ids=['batch script', 'step of one task', 'mpirun -np 1', 'first rank of PMIx', 'mpiexec -n 1', 'exported'],
 )
 def test_a_process_that_was_started_alone_is_in_no_cluster(environ: dict[str, str]) -> None:
     assert find(environ) is None
@@ -213,3 +221,116 @@ def test_open_mpi_on_hosts_that_nobody_names_is_refused_with_the_flags_to_write(
 def test_a_later_rank_of_pmix_is_refused_with_the_flags_to_write() -> None:
     with refused('PMIX_RANK=1', 'PMIx', '--ps_hosts=', '--worker_hosts=', '--job_name', '--task_index'):
         find(pmix(1))
+
+
+def ranks(prefix: str, rank: int, **more: str) -> dict[str, str]:
+    """One of two ranks on one host."""
+    numbers = {'RANK': rank, 'SIZE': 2, 'LOCAL_RANK': rank, 'LOCAL_SIZE': 2}
+    return {**{f'{prefix}{name}': str(number) for name, number in numbers.items()}, **more}
+
+
+def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
+    numbers = {'RANK': rank, 'WORLD_SIZE': size, 'LOCAL_RANK': rank % local_size, 'LOCAL_WORLD_SIZE': local_size}
+    return {**{name: str(number) for name, number in numbers.items()}, 'TORCHELASTIC_RUN_ID': 'x', 'MASTER_PORT': '1'}
+
+
+@pytest.mark.parametrize(
+    ('source', 'environ'),
+    [
+        ('Hydra', hydra(1, 2, 2)),
+        ('MVAPICH', {**ranks('MV2_COMM_WORLD_', 1), 'PMI_RANK': '1', 'PMI_SIZE': '2'}),
+        ('MVAPICH', ranks('MVP_COMM_WORLD_', 1)),
+        ('jsrun', ranks('JSM_NAMESPACE_', 1, PMIX_RANK='1', PMIX_NAMESPACE='1')),
+        ('PALS', ranks('PMI_', 1, PALS_RANKID='1')),
+        ('horovodrun', ranks('HOROVOD_', 1)),
+        ('torchrun', {**slurm_step(0), **torchrun(1, 2, 2)}),
+    ],
+)
+def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do(
+    source: str, environ: dict[str, str]
+) -> None:
+    cluster = found(environ, cluster_port=4000)
+    assert cluster == Cluster(('127.0.0.1:4000',), ('127.0.0.1:4001',), 'worker', 0, source)
+
+
+@pytest.mark.parametrize(
+    ('own', 'environ'),
+    [
+        ('PMI_RANK=1', {'PMI_RANK': '1', 'PMI_SIZE': '3'}),
+        ('PMI_RANK=1', hydra(1, 3, 1)),
+        ('FLUX_TASK_RANK=1', {'FLUX_TASK_RANK': '1', 'FLUX_JOB_SIZE': '3', 'PMI_RANK': '1', 'PMI_SIZE': '3'}),
+        ('RANK=1', torchrun(1, 3, 1)),
+        ('ALPS_APP_PE=1', {'ALPS_APP_PE': '1'}),
+        ('PALS_RANKID=1', {'PALS_RANKID': '1'}),
+        ('PMI_ID=1', {'PMI_ID': '1'}),
+    ],
+)
+def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
+    own: str, environ: dict[str, str]
+) -> None:
+    with refused(own, '--worker_hosts='):
+        find(environ, **COLLECTIVE)
+    assert str(found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE).own) == 'worker 1 (b:1)'
+
+
+@pytest.mark.parametrize('local_size', [1, 2])
+def test_hydra_in_a_slurm_job_runs_on_the_nodes_of_the_job(local_size: int) -> None:
+    hosts = tuple(f'gpu0{node}:{4000 + i}' for node in (1, 2, 3) for i in range(local_size))
+    for rank in range(len(hosts)):
+        cluster = found(hydra_in_slurm(rank, local_size), cluster_port=4000, **COLLECTIVE)
+        assert cluster == Cluster((), hosts, 'worker', rank, 'Hydra')
+    assert len({found(hydra_in_slurm(rank), **COLLECTIVE).worker_hosts for rank in range(6)}) == 1
+
+
+def test_tasks_that_srun_numbers_for_mpi_are_those_of_slurm() -> None:
+    assert found(slurm_step(3, PMI_RANK='3', PMI_SIZE='5', PMI_FD='9')) == found(slurm_step(3))
+
+
+@pytest.mark.parametrize(
+    ('environ', 'named'),
+    [
+        ({}, None),
+        ({'RANK': '1', 'WORLD_SIZE': '3'}, 'RANK=1 WORLD_SIZE=3'),
+        ({'RANK': '0'}, 'RANK=0'),
+        ({'RANK': '0', 'WORLD_SIZE': '1', 'SLURM_NTASKS': '4', 'PMI_SIZE': '1', 'PMI_RANK': '0'}, None),
+        ({'RANK': 'major'}, None),
+        ({'JOB_COMPLETION_INDEX': '0'}, 'JOB_COMPLETION_INDEX=0'),
+        (slurm_batch(), 'SLURM_PROCID=0 SLURM_NTASKS=5'),
+        (pmix(0), 'PMIX_RANK=0'),
+        (open_mpi(0, 1, 1), None),
+        ({**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}, 'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5'),
+        ({'PBS_VNODENUM': '0'}, None),
+        ({'PBS_VNODENUM': '1'}, 'PBS_VNODENUM=1'),
+    ],
+)
+def test_what_numbers_a_process_that_runs_alone_is_named(environ: dict[str, str], named: str | None) -> None:
+    assert find(environ) is None
+    told = find_unjoined(environ)
+    assert (told or '').startswith(named or '')
+    assert bool(told) == bool(named)
+
+
+@pytest.mark.parametrize(
+    ('environ', 'named'),
+    [
+        (hydra(0, 2, 2), 'PMI_RANK=0'),
+        (slurm_step(1), 'SLURM_PROCID=1'),
+        (pmix(1), 'PMIX_RANK=1'),
+        (tf_config('worker', 0, worker=['a:1'], ps=['b:1']), 'TF_CONFIG'),
+        (tf_config('evaluator', 0, worker=['a:1']), 'TF_CONFIG'),
+    ],
+)
+def test_a_command_that_starts_runs_is_not_started_several_times(environ: dict[str, str], named: str) -> None:
+    with refused(named, 'sweep'):
+        environment_of_runs(environ, 'sweep')
+
+
+def test_runs_of_a_command_inherit_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    environ: dict[str, Any] = {**hydra(0, 1, 1), **torchrun(0, 1, 1), 'JOB_COMPLETION_INDEX': '2', 'LANG': 'C'}
+    left = environment_of_runs(environ, 'sweep')
+    assert left == without_clusters(environ)
+    assert find_unjoined(left) is None
+    assert left['LANG'] == 'C'
+    line, *more = capsys.readouterr().err.splitlines()
+    assert not more
+    assert 'JOB_COMPLETION_INDEX=2' in line

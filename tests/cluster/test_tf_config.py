@@ -59,6 +59,8 @@ def test_a_tf_job_without_ps_is_for_collectives() -> None:
         {'TF_CONFIG': '{}'},
         {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'},
         {'TF_CONFIG': '{"cluster": {"worker": []}}'},
+        {'TF_CONFIG': '{"task": {"type": "chief", "index": 0}, "environment": "cloud"}'},
+        {'TF_CONFIG': '{"task": {"type": "master", "index": "0"}}'},
         tf_config('chief', 0, chief=['a:1']),
         tf_config('worker', 0, worker=['a:1'], ps=[]),
     ],
@@ -67,8 +69,9 @@ def test_a_tf_config_of_one_process_is_no_cluster(environ: dict[str, str]) -> No
     assert find(environ) is None
 
 
-def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
-    assert found({'TF_CONFIG': '{"cluster": {}}'}, **HOSTS, job_name='ps').source == FLAGS
+@pytest.mark.parametrize('text', ['{"cluster": {}}', '{"task": {"type": "ps", "index": 0}}', '{"sparseCluster": [1]}'])
+def test_a_tf_config_without_a_cluster_leaves_the_flags_alone(text: str) -> None:
+    assert found({'TF_CONFIG': text}, **HOSTS, job_name='ps').source == FLAGS
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,17 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
             ['ps', 'worker', 'enableDynamicWorker: false'],
         ),
         ('{"cluster": {"worker": ["a"]}}', ['cluster', 'worker', "'a'", 'HOST:PORT']),
+        # A TFJob with enableDynamicWorker; a task without a cluster; keys that are not quite those of TF_CONFIG.
+        (
+            '{"sparseCluster": {"worker": {"0": "a:1"}}, "task": {"type": "worker", "index": 0}}',
+            ['sparseCluster', 'enableDynamicWorker: false'],
+        ),
+        ('{"task": {"type": "ps", "index": 0}}', ['ps 0', '"cluster"']),
+        ('{"cluster": {}, "task": {"type": "worker", "index": 1}}', ['worker 1', '"cluster"']),
+        ('{"cluster": {"worker": []}, "task": {"type": "Worker", "index": 0}}', ['Worker 0', '"cluster"']),
+        ('{"task": {"type": "worker"}}', ['"task"', '"index"']),
+        ('{"Cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}', ['"Cluster"']),
+        ('{"Task": {"type": "ps", "index": 0}}', ['"Task"']),
         ('{"cluster": {"tpu": ["a:1"]}}', ['tpu', 'chief', 'master', 'worker', 'ps']),
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', ['chief', 'a:1', 'b:1']),
         ('{"cluster": {"worker": ["a:1"]}}', ['"task"']),

@@ -45,6 +45,7 @@ REFUSED = {
     ],
     '--device=cpu --repeat=2 --data_dir=no/such --graph_file=file/g': ['--repeat=2'],
     'cluster -- --device=cpu --wait_for_idle=5': ['--wait_for_idle=5'],
+    'cluster -- --device=gpu --num_gpus=0': ['--num_gpus=0'],
     'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': ['--data_dir=no/such', '--graph_file=file'],
 }
 # Refused where no GPU is to be seen; a machine that may have one has to ask TensorFlow.

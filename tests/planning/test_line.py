@@ -86,6 +86,26 @@ def test_planners_need_no_tensorflow_and_change_nothing() -> None:
     assert ran.stdout == "('/gpu:0', '/gpu:1') NHWC (bf16 on GPUs of compute capability 8.0) 16 bfloat16\n"
 
 
+def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
+    environment = Environment({'RANK': '1', 'WORLD_SIZE': '3'})
+    (warning,) = find_processes(make_params(), environment).warnings
+    check_line(warning, 'RANK=1', 'WORLD_SIZE=3', 'alone', '--worker_hosts', '--task_index')
+    named = make_params(worker_hosts='a:1', variable_update='replicated')
+    assert find_processes(named, environment).warnings == ()
+
+
+def test_processes_that_horovod_did_not_connect_are_refused() -> None:
+    class Alone:
+        size = local_size = lambda self: 1
+        rank = local_rank = lambda self: 0
+
+    params = make_params(variable_update='horovod')
+    with mock.patch('cluster.horovod_worker.load_horovod', return_value=Alone()):
+        assert find_processes(params, Environment({})).warnings == ()
+        with refused('PMI_RANK=1', '3 processes', 'Horovod'):
+            find_processes(params, Environment({'PMI_RANK': '1', 'PMI_SIZE': '3'}))
+
+
 def test_a_process_gives_back_the_variables_of_a_run_and_never_those_of_its_user() -> None:
     environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process = ThisProcess(environ)

@@ -17,7 +17,7 @@ from params import Params, RunFacts, find_idle, make_params
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.machine import find_machine
-from planning.plan import Machine, Processes
+from planning.plan import Machine, Plan, Processes, ServerPlan
 from planning.processes import find_processes
 from planning.session import describe_session
 from planning.this_process import StartSettings
@@ -155,6 +155,22 @@ def test_only_nchw_on_a_cpu_is_converted() -> None:
         rewrite = config_of(params).graph_options.rewrite_options
         assert (rewrite.cpu_layout_conversion == rewrite.NCHW_TO_NHWC) == converted
         assert (rewrite.layout_optimizer == rewrite.OFF) != converted
+
+
+@pytest.mark.parametrize('device', [None, 'cpu'])
+@pytest.mark.usefixtures('num_gpus_here')
+def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
+    plan = make_plan(make_params(model='lenet', num_gpus=0, device=device), Environment({}))
+    assert isinstance(plan, Plan)
+    assert plan.machine.towers == ('/cpu:0',)
+    check_line(next(line for line in plan.warnings if '--num_gpus' in line), '--num_gpus=0', '--device=cpu')
+
+
+def test_the_number_of_gpus_of_a_parameter_server_has_no_effect() -> None:
+    hosts = {'ps_hosts': '127.0.0.1:1', 'worker_hosts': '127.0.0.1:2', 'job_name': 'ps', 'task_index': 0}
+    plan = make_plan(make_params(num_gpus=0, device='gpu', **hosts), Environment({}))
+    assert isinstance(plan, ServerPlan)
+    assert plan.warnings == ()
 
 
 def test_xla_is_for_one_device_of_a_cpu() -> None:

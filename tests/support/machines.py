@@ -271,6 +271,29 @@ def pmix(rank: int, **changes: str) -> dict[str, str]:
     return {'PMIX_NAMESPACE': 'prterun-gpu01-4711@1', 'PMIX_RANK': str(rank), 'PMIX_HOSTNAME': 'gpu01', **changes}
 
 
+def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, str]:
+    """What mpiexec of MPICH 4.0 sets, as captured; Intel MPI's sets the same but for the name of the host."""
+    return {
+        'HYDI_CONTROL_FD': '7',
+        'MPIR_CVAR_CH3_INTERFACE_HOSTNAME': f'gpu0{rank // local_size + 1}',
+        'MPI_LOCALNRANKS': str(local_size),
+        'MPI_LOCALRANKID': str(rank % local_size),
+        'PMI_FD': '6',
+        'PMI_RANK': str(rank),
+        'PMI_SIZE': str(size),
+        **changes,
+    }
+
+
+def hydra_in_slurm(rank: int, local_size: int = 2) -> dict[str, str]:
+    """Hydra in a batch script, with ranks on each of 3 nodes; its proxies are a step with one task for each node.
+
+    The ranks get the environment of mpiexec, which hides that of the proxies but for the SLURM_STEP_ variables.
+    """
+    proxies = {'SLURM_STEP_NODELIST': 'gpu[01-03]', 'SLURM_STEP_NUM_TASKS': '3', 'SLURM_STEP_TASKS_PER_NODE': '1(x3)'}
+    return {**slurm_batch(), **proxies, 'SLURM_STEP_ID': '0', **hydra(rank, 3 * local_size, local_size)}
+
+
 # ---- fake nvml -------------------------------------------------------------------------------------------------------
 # NVIDIA's management library, as its package pynvml shows it, on a machine with equal GPUs.
 
