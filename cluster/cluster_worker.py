@@ -114,14 +114,19 @@ class ClusterWorker:
         def save_after(failure: PeerFailure) -> None:
             # The variables on a server are lost with it.
             if self.is_chief and (failure.answers or failure.task not in self.cluster.servers):
+                watch.await_step()
                 saving = threading.Thread(target=save, daemon=True)
                 saving.start()
                 saving.join(_SAVE_SECS)
 
         assert self._rendezvous.membership
         detector = FailureDetector(self._rendezvous, self._rendezvous.membership, self._warn)
-        self._watch = FailureWatch(detector, save_after, interrupt)
-        self._watch.start()
+        self._watch = watch = FailureWatch(detector, save_after, interrupt)
+        watch.start()
+
+    def end_if_lost(self, step_secs: float) -> None:
+        if self._watch and (failure := self._watch.hold(step_secs)):
+            raise LostError(failure)
 
     def stop_watching(self) -> None:
         if self._watch:

@@ -14,6 +14,8 @@ from errors import RunError, UsageError
 _INTERVAL_SECS = 0.5
 # For how long a task may refuse connections. One that leaves requests unanswered has longer, see Health.
 _SILENT_SECS = 2.0
+# How long a step may take to its end after a loss, before the variables are saved within it.
+_LEAST_STEP_SECS, _MOST_STEP_SECS = 1.0, 6.0
 # How TensorFlow's messages name the task that a call was sent to, and any task, such as the one that reports an error.
 _ANY_TASK = r'/job:(\w+)(?:/replica:\d+)?/task:(\d+)'
 _NAMED_TASKS = re.compile(f'remote target {_ANY_TASK}'), re.compile(_ANY_TASK)
@@ -101,18 +103,35 @@ class FailureWatch(threading.Thread):
         self._detector = detector
         self._save = save
         self._interrupt = interrupt
-        self._is_saving = False
+        self._found, self._between_steps = threading.Event(), threading.Event()
+        self._step_secs = 0.0
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.wait(_INTERVAL_SECS):
             failure = self._detector.check()
             if failure and not self._stopped.is_set():
-                self._is_saving = True
+                self._found.set()
                 self._save(failure)
                 self.failure = failure
                 self._interrupt()
                 return
+
+    def await_step(self) -> None:
+        """Waits until the main thread is between two steps; not for long, since its step may wait for the lost task."""
+        self._between_steps.wait(min(max(_LEAST_STEP_SECS, 2 * self._step_secs), _MOST_STEP_SECS))
+
+    def hold(self, step_secs: float) -> PeerFailure | None:
+        """Called by the main thread between two steps: if a task is lost, returns that once the variables are saved.
+
+        Args:
+          step_secs: how long the last step took, in seconds.
+        """
+        self._step_secs = step_secs
+        if self._found.is_set():
+            self._between_steps.set()
+            self.join()
+        return self.failure
 
     def stop(self) -> None:
         """Ends the thread: from now on other tasks may end without being reported."""
@@ -122,7 +141,7 @@ class FailureWatch(threading.Thread):
         """Waits for a failure; returns None when all tasks have answered for calm_secs seconds."""
         calm_since = time.monotonic()
         while self.failure is None and self.is_alive() and time.monotonic() - calm_since < calm_secs:
-            if self._detector.silent_since or self._is_saving:
+            if self._detector.silent_since or self._found.is_set():
                 calm_since = time.monotonic()
             time.sleep(_INTERVAL_SECS / 5)
         return self.failure

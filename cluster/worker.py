@@ -118,6 +118,13 @@ class Worker(Protocol):
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         """From now on, ends the session if another task is lost; the chief saves the variables before, if it can."""
 
+    def end_if_lost(self, step_secs: float) -> None:
+        """Called between two steps, with the seconds of the last one.
+
+        Raises:
+          LostError: another task was lost.
+        """
+
     def stop_watching(self) -> None:
         """From now on other tasks may end without being reported."""
 
@@ -184,6 +191,9 @@ class WithoutServer:
         self.agreed: Mapping[str, Any] = {}
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
+        """Does nothing: there is nothing to watch."""
+
+    def end_if_lost(self, step_secs: float) -> None:
         """Does nothing: there is nothing to watch."""
 
     def stop_watching(self) -> None:

@@ -82,7 +82,7 @@ class ClusterOptions:
     keep_going: bool = flag(False, 'Do not stop the other processes when one fails.')
     restart: int = flag(
         0,
-        'How often all processes are started again after one failed; with --train_dir they go on from the last checkpoint.',
+        'How often all processes are started again after one failed; with --train_dir they go on from its checkpoint.',
         lower_bound=0,
     )
     verbose: bool = flag(

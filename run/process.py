@@ -191,13 +191,14 @@ class Process:
         self._interrupts.release()
 
     def end_if_stopped(self, step_secs: float = 0.0) -> None:
-        """Ends this process if a signal has requested it. To be called between two steps.
+        """Ends this process if a signal has requested it, or a task was lost. To be called between two steps.
 
         Args:
           step_secs: the seconds of the last step.
         """
         if self._worker and not self._worker.ends_after_chief and self._stop.is_requested(step_secs):
             self._stop.await_end()
+        self.worker.end_if_lost(step_secs)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

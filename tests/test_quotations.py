@@ -153,7 +153,7 @@ QUOTATIONS = (
         none_but(_is_message),
         at_least=30,
     ),
-    Quotation('', 'timeouts', r'`--(\w+_timeout_secs` \([\d.]+)\)', none_but(_is_default), at_least=2),
+    Quotation('', 'timeouts', r'`--(\w+_timeout_secs` \([\d.]+)\)', none_but(_is_default), at_least=1),
     Quotation('docs/gpu.md', 'checks', rf'`((?:{"|".join(FAMILIES)})/[\w/*]+)`', none_but(_is_check), at_least=10),
     Quotation('docs/gpu.md', 'families of checks', r'`(\w+)/', all_of(lambda: FAMILIES)),
     Quotation('docs/models.md', 'costs', r'^(\|.*)$', all_of(lambda: format_docs(list_costs()).strip().split('\n'))),

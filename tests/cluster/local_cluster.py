@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.failure_detector import FailureDetector
-from cluster.rendezvous import Generation, Rendezvous
+from cluster.failure_detector import FailureWatch
+from cluster.rendezvous import Membership, Rendezvous
 from cluster.topology import Cluster, Task, Timeout
 from tests.support.programs import Relay
 
@@ -23,8 +23,6 @@ DEADLINE_SECS = 60.0
 MOMENT_SECS = 0.7
 PATIENT = Timeout('connect_timeout_secs', DEADLINE_SECS)
 SOON = Timeout('connect_timeout_secs', 1.0)
-PATIENT_PEER = Timeout('peer_timeout_secs', DEADLINE_SECS)
-PEER = Timeout('peer_timeout_secs', 1.0)
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Member:
     target: str
     incarnation: int
 
-    def join(self, timeout: Timeout = PATIENT, **offer: Any) -> 'Future[Generation]':
+    def join(self, timeout: Timeout = PATIENT, **offer: Any) -> 'Future[Membership]':
         return begin(self.rendezvous.join, offer, lambda offers: {'offers': offers}, timeout)
 
 
@@ -66,7 +64,7 @@ class LocalCluster:
     def __init__(self, num_ps: int, num_workers: int, *, together: bool = True) -> None:
         names = [f'ps {index}' for index in range(num_ps)] + [f'worker {index}' for index in range(num_workers)]
         self.relays = {name: relays()[name] for name in names}
-        self.detectors: list[FailureDetector] = []
+        self.detectors: list[FailureWatch] = []
         self._num_starts = dict.fromkeys(names, 0)
         self._together = together
 
@@ -171,6 +169,15 @@ def assert_waits(future: 'Future[Any]') -> None:
         future.result(MOMENT_SECS)
 
 
-def join_all(members: dict[str, Member]) -> list[Generation]:
+def introduce(members: dict[str, Member]) -> None:
+    """Lets the parameter servers tell their settings, as they do while they serve."""
+    for name, member in members.items():
+        if name.startswith('ps'):
+            rendezvous = member.rendezvous
+            rendezvous.compare_settings(rendezvous.entries() or {}, rendezvous.incarnations())
+
+
+def join_all(members: dict[str, Member]) -> list[Membership]:
+    introduce(members)
     futures = [member.join() for name, member in members.items() if name.startswith('worker')]
     return [result(future) for future in futures]

@@ -12,14 +12,12 @@ from cluster.topology import Timeout
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
-    PATIENT_PEER,
-    PEER,
     SOON,
     LocalCluster,
     Member,
     assert_waits,
-    await_answer,
     begin,
+    join_all,
     result,
 )
 from tests.support.outputs import check_line, failed
@@ -35,13 +33,11 @@ class Serving:
     warnings: list[str]
 
 
-def begin_serving(
-    member: Member, *, connect: Timeout = PATIENT, peer: Timeout = PATIENT_PEER, together: bool
-) -> Serving:
+def begin_serving(member: Member, *, connect: Timeout = PATIENT, together: bool) -> Serving:
     """Starts a parameter server, and returns when it has looked for the workers once."""
     warnings: list[str] = []
     has_looked = threading.Event()
-    future = begin(serve, member.rendezvous, connect, peer, 0.0, warnings.append, has_looked.set, together=together)
+    future = begin(serve, member.rendezvous, connect, 0.0, warnings.append, has_looked.set, together=together)
     assert has_looked.wait(DEADLINE_SECS)
     return Serving(future, warnings)
 
@@ -81,21 +77,6 @@ def test_a_server_learns_how_a_worker_ended_when_the_key_value_store_is_lost(
         result(serving.future)
 
 
-@pytest.mark.parametrize('together', [True, False])
-def test_a_server_waits_for_the_decision_of_the_workers_when_one_never_came(
-    together: bool, make_cluster: Callable[..., LocalCluster]
-) -> None:
-    cluster = make_cluster(together=together)
-    server, worker = cluster.start('ps 0'), cluster.start('worker 0')
-    await_answer(server.rendezvous, cluster.task('worker 0'))
-    serving = begin_serving(server, connect=SOON, together=together)
-    # The worker that is there decides.
-    assert_waits(serving.future)
-    worker.rendezvous.end(77, 'not all came')
-    with failed(cluster.task('worker 0'), '77', 'not all came'):
-        result(serving.future)
-
-
 def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
     serving = begin_serving(cluster.start('ps 0'), connect=SOON, together=True)
@@ -103,22 +84,37 @@ def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Callable[..., 
         result(serving.future)
 
 
-def test_a_server_gives_up_when_no_lost_worker_comes_back(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster()
+@pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
+def test_a_server_ends_and_names_the_task_that_was_lost(lost: str, make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster(2)
     members = cluster.start_all()
-    serving = begin_serving(members['ps 0'], peer=PEER, together=True)
+    join_all(members)
+    serving = begin_serving(members['ps 1'], together=True)
+    cluster.stop(lost)
+    members['worker 0'].rendezvous.end(1, f'{lost} was lost')
+    with failed(lost):
+        result(serving.future)
+
+
+def test_a_server_gives_up_when_all_workers_that_do_not_wait_are_lost(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(together=False)
+    members = cluster.start_all()
+    join_all(members)
+    serving = begin_serving(members['ps 0'], together=False)
     cluster.stop('worker 0')
     assert_waits(serving.future)
-    # The worker that is left decides.
+    # The worker that is left goes on.
     cluster.stop('worker 1')
-    with failed(cluster.task('worker 0'), '--peer_timeout_secs=1'):
+    with failed(cluster.task('worker 0')):
         result(serving.future)
 
 
 def test_a_server_waits_for_a_worker_that_comes_back(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster(1, 1)
+    cluster = make_cluster(1, 1, together=False)
     members = cluster.start_all()
-    serving = begin_serving(members['ps 0'], together=True)
+    serving = begin_serving(members['ps 0'], together=False)
     cluster.stop('worker 0')
     assert_waits(serving.future)
     cluster.start('worker 0').rendezvous.end(0)

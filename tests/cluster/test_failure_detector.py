@@ -1,4 +1,4 @@
-"""The failure detector of a worker finds out which of the other tasks are lost, and whether they are back."""
+"""The failure detector of a worker finds out which of the other tasks are lost."""
 
 import socket
 from collections.abc import Callable
@@ -6,13 +6,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.failure_detector import FailureDetector, PeerFailure, peer_in_error
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerFailure, peer_in_error
 from cluster.server import Health
-from cluster.topology import Cluster, Task, Timeout
+from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
-    PATIENT_PEER,
-    PEER,
     LocalCluster,
     Member,
     assert_waits,
@@ -51,154 +49,101 @@ def test_only_tasks_that_are_there_answer() -> None:
 class Detecting:
     """The running failure detector of worker 0, and what it has found."""
 
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        members: dict[str, Member],
-        *,
-        peer: Timeout = PATIENT_PEER,
-        can_return: bool = True,
-    ) -> None:
-        self.warnings: list[str] = []
+    def __init__(self, cluster: LocalCluster, members: dict[str, Member]) -> None:
+        self.saved_after: list[PeerFailure] = []
         self._interrupted: Future[None] = Future()
-        generation = join_all(members)[0]
-        self.detector = FailureDetector(
-            members['worker 0'].rendezvous,
-            generation,
-            lambda _: can_return,
-            peer.secs,
-            self.warnings.append,
-            lambda: self._interrupted.set_result(None),
-        )
-        cluster.detectors.append(self.detector)
-        self.detector.start()
+        membership = join_all(members)[0]
+        self.detector = FailureDetector(members['worker 0'].rendezvous, membership, print)
+        self.watch = FailureWatch(self.detector, self.saved_after.append, lambda: self._interrupted.set_result(None))
+        cluster.detectors.append(self.watch)
+        self.watch.start()
 
     def failure(self) -> PeerFailure:
         """What it finds out about the first task that is lost."""
         result(self._interrupted)
-        assert self.detector.failure is not None
-        return self.detector.failure
+        assert self.watch.failure is not None
+        assert self.saved_after == [self.watch.failure]
+        return self.watch.failure
 
     def assert_calm(self) -> None:
         assert_waits(self._interrupted)
-        assert self.detector.failure is None
+        assert self.watch.failure is None
 
 
-def test_a_worker_that_is_replaced_counts_as_back(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster()
-    detecting = Detecting(cluster, cluster.start_all())
-    cluster.stop('worker 1')
-    cluster.start('worker 1')
-    task = cluster.task('worker 1')
-    failure = detecting.failure()
-    assert (failure.task, failure.is_replaced) == (task, True)
-    check_line(failure.line, task)
-
-
+@pytest.mark.parametrize('is_replaced', [False, True])
 @pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
-def test_a_task_that_does_not_come_back_is_lost_when_its_time_is_over(
-    lost: str, make_cluster: Callable[..., LocalCluster]
+def test_a_task_that_is_gone_or_replaced_is_lost(
+    lost: str, is_replaced: bool, make_cluster: Callable[..., LocalCluster]
 ) -> None:
     cluster = make_cluster()
-    detecting = Detecting(cluster, cluster.start_all(), peer=PEER)
+    detecting = Detecting(cluster, cluster.start_all())
     cluster.stop(lost)
-    task = cluster.task(lost)
+    if is_replaced:
+        cluster.start(lost)
     failure = detecting.failure()
-    assert (failure.task, failure.is_replaced) == (task, False)
-    check_line(failure.line, task, '--peer_timeout_secs=1')
-    [warning] = detecting.warnings
-    check_line(warning, task, '1 s')
-
-
-def test_a_server_whose_variables_are_lost_is_not_waited_for(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster()
-    detecting = Detecting(cluster, cluster.start_all(), can_return=False)
-    cluster.stop('ps 0')
-    # The new process has none of the variables.
-    cluster.start('ps 0')
-    failure = detecting.failure()
-    assert (failure.task, failure.is_replaced) == (cluster.task('ps 0'), False)
-    check_line(failure.line, failure.task, '--train_dir')
+    assert (failure.task, failure.answers) == (cluster.task(lost), False)
+    check_line(failure.line, failure.task)
 
 
 @pytest.mark.parametrize('has_gone', [False, True])
-def test_a_task_that_failed_is_not_waited_for(has_gone: bool, make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster()
-    members = cluster.start_all()
-    detecting = Detecting(cluster, members)
-    members['worker 1'].rendezvous.end(143, 'stopped by SIGTERM')
-    if has_gone:
-        cluster.stop('worker 1')
-        task = cluster.task('worker 1')
-        failure = detecting.failure()
-        assert (failure.task, failure.is_replaced) == (task, False)
-        check_line(failure.line, task, '143', 'stopped by SIGTERM')
-        assert not detecting.warnings
-    else:
-        # It may have something to finish.
-        detecting.assert_calm()
-
-
-def test_the_task_that_keeps_the_store_is_not_waited_for_once_it_has_announced_its_end(
-    make_cluster: Callable[..., LocalCluster],
+@pytest.mark.parametrize('name', ['worker 1', 'ps 0'])
+def test_a_task_that_failed_is_named_with_its_reason(
+    name: str, has_gone: bool, make_cluster: Callable[..., LocalCluster]
 ) -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(2)
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
-    # It stays until this was read: later nobody could read it.
-    members['ps 0'].rendezvous.end(143, 'stopped by SIGTERM')
-    task = cluster.task('ps 0')
+    members[name].rendezvous.end(143, 'stopped by SIGTERM')
+    if has_gone and name != 'ps 0':
+        cluster.stop(name)
     failure = detecting.failure()
-    assert (failure.task, failure.is_replaced) == (task, False)
-    check_line(failure.line, task, '143', 'stopped by SIGTERM')
-    assert not detecting.warnings
+    assert failure.task == cluster.task(name)
+    check_line(failure.line, failure.task, '143', 'stopped by SIGTERM')
 
 
 def test_a_task_that_has_ended_well_is_not_missed(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
     members = cluster.start_all()
-    detecting = Detecting(cluster, members, peer=PEER)
+    detecting = Detecting(cluster, members)
     members['worker 1'].rendezvous.end(0)
     cluster.stop('worker 1')
-    assert detecting.detector.wait(2 * PEER.secs) is None
-    assert not detecting.warnings
+    assert detecting.watch.wait(4.0) is None
 
 
 def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
     members = cluster.start_all()
-    detecting = Detecting(cluster, members, peer=Timeout('peer_timeout_secs', 3.0))
+    detecting = Detecting(cluster, members)
     server = members['worker 1'].target.removeprefix('grpc://')
     for _ in range(2):
         cluster.stop('worker 1')
         while not detecting.detector.silent_since:
-            detecting.assert_calm()
+            assert detecting.watch.failure is None
         cluster.relays['worker 1'].lead_to(server)
         while detecting.detector.silent_since:
-            detecting.assert_calm()
-    assert len(detecting.warnings) == 2
+            assert detecting.watch.failure is None
+    detecting.assert_calm()
 
 
 def test_a_failure_detector_that_was_stopped_finds_nothing(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
-    detecting = Detecting(cluster, cluster.start_all(), peer=Timeout('peer_timeout_secs', 0.0))
-    detecting.detector.stop()
+    detecting = Detecting(cluster, cluster.start_all())
+    detecting.watch.stop()
     cluster.stop('worker 1')
-    detecting.detector.join(DEADLINE_SECS)
-    assert not detecting.detector.is_alive()
-    assert detecting.detector.failure is None
+    detecting.watch.join(DEADLINE_SECS)
+    assert not detecting.watch.is_alive()
+    assert detecting.watch.failure is None
 
 
 def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     cluster = make_cluster(together=False)
-    detecting = Detecting(cluster, cluster.start_all(), peer=PEER)
+    detecting = Detecting(cluster, cluster.start_all())
     cluster.stop('worker 1')
-    assert detecting.detector.wait(2 * PEER.secs) is None
+    assert detecting.watch.wait(4.0) is None
     cluster.stop('ps 0')
-    failure = detecting.failure()
-    assert failure.task == cluster.task('ps 0')
+    assert detecting.failure().task == cluster.task('ps 0')
 
 
 FROM_WORKER_0, FROM_PS_1 = (f'From /job:{name}:\nSocket closed' for name in TASKS_OF_ERRORS)

@@ -129,13 +129,12 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str])
     assert lines == [*of_other, *(f'worker 1 | {line}' for line in of_failed)]
 
 
-@pytest.mark.parametrize('options', [{'num_restarts': 1}, {'keep_going': True}])
-def test_the_lines_of_a_process_come_before_the_message_that_it_failed(options: dict[str, Any], tmp_path: Path) -> None:
+def test_the_lines_of_a_process_come_before_the_message_that_it_failed(tmp_path: Path) -> None:
     log = tmp_path / 'log'
     code = (
         f"print('why', file=sys.stderr); open({str(log)!r}, 'a').write('x'); sys.exit(open({str(log)!r}).read() == 'x')"
     )
-    _, _, [why, message] = run(program('worker 0', code), quiet=True, **options)
+    _, _, [why, message] = run(program('worker 0', code), quiet=True, keep_going=True)
     assert why == 'worker 0 | why'
     check_line(message, 'worker 0', '1')
 
@@ -292,18 +291,22 @@ def test_keep_going_lets_the_others_end_and_still_fails(fifo: Callable[[str], st
     assert 'worker 0' not in error
 
 
-def test_a_failed_process_is_started_again_as_often_as_allowed(tmp_path: Path) -> None:
+def test_after_a_failure_all_are_started_again_as_often_as_allowed(tmp_path: Path) -> None:
     log = tmp_path / 'log'
-    code = f"open({str(log)!r}, 'a').write('x'); sys.exit(7 if len(open({str(log)!r}).read()) < 3 else 0)"
-    exit_code, _, err = run(program('worker 0', code), num_restarts=2)
-    assert (exit_code, log.read_text()) == (0, 'xxx')
-    assert len(err) == 2
-    for number, warning in enumerate(err, 1):
-        check_warning(warning, 'worker 0', '7', f'{number} of 2')
+    failing = f"open({str(log)!r}, 'a').write('x'); sys.exit(CODE if len(open({str(log)!r}).read()) < 3 else 0)"
+    other = program('worker 1', f"open({str(tmp_path / 'other')!r}, 'a').write('x')")
+    exit_code, _, err = run(program('worker 0', failing.replace('CODE', '7')), other, num_restarts=2, keep_going=True)
+    assert (exit_code, log.read_text(), (tmp_path / 'other').read_text()) == (0, 'xxx', 'xxx')
+    for number, warning in enumerate([line for line in err if 'warning' in line], 1):
+        check_warning(warning, f'{number} of 2')
     log.write_text('')
-    exit_code, _, [_, error] = run(program('worker 0', code), num_restarts=1)
+    exit_code, _, [_, _, error] = run(program('worker 0', failing.replace('CODE', '7')), num_restarts=1)
     assert (exit_code, log.read_text()) == (7, 'xx')
     check_error(error, 'worker 0', '7')
+    # Wrong use would fail again.
+    log.write_text('')
+    exit_code, _, _ = run(program('worker 0', failing.replace('CODE', '2')), num_restarts=1)
+    assert (exit_code, log.read_text()) == (2, 'x')
 
 
 def test_servers_end_by_themselves_after_the_workers(fifo: Callable[[str], str]) -> None:

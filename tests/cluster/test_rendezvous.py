@@ -8,10 +8,20 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import settings_of
-from cluster.rendezvous import Generation, Rendezvous, TrainingOverError
+from cluster.rendezvous import Membership, Rendezvous, TrainingOverError
 from cluster.server import Health
 from cluster.topology import Cluster, Task
-from tests.cluster.local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
+from tests.cluster.local_cluster import (
+    PATIENT,
+    SOON,
+    LocalCluster,
+    Member,
+    assert_waits,
+    begin,
+    introduce,
+    join_all,
+    result,
+)
 from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -23,40 +33,49 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(sum(name.startswith('ps') for name in order))
     members: dict[str, Member] = {}
-    futures: dict[str, Future[Generation]] = {}
+    futures: dict[str, Future[Membership]] = {}
     for name in order:
         assert not any(future.done() for future in futures.values())
         members[name] = cluster.start(name)
+        introduce(members)
         if name.startswith('worker'):
             futures[name] = members[name].join(step=10 * int(name[-1]))
-    generations = [result(future) for future in futures.values()]
+    introduce(members)
+    memberships = [result(future) for future in futures.values()]
     incarnations = {str(cluster.task(name)): member.incarnation for name, member in members.items()}
     workers = [members[name].incarnation for name in ('worker 0', 'worker 1')]
     settings = settings_of(cluster.cluster('worker 0'), {})
-    assert generations == [Generation(1, incarnations, workers, {'offers': [{'step': 0}, {'step': 10}]}, settings)] * 2
+    assert memberships == [Membership(incarnations, workers, {'offers': [{'step': 0}, {'step': 10}]}, settings)] * 2
 
 
-def test_no_process_takes_part_in_two_generations(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster()
-    members = cluster.start_all()
-    assert [generation.number for generation in join_all(members)] == [1, 1]
-    cluster.stop('worker 1')
-    new = {'worker 1': cluster.start('worker 1')}
-    joining = new['worker 1'].join()
-    # The chief is still the one that took steps with the worker that is lost.
-    with failed(cluster.task('worker 0').host):
-        result(members['worker 0'].join(SOON))
-    assert_waits(joining)
-    new['worker 0'] = cluster.start('worker 0')
-    chief = result(new['worker 0'].join())
-    assert chief == result(joining)
-    assert chief.number == 2
-    assert chief.members[str(cluster.task('worker 1'))] == new['worker 1'].incarnation
+def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(2)
+    old = cluster.start_all()
+    (before, _) = join_all(old)
+    new = {}
+    joining: dict[str, Future[Membership]] = {}
+    # The task with the store in the middle: until then the store is that of the old processes.
+    for name in ('worker 1', 'ps 0', 'worker 0', 'ps 1'):
+        assert not any(future.done() for future in joining.values())
+        cluster.stop(name)
+        new[name] = cluster.start(name)
+        if name.startswith('worker'):
+            joining[name] = new[name].join()
+        # The others have not ended yet, and say how they do.
+        for other, member in old.items():
+            if other not in new:
+                member.rendezvous.end(1, f'{name} was lost')
+    introduce(new)
+    after = result(joining['worker 0'])
+    assert after == result(joining['worker 1']) != before
+    assert set(after.members.values()) == {member.incarnation for member in new.values()}
 
 
 def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
-    cluster.start('ps 0')
+    introduce({'ps 0': cluster.start('ps 0')})
     hasty = cluster.start('worker 1')
     with failed(cluster.task('worker 0').host):
         result(hasty.join(SOON))
@@ -91,37 +110,18 @@ def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
     members = cluster.start_all()
     (first, _) = join_all(members)
     assert first.members == {str(cluster.task('ps 0')): members['ps 0'].incarnation}
-    for number in (1, 2):
+    restarts = {0}
+    for _ in range(2):
         cluster.stop('worker 0')
         members['worker 0'] = cluster.start('worker 0')
         assert result(members['worker 0'].join()) == first
         # With this its seeds become others than those of the process that it replaced.
-        assert members['worker 0'].rendezvous.num_replacements == number
-    assert members['worker 1'].rendezvous.num_replacements == 0
+        restarts.add(members['worker 0'].rendezvous.restart)
+    assert len(restarts) == 3
+    assert members['worker 1'].rendezvous.restart == 0
 
 
-def test_workers_that_do_not_wait_for_each_other_meet_anew_when_a_server_is_replaced(
-    make_cluster: Callable[..., LocalCluster],
-) -> None:
-    cluster = make_cluster(2, together=False)
-    members = cluster.start_all()
-    assert join_all(members)[0].number == 1
-    members['worker 0'] = cluster.start('worker 0')
-    assert result(members['worker 0'].join()).number == 1
-    cluster.stop('ps 1')
-    members['ps 1'] = cluster.start('ps 1')
-    members['worker 0'] = cluster.start('worker 0')
-    joining = members['worker 0'].join()
-    # Worker 1 took part in the last one.
-    with failed():
-        result(members['worker 1'].join(SOON))
-    members['worker 1'] = cluster.start('worker 1')
-    assert result(members['worker 1'].join()) == result(joining)
-    assert result(joining).number == 2
-    assert [members[f'worker {index}'].rendezvous.num_replacements for index in (0, 1)] == [1, 0]
-
-
-def assert_fails_for_want_of(missing: Sequence[str], joining: 'Future[Generation]', cluster: LocalCluster) -> None:
+def assert_fails_for_want_of(missing: Sequence[str], joining: 'Future[Membership]', cluster: LocalCluster) -> None:
     """Asserts that the error names the flag of the time-out and these tasks, and no other one."""
     with failed('--connect_timeout_secs=1', *(cluster.task(name) for name in missing)) as error:
         result(joining)
@@ -144,15 +144,9 @@ def test_all_tasks_that_did_not_answer_are_named(
 def test_a_task_that_answers_and_does_not_join_is_named(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(1, 3)
     members = cluster.start_all()
+    introduce(members)
     for joining in [members[f'worker {index}'].join(SOON) for index in (0, 2)]:
         assert_fails_for_want_of(['worker 1'], joining, cluster)
-
-
-def test_a_task_that_does_not_join_once_more_is_named(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster()
-    join_all(cluster.start_all())
-    cluster.stop('worker 1')
-    assert_fails_for_want_of(['worker 0'], cluster.start('worker 1').join(SOON), cluster)
 
 
 def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(
@@ -161,15 +155,14 @@ def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(
     cluster = make_cluster()
     members = cluster.start_all()
     rendezvous, task = members['worker 0'].rendezvous, cluster.task('worker 1')
-    assert rendezvous.end_of(task, members['worker 1'].incarnation) is None
     members['worker 1'].rendezvous.end(1, 'no space left')
+    entries = rendezvous.entries() or {}
     # It may not have gone yet.
     for incarnation in (None, members['worker 1'].incarnation):
-        end = rendezvous.end_of(task, incarnation)
-        assert end is not None
-        assert (end.exit_code, end.reason) == (1, 'no space left')
-    new = cluster.start('worker 1')
-    assert rendezvous.end_of(task, new.incarnation) is None
+        ends = rendezvous.ends(entries, {**rendezvous.incarnations(), task: incarnation})
+        assert (ends[task].exit_code, ends[task].reason) == (1, 'no space left')
+    cluster.start('worker 1')
+    assert task not in rendezvous.ends(entries, rendezvous.incarnations())
 
 
 @pytest.mark.parametrize('num_ps', [0, 1])
@@ -259,14 +252,10 @@ def test_a_task_that_is_started_again_after_the_last_step_learns_that_training_i
     join_all(members)
     cluster.stop('worker 1')
     members['worker 0'].rendezvous.end(0)
-    staying = begin(lambda: members['worker 0'].rendezvous.stay_for_others(is_over=True))
-    if not num_ps:
-        assert_waits(staying)
     again = cluster.start('worker 1')
     with pytest.raises(TrainingOverError):
         result(again.join())
     again.rendezvous.end(0)
-    result(staying)
     # Who has ended well before belongs to another training, whose servers are not up yet.
     with failed():
         result(cluster.start('worker 1').join(SOON))

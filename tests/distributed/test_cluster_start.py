@@ -15,7 +15,6 @@ from tests.distributed.scenarios import (
     ENDLESS,
     FAILED,
     MODES,
-    PATIENT,
     assert_all_end,
     assert_each_names,
     cluster_of,
@@ -81,7 +80,7 @@ def test_a_port_that_is_taken_is_named_where_the_kernel_has_no_ipv6(monkeypatch:
 
 
 def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:
-    with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path}') as processes:
+    with cluster_of('asynchronous', tmp_path, ENDLESS, f'--train_dir={tmp_path}') as processes:
         with tf.Graph().as_default(), open_session() as session:
             of_another_model = {'tensor_names': ['other'], 'shape_and_slices': [''], 'tensors': [tf.zeros([1])]}
             session.run(tf.raw_ops.SaveV2(prefix=str(tmp_path / 'model.ckpt-7'), **of_another_model))

@@ -9,7 +9,6 @@ from cluster.hosts import reserved_addresses
 from tests.distributed.processes import DEADLINE_SECS, await_line
 from tests.distributed.scenarios import (
     ENDLESS,
-    PATIENT,
     assert_all_end,
     cluster_of,
     errors_of,
@@ -36,7 +35,7 @@ WRONG_USE = 2
 def test_processes_with_different_flags_all_end_and_name_both(
     mode: str, task: str, flag: str, expected: str, tmp_path: Path
 ) -> None:
-    with cluster_of(mode, tmp_path, ENDLESS, PATIENT) as processes:
+    with cluster_of(mode, tmp_path, ENDLESS) as processes:
         processes.tasks[task].add_flags(flag)
         processes.start()
         assert_all_end(processes, WRONG_USE)
@@ -65,7 +64,7 @@ def test_a_worker_of_another_cluster_that_names_the_same_servers_is_refused_and_
     tmp_path: Path,
 ) -> None:
     with (
-        cluster_of('parameter_server', tmp_path, ENDLESS, PATIENT) as processes,
+        cluster_of('parameter_server', tmp_path, ENDLESS) as processes,
         reserved_addresses(1) as addresses,
     ):
         start_under_way(processes)

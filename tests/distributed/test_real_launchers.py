@@ -59,7 +59,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 PROGRAM = str(Path(__file__).resolve().parent.parent.parent / 'tf_cnn_benchmarks.py')
 RUN = (
     *(sys.executable, PROGRAM, '--model=trivial', '--device=cpu', '--batch_size=2', '--num_warmup_batches=1'),
-    *('--display_every=1', '--connect_timeout_secs=120', '--peer_timeout_secs=3'),
+    *('--display_every=1', '--connect_timeout_secs=120'),
 )
 SERVED, COLLECTIVE = ('--variable_update=parameter_server',), ('--variable_update=collective_all_reduce',)
 SHORT, ENDLESS = '--num_batches=5', '--num_batches=1000000'

@@ -15,7 +15,6 @@ from tests.distributed.scenarios import (
     KILLED,
     MARGIN_SECS,
     NUM_WARMUP,
-    PATIENT,
     assert_all_end,
     assert_each_names,
     assert_trained,
@@ -44,7 +43,7 @@ pytestmark = pytest.mark.distributed
 )
 def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, name: str, tmp_path: Path) -> None:
     number = signal.Signals[name]
-    with cluster_of(mode, tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path / "train"}') as processes:
+    with cluster_of(mode, tmp_path, ENDLESS, f'--train_dir={tmp_path / "train"}') as processes:
         start_under_way(processes)
         for task in processes.tasks.values():
             task.send(number)
@@ -58,7 +57,7 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
 
 @pytest.mark.all_modes
 def test_workers_that_do_not_wait_print_the_rate_of_all_when_a_signal_ends_them(tmp_path: Path) -> None:
-    with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT) as processes:
+    with cluster_of('asynchronous', tmp_path, ENDLESS) as processes:
         start_under_way(processes)
         for task in processes.tasks.values():
             task.send(signal.SIGTERM)
@@ -71,7 +70,7 @@ def test_workers_that_do_not_wait_print_the_rate_of_all_when_a_signal_ends_them(
 
 @pytest.mark.all_modes
 def test_a_worker_that_warmed_up_while_others_took_all_steps_prints_the_total(tmp_path: Path) -> None:
-    with cluster_of('asynchronous', tmp_path, '--num_batches=10', PATIENT) as processes:
+    with cluster_of('asynchronous', tmp_path, '--num_batches=10') as processes:
         processes.start()
         first, late = processes.trainers
         await_line(late, WARMING_UP)
@@ -95,7 +94,7 @@ def test_a_worker_that_warmed_up_while_others_took_all_steps_prints_the_total(tm
     ),
 )
 def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, lost: str, tmp_path: Path) -> None:
-    with cluster_of(mode, tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path / "train"}') as processes:
+    with cluster_of(mode, tmp_path, ENDLESS, f'--train_dir={tmp_path / "train"}') as processes:
         start_under_way(processes)
         processes.tasks[lost].send(signal.SIGTERM)
         exit_code = 128 + signal.SIGTERM
@@ -107,7 +106,7 @@ def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, l
 
 @pytest.mark.all_modes
 def test_the_others_end_at_once_when_the_reader_of_a_workers_output_leaves(tmp_path: Path) -> None:
-    with cluster_of('parameter_server', tmp_path, ENDLESS, PATIENT) as processes:
+    with cluster_of('parameter_server', tmp_path, ENDLESS) as processes:
         fifo = tmp_path / 'worker-0.out'
         os.mkfifo(fifo)
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -127,7 +126,7 @@ def test_the_others_end_at_once_when_the_reader_of_a_workers_output_leaves(tmp_p
 def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode: str, gone: str, tmp_path: Path) -> None:
     """This happens when all get the signal, and one of them ends before the others."""
     # Less than a step may take to its end after a signal.
-    flags = (ENDLESS, '--peer_timeout_secs=1', f'--train_dir={tmp_path / "train"}')
+    flags = (ENDLESS, f'--train_dir={tmp_path / "train"}')
     with cluster_of(mode, tmp_path, *flags) as processes:
         start_under_way(processes)
         chief = processes.tasks['worker 0']

@@ -73,9 +73,10 @@ HAVE_NO_EFFECT = [
         ['--network_topology=gcp_v100 --hierarchical_copy'],
     ),
     (
-        '--peer_timeout_secs=9 --nodistinct_worker_data --variable_update=horovod',
-        ['--peer_timeout_secs=9.0 horovod'],
+        '--connect_timeout_secs=9 --nodistinct_worker_data --variable_update=horovod',
+        ['--connect_timeout_secs=9.0 horovod'],
     ),
+    ('--peer_timeout_secs=9', ['--peer_timeout_secs=9.0 lost']),
     ('--allow_growth --device=cpu', ['--allow_growth=True CPU']),
     ('--nouse_chrome_trace_format', ['--use_chrome_trace_format=False --trace_file']),
     (
@@ -86,8 +87,8 @@ HAVE_NO_EFFECT = [
     ('--save_summaries_steps=5', ['--save_summaries_steps=5 --train_dir']),
     ('--save_model_secs=5', ['--save_model_secs=5.0 --train_dir']),
     (
-        '--nocross_replica_sync --peer_timeout_secs=9',
-        ['--cross_replica_sync=False', '--peer_timeout_secs=9.0'],
+        '--nocross_replica_sync --connect_timeout_secs=9',
+        ['--cross_replica_sync=False', '--connect_timeout_secs=9.0'],
     ),
     ('--num_ps=2 --ps_hosts=a:1 --worker_hosts=b:1,c:1', ['--num_ps=2 hosts']),
     ('--noslice_variables', ['--slice_variables=False parameter servers']),
@@ -214,8 +215,8 @@ def test_a_flag_without_effect_is_named_with_the_flag_that_decides(argv: str, ex
 
 @pytest.mark.parametrize('is_alone', [True, False])
 def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(is_alone: bool) -> None:
-    of_cluster = idle('--peer_timeout_secs=9', alone=is_alone)
-    assert [line.startswith('--peer_timeout_secs=9') for line in of_cluster] == ([True] if is_alone else [])
+    of_cluster = idle('--connect_timeout_secs=9', alone=is_alone)
+    assert [line.startswith('--connect_timeout_secs=9') for line in of_cluster] == ([True] if is_alone else [])
     of_one = idle('--local_parameter_device=cpu --variable_update=replicated --num_gpus=2', alone=is_alone)
     assert (not of_one) == is_alone
 

@@ -29,9 +29,9 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
 @pytest.mark.parametrize('case', ENVIRONMENTS)
 def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(case: str, tmp_path: Path) -> None:
     environ, is_alone = ENVIRONMENTS[case]
-    params = make_params(model='lenet', device='cpu', peer_timeout_secs=9.0, train_dir=str(tmp_path))
+    params = make_params(model='lenet', device='cpu', connect_timeout_secs=9.0, train_dir=str(tmp_path))
     warnings = make_plan(params, Environment(environ)).warnings
-    assert [line.startswith('--peer_timeout_secs=9.0 ') for line in warnings].count(True) == is_alone
+    assert [line.startswith('--connect_timeout_secs=9.0 ') for line in warnings].count(True) == is_alone
 
 
 def test_an_evaluator_of_others_is_not_warned_of_their_flags(tmp_path: Path) -> None:

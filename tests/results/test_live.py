@@ -96,9 +96,8 @@ def test_a_line_that_would_break_is_one_line() -> None:
         # A signal that comes just before a long sleep begins would not end it.
         ('while True: time.sleep(0.1)', -2, 'KeyboardInterrupt'),
         ('with Interrupts().listening(): os.kill(os.getpid(), signal.SIGTERM)', 1, 'cluster.signals.Terminated: 15'),
-        ("console.hand_over(); os.execv(sys.executable, [sys.executable, '-c', 'print(5)'])", 0, '5'),
     ],
-    ids=['error', 'exit', 'Ctrl-C', 'SIGTERM', 'execv'],
+    ids=['error', 'exit', 'Ctrl-C', 'SIGTERM'],
 )
 def test_nothing_is_left_however_a_process_ends(end: str, exit_code: int, last: str) -> None:
     code = f"console.progress('Building'); input(); console.result('ending'); input()\n{end}"

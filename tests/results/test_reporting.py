@@ -129,14 +129,6 @@ def test_the_total_of_workers_that_do_not_wait_counts_the_global_steps_in_the_ti
     assert dataclasses.replace(result, steps=tuple(timed)).images == (12 - 5) * 16
 
 
-def test_only_the_steps_since_the_last_joining_count_in_the_total() -> None:
-    result = a_result()
-    earlier = tuple(dataclasses.replace(step, generation=1) for step in result.steps)
-    later = tuple(dataclasses.replace(step, generation=2, start=step.start + 1000) for step in result.steps)
-    both = dataclasses.replace(result, steps=earlier + later)
-    assert (both.images, both.wall_seconds) == (result.images, result.wall_seconds)
-
-
 def test_a_result_counts_the_images_of_all_workers() -> None:
     result = a_result(num_workers=3)
     assert result.global_batch_size == 48

@@ -24,13 +24,13 @@ from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan
 from run.build import build_step
-from run.state import RunState, restart_number
+from run.state import RunState, offer_of, restart_number
 from run.step_graph import StepGraph
 from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
 from tests.support.oracles import Weights
 from tests.support.outputs import failed
-from training.checkpoint_files import latest_checkpoint
+from training.checkpoint_files import latest_checkpoint, mark_begun, mark_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -84,7 +84,7 @@ def plan_of(params: Params) -> Plan:
 def state_of(plan: Plan, built: StepGraph, resume_from: str | None = None) -> RunState:
     """The state of a run in one process that goes on from a checkpoint, or starts."""
     worker = OneProcess(plan.session.config)
-    worker.join(None)
+    worker.join({'step': None, 'end': None})
     checkpoints = dataclasses.replace(plan.checkpoints, resume_from=resume_from)
     return RunState(checkpoints, built, worker, warn=print, note=print)
 
@@ -306,15 +306,28 @@ def test_a_run_that_was_planned_before_another_one_saved_does_not_go_back(tmp_pa
     assert str(latest_checkpoint(str(tmp_path))).endswith('model.ckpt-2')
 
 
-@pytest.mark.parametrize(
-    ('step', 'generation', 'num_replacements', 'expected'),
-    [(None, 1, 0, 0), (5, 1, 0, 5), (None, 2, 0, 1), (None, 1, 1, 1), (5, 2, 3, 9)],
-    ids=['first start', 'from a checkpoint', 'all joined again', 'this worker alone was replaced', 'all of it'],
-)
-def test_a_worker_has_another_restart_number_whenever_training_continues(
-    step: int | None, generation: int, num_replacements: int, expected: int
-) -> None:
+def test_a_worker_has_another_restart_number_whenever_training_continues_or_it_joins_later() -> None:
     worker = OneProcess(tf.ConfigProto())
-    worker.join(step)
-    worker.generation, worker.num_replacements = generation, num_replacements
-    assert restart_number(worker) == expected
+    numbers = set()
+    for step, worker.restart in ((None, 0), (5, 0), (None, 7), (5, 7)):
+        worker.join({'step': step, 'end': None})
+        numbers.add(restart_number(worker))
+    assert len(numbers) == 4
+    assert 0 in numbers
+
+
+def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(tmp_path: Path) -> None:
+    plan = plan_of(make_params(model='trivial', device='cpu', train_dir=str(tmp_path), num_batches=NUM_STEPS))
+    counts, length = plan.counts, [plan.counts.num_warmup, plan.counts.num_timed]
+    saved = dataclasses.replace(plan.checkpoints, resume_from=f'{tmp_path}/model.ckpt-3')
+    for mark, end in (
+        (lambda: mark_begun(str(tmp_path), length, 9), 9),
+        (lambda: mark_begun(str(tmp_path), [1, *length], 9), None),
+        (lambda: mark_begun(str(tmp_path), length, 2), None),
+        (lambda: mark_begun(str(tmp_path), None, 9), None),
+        (lambda: (tmp_path / 'training-begun').write_text('[]'), None),
+        (lambda: mark_ended(str(tmp_path), True), None),
+    ):
+        mark()
+        assert offer_of(saved, counts) == {'step': 3, 'end': end}
+        assert offer_of(plan.checkpoints, counts) == {'step': None, 'end': None}

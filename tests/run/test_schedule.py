@@ -1,9 +1,8 @@
-"""Which steps a process takes, and where its variables come from: every situation, as a table."""
+"""Which steps a process takes: every situation, as a table."""
 
 import pytest
 
-from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
-from tests.support.outputs import failed
+from run.schedule import Schedule, make_schedule
 
 pytestmark = pytest.mark.unit
 
@@ -54,67 +53,3 @@ def test_without_warm_up_only_an_interruption_adds_one() -> None:
 def test_training_is_over_when_all_workers_together_have_taken_the_steps() -> None:
     schedule = make_schedule(10, None, num_warmup=1, num_timed=2, num_counting=2)
     assert [schedule.is_over(taken) for taken in (10, 15, 16, 17)] == [False, False, True, True]
-
-
-KEPT = StartFacts(on_servers=True, has_begun=True)
-INTERRUPTED = StartFacts(on_servers=True, is_whole=False, has_begun=True)
-CONTROLLED = StartFacts(on_servers=True, had_controller=True, has_begun=True)
-# For workers that have variables of their own, and for those of parameter servers: the facts, and the origin.
-OWN = {
-    'fresh': (StartFacts(), Origin.INITIAL),
-    'resumed': (StartFacts(has_checkpoint=True), Origin.CHECKPOINT),
-    'inherited': (StartFacts(has_inherited=True), Origin.INHERITED),
-    'inherited, with an older checkpoint': (StartFacts(has_inherited=True, has_checkpoint=True), Origin.INHERITED),
-    'inherited, with a warm start': (StartFacts(has_inherited=True, has_warm_start=True), Origin.INHERITED),
-    'warm start': (StartFacts(has_warm_start=True), Origin.WARM_START),
-    'resumed after a warm start': (StartFacts(has_checkpoint=True, has_warm_start=True), Origin.CHECKPOINT),
-    'begun, and every worker was lost': (StartFacts(has_begun=True), Origin.INITIAL),
-}
-ON_SERVERS = {
-    'fresh': (StartFacts(), Origin.INITIAL),
-    'resumed': (StartFacts(has_checkpoint=True), Origin.CHECKPOINT),
-    'warm start': (StartFacts(has_warm_start=True), Origin.WARM_START),
-    'servers kept': (KEPT, Origin.SERVERS),
-    'servers kept, with an older checkpoint': (
-        StartFacts(on_servers=True, has_begun=True, has_checkpoint=True),
-        Origin.SERVERS,
-    ),
-    'servers kept after a warm start': (
-        StartFacts(on_servers=True, has_begun=True, has_warm_start=True),
-        Origin.SERVERS,
-    ),
-    'server lost, with a checkpoint': (StartFacts(has_begun=True, has_checkpoint=True), Origin.CHECKPOINT),
-    'interrupted update, with a checkpoint': (
-        StartFacts(on_servers=True, is_whole=False, has_begun=True, has_checkpoint=True),
-        Origin.CHECKPOINT,
-    ),
-    'controller lost, with a checkpoint': (
-        StartFacts(on_servers=True, had_controller=True, has_begun=True, has_checkpoint=True),
-        Origin.CHECKPOINT,
-    ),
-}
-LOST = {
-    'a server': (StartFacts(has_begun=True), 'server'),
-    'a server, after a warm start': (StartFacts(has_begun=True, has_warm_start=True), 'server'),
-    'a worker within a step': (INTERRUPTED, 'worker'),
-    'the controller': (CONTROLLED, 'controller'),
-}
-
-
-@pytest.mark.parametrize('case', OWN)
-def test_the_origin_of_variables_that_each_worker_has(case: str) -> None:
-    facts, expected = OWN[case]
-    assert choose_origin(facts, needs_state=False) is expected
-
-
-@pytest.mark.parametrize('case', ON_SERVERS)
-def test_the_origin_of_variables_on_parameter_servers(case: str) -> None:
-    facts, expected = ON_SERVERS[case]
-    assert choose_origin(facts, needs_state=True) is expected
-
-
-@pytest.mark.parametrize('case', LOST)
-def test_variables_that_were_lost_without_a_checkpoint_end_the_run(case: str) -> None:
-    facts, lost = LOST[case]
-    with failed(lost, 'checkpoint', '--train_dir=DIR'):
-        choose_origin(facts, needs_state=True)

@@ -111,7 +111,7 @@ def test_a_result_that_cannot_be_the_start_is_refused(changes: dict[str, Any]) -
     record = sample_record(**changes)
     if 'throughput' in changes:
         # No step was timed.
-        record.document['workers'][0]['steps'] |= {'phase': [], 'generation': [], 'seconds': [], 'start': []}
+        record.document['workers'][0]['steps'] |= {'phase': [], 'seconds': [], 'start': []}
     with pytest.raises(UsageError) as error:
         Forecaster(record)
     assert len(error.value.lines) == 1
