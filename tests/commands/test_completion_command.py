@@ -51,7 +51,7 @@ CASES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     'original flag to be told of': (['help', 'mk'], ['mkl']),
     'model to be listed': (['models', 'vgg1'], ['vgg11', 'vgg16', 'vgg19']),
     'shells': (['completion', ''], [*SHELLS]),
-    'all flags': (['help', 'all'], ['all', 'all_reduce', 'all_reduce_spec', 'allow_growth', 'allreduce_merge_scope']),
+    'all flags': (['help', 'all'], ['all', 'all_reduce_spec', 'allow_growth', 'allreduce_merge_scope']),
     'sweep that comes with the program': (['sweep', 'ba'], ['batch_sizes']),
     'sweeps and files': (['sweep', 'a'], ['all_models', 'a file', 'a folder']),
 }
