@@ -71,13 +71,10 @@ def read_rows(path: Path) -> list[PublishedRow]:
                 numbers = int(cells['gpus']), int(cells['batch_per_gpu']), float(cells['images_per_sec'])
                 if not 0 < min(numbers) <= max(numbers) < math.inf:
                     raise ValueError('gpus, batch_per_gpu and images_per_sec must be numbers above 0')
-                texts, work = (
-                    (cells['hw'], cells['net_or_mode'], cells['model']),
-                    tuple(cells.get(name) or '' for name in _WORK),
-                )
-                rows.append(
-                    PublishedRow(*texts, work, cells['data'] == 'synthetic', cells.get('num_ps') or '', *numbers)
-                )
+                machine, mode, model = cells['hw'], cells['net_or_mode'], cells['model']
+                work, is_synthetic = tuple(cells.get(name) or '' for name in _WORK), cells['data'] == 'synthetic'
+                servers = cells.get('num_ps') or ''
+                rows.append(PublishedRow(machine, mode, model, work, is_synthetic, servers, *numbers))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f'{path}: line {line}: {error}; mend the rows, or the columns') from None
     except OSError as error:
@@ -162,17 +159,21 @@ def _yardsticks(row: PublishedRow, known: Sequence[PublishedRow]) -> dict[str, f
 
 
 def quantiles(rows: Sequence[PublishedRow]) -> dict[str, list[tuple[float, float]]]:
-    """Returns comparison.predict.ERRORS as they are on these rows."""
-    found = {}
+    """Returns comparison.predict.ERRORS as they are on these rows; a rule without rows is missing."""
+    found: dict[str, list[tuple[float, float]]] = {}
     for rule, questions in ((rules.ANOTHER_MODEL, other_models(rows)), (rules.MORE_DEVICES, every_start(rows))):
         errors: dict[int, list[float]] = {}
         for row, known in questions:
             most = 1 if rule == rules.ANOTHER_MODEL else max(other.gpus for other in known)
             error = math.log((answer(row, known).seconds or math.nan) / row.seconds)
             errors.setdefault(math.ceil(math.log2(row.gpus / most)), []).append(error)
-        low = [float(np.percentile(errors[one], 1.25, method='lower')) for one in sorted(errors)]
-        high = [float(np.percentile(errors[one], 98.75, method='higher')) for one in sorted(errors)]
-        found[rule] = [(round(min(low[:n]), 3), round(max(high[:n]), 3)) for n in range(1, len(low) + 1)]
+        low = {number: float(np.percentile(several, 1.25, method='lower')) for number, several in errors.items()}
+        high = {number: float(np.percentile(several, 98.75, method='higher')) for number, several in errors.items()}
+        least = min(errors, default=0)
+        for most in range(1, max(errors, default=0) + 1):
+            upto = [number for number in errors if number <= max(most, least)]
+            ends = round(min(low[number] for number in upto), 3), round(max(high[number] for number in upto), 3)
+            found.setdefault(rule, []).append(ends)
     return found
 
 
@@ -202,11 +203,12 @@ def main() -> int:
     if flags.quantiles:
         print(quantiles(rows))
         return 0
+    shipped = rules.ERRORS
     # Of each machine and in all: the errors by title, and whether rows are in the interval.
     errors: dict[str, dict[str, list[float]]] = {name: {} for name in [*(row.machine for row, _ in questions), 'all']}
     for machine in [*errors][:-1]:
         if flags.leave_one_out:
-            rules.ERRORS = quantiles([row for row in rows if row.machine != machine])
+            rules.ERRORS = {**shipped, **quantiles([row for row in rows if row.machine != machine])}
         for row, known in [question for question in questions if question[0].machine == machine]:
             found = answer(row, known)
             rates = {'predict': row.images * row.gpus / (found.seconds or math.nan), **_yardsticks(row, known)}
