@@ -260,7 +260,6 @@ class BenchmarkCNN:
                         built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
             profiler.between(num_timed)
             if last.phase is Phase.WARMUP and last.index == schedule.num_warmup:
-                self._measurement.recording.computing_seconds = tracer.computing_seconds
                 self._measurement.agree_on_end()
                 self._measurement.recording.begin_timed_steps()
             if state.is_save_due(taken_before):

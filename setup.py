@@ -117,7 +117,7 @@ setup(
     },
     package_data={
         f'{PROGRAM}.doctor': ['report.schema.json'],
-        f'{PROGRAM}.models': ['costs.csv', 'gradients.csv'],
+        f'{PROGRAM}.models': ['costs.csv'],
         f'{PROGRAM}.page': ['templates/*'],
         f'{PROGRAM}.results': ['result.schema.json'],
         f'{PROGRAM}.sweeps': ['*.toml'],

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
@@ -17,15 +16,14 @@ from comparison import changes, regression
 from comparison.ratios import Clock
 from comparison.regression import Judged, judge
 from comparison.sides import Side, group_names, read_side, side_of
-from comparison.tables import Table, TableColumn, print_table
+from comparison.tables import print_table
 from errors import UsageError, counted, format_warning, spelled
 from params import parse_argv
 from params.file_flags import OUTPUTS
 from params.spec import flag
 from planning.line import check_launch
-from results.document import Failure, Record, read_file
+from results.document import Record
 from results.history import read_setting
-from scaling.verdict import read_prediction, verdict_of
 from sweeps.runner import Starter, take_turns
 from sweeps.settings import Settings
 
@@ -96,7 +94,6 @@ DECLARATION = Declaration(
         'before/ after/ --fail_below=0.95',
         'sweep-results/ --format=markdown',
         'after.json --against=history.sqlite',
-        'predicted.json measured.json',
         "--run='--model=lenet --device=cpu' --run='--model=lenet --device=cpu --xla' --rounds=10",
     ),
     details=(
@@ -111,8 +108,7 @@ DECLARATION = Declaration(
     positional=Positional(
         'RESULT',
         'a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
-        'program, printed. The first may be what predict --format=json printed: then the second is the result of that '
-        'cluster, and both are shown term by term.',
+        'program, printed.',
         at_least=0,
         at_most=None,
         is_path=True,
@@ -142,8 +138,6 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
         raise UsageError(f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a run')
     if not arguments.positional:
         raise UsageError('compare: it takes at least 1 RESULT, or --run twice, none was given; see compare --help')
-    if prediction := read_prediction(arguments.positional[0]):
-        return _check_prediction(prediction, arguments.positional, options)
     sides = [read_side(argument) for argument in arguments.positional]
     if options.against is not None:
         return _judge(sides, options, options.against)
@@ -155,35 +149,6 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
         )
     _check_distinct(sides)
     return _show(sides, options)
-
-
-def _check_prediction(prediction: Mapping[str, Any], arguments: Sequence[str], options: CompareOptions) -> int:
-    """Holds what `predict` said against a result, and prints both term by term; returns the exit code."""
-    source, *others = arguments
-    if len(others) != 1:
-        raise UsageError(
-            f'{source}: it is a prediction; give the result of the predicted cluster after it, and no more'
-        )
-    found = read_file(Path(others[0]))
-    if isinstance(found, Failure):
-        raise UsageError(f'{others[0]}: this run failed ({found.reason}); give the result of a run that did not')
-    verdict = verdict_of(prediction, source, found)
-    columns = [TableColumn(''), *(TableColumn(title, is_number=True) for title in ('predicted', 'measured', 'more'))]
-    rows = []
-    for value in verdict.values:
-        cells = (value.predicted, value.measured, value.difference)
-        name = f'{value.name}, {value.unit}' if value.unit == 'seconds' else value.name
-        rows.append([name, *('' if cell is None else f'{cell:.4g}' for cell in cells)])
-    is_inside = 'in' if verdict.is_inside else 'not in'
-    notes = [
-        f'Measured over predicted images/sec: {verdict.ratio:.3f}; it is {is_inside} the 95 % interval, '
-        f'{verdict.low:.1f} to {verdict.high:.1f}.',
-        f'Predicted limit: {verdict.limit}.',
-        *([] if verdict.has_compute else ['A run with --trace_file would also tell how long its devices compute.']),
-    ]
-    print_table(Table(columns, rows), options.format, verdict.as_document(), notes)
-    slower = {others[0]: verdict.ratio} if verdict.ratio < 1 and not verdict.is_inside else {}
-    return _exit_code(slower, [], options.fail_below)
 
 
 def _run(texts: Sequence[str], options: CompareOptions) -> int:

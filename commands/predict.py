@@ -1,88 +1,72 @@
-"""`tf_cnn_benchmarks.py predict`: the throughput of other clusters, with intervals. Starts without TensorFlow."""
+"""`tf_cnn_benchmarks.py predict`: the throughput of larger clusters and of other models. Starts without TensorFlow."""
 
+import itertools
+import math
+import re
+import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from commands.options import Arguments, Declaration
-from comparison.tables import Table, TableColumn, print_table
-from errors import UsageError, counted, format_warning, nearest, spelled
+from cluster.shape import Shape
+from commands.options import Arguments, Declaration, Positional
+from comparison import predict as rules
+from comparison.predict import Prediction, Series
+from comparison.tables import Table, TableColumn, few, print_table
+from errors import UsageError, alternatives, format_warning, spelled
 from params.modes import MODES
 from params.spec import flag, numbers_of
 from results.collection import collect
-from results.document import Failure, Record, read_file
-from scaling import forecast
-from scaling.fitting import Prior
-from scaling.forecast import PREDICTION, SCHEMA_VERSION, Candidate, Forecast, Forecaster
-from scaling.links import LinkRow, priors_of_sheet, read_links, read_network
+from results.document import Record
 
-# The most clusters of one prediction: a table that nobody reads, and a second of computing.
-_MOST_SHAPES = 1000
-_EACH = 'each'
+PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
 _MOST_DEVICES = 4096
+_NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
+_PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
+# TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of timestamps; 38 bytes of
+# preamble, header, checksum and gap).
+_PAYLOAD = 1448 / 1538
+_ALONE = Shape(1, 1)
+# The titles of the table, by the keys of a row; those of numbers with a decimal.
+_TITLES = {'model': 'model', 'batch_size': 'batch', 'precision': 'precision', 'data': 'data'}
+_TITLES |= {'variable_update': 'variable_update', 'shape': 'W*G+P'}
+_RATES = {'images_per_second': 'images/sec', 'low': 'from', 'high': 'to'}
 
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """The flags of the subcommand.
+    """The flags of the subcommand."""
 
-    Attributes:
-      from_: --from, since `from` is a keyword of Python.
-    """
-
-    from_: str | None = flag(
-        None, 'The result of one training process, as --result_file wrote it; everything starts there.', is_path=True
+    model: str | None = flag(None, 'Models, separated by commas; by default all of the results.')
+    workers: str | None = flag(
+        None,
+        'Numbers of workers, separated by commas, each on a host of its own; by default 2,4,8, or 1 with --num_gpus.',
     )
-    links: str | None = flag(None, 'Measured links, as in docs/predict.md: how fast gradients meet.', is_path=True)
+    num_gpus: str | None = flag(
+        None, 'Numbers of devices of each worker, separated by commas; by default as in the largest cluster given.'
+    )
     network: str | None = flag(
-        None,
-        "Instead of --links: the rate of a host's link in its data sheet, such as 25Gbit. Software may use less, so "
-        'the intervals get wide.',
+        None, "The rate of a host's link, such as 10Gbit, for clusters of which the results say nothing."
     )
-    latency_us: float | None = flag(
-        None, 'With --network: the latency of a message between two hosts.', lower_bound=0, unit='microseconds'
-    )
-    fit: str | None = flag(
-        None, 'Folder with results of clusters on the same machines, to which the links are fitted, too.', is_path=True
-    )
-    workers: str = flag('2,4,8', 'Numbers of workers, separated by commas.')
-    hosts: str | None = flag(None, 'Numbers of hosts; by default each worker has its own.')
-    num_gpus: str | None = flag(None, 'Numbers of devices of each worker; by default that of the result.')
-    num_ps: str = flag('1', f'Numbers of parameter servers, on the hosts of the workers; {_EACH}: one on each host.')
-    variable_update: str | None = flag(
-        None, 'Modes, separated by commas; by default all whose processes `cluster` starts.'
-    )
-    target: float | None = flag(
-        None,
-        'images/sec: instead of --workers, find the fewest hosts with one worker each that reach them, for each mode, '
-        'number of devices and of parameter servers.',
-        lower_bound=1,
-        unit='images/sec',
-    )
-    format: str = flag(
-        'text',
-        'How to print the prediction. `compare` reads the JSON: compare PREDICTED MEASURED.',
-        choices=('text', 'markdown', 'csv', 'json'),
-    )
+    format: str = flag('text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json'))
 
 
 DECLARATION = Declaration(
     'predict',
     PredictOptions,
-    'Predicts the images/sec of larger clusters from the result of one process and the links between hosts, with 95 % '
-    'intervals, what limits them, and what a link twice as fast would give.',
+    'Predicts images/sec on more devices than were measured, or of another model on devices where one was measured.',
     examples=(
-        '--from=result.json --links=links.json --workers=2,4,8',
-        '--from=result.json --network=25Gbit --latency_us=30 --num_gpus=8 --workers=2,4',
-        '--from=result.json --network=10Gbit --target=10000',
-        '--from=result.json --fit=clusters/ --workers=16 --format=json > predicted.json',
+        'results/ --num_gpus=8',
+        'resnet50_on_8.json vgg16_on_1.json --model=vgg16 --num_gpus=8',
+        'result.json --network=10Gbit --workers=2,4,8',
+        'result.json sweep-exchange-20261122-080000/ --workers=2,4',
     ),
-    details=(
-        'docs/predict.md has each term of a step with its formula and source. Nothing is started. What was not '
-        'measured widens the intervals.'
-    ),
+    details='Nothing is started. From results on several devices follows a rate with a 95 % interval; from one device '
+    'and a link alone, the two ends between which the rate lies. The link is --network, or what runs with '
+    '--exchange_only measured, such as those of `sweep exchange`. docs/predict.md explains the rules.',
+    positional=Positional('RESULT', 'A result, or a folder with results.', at_most=None, is_path=True),
 )
 
 
@@ -90,112 +74,47 @@ def main(argv: Sequence[str]) -> int:
     """Runs `predict` with the arguments in argv; returns the exit code.
 
     Raises:
-      UsageError: an argument is wrong, or the result and the links do not fit each other.
+      UsageError: an argument is wrong, or nothing can be predicted from the results.
     """
     return DECLARATION.run(argv, _predict)
 
 
 def _predict(arguments: Arguments[PredictOptions]) -> int:
     options = arguments.options
-    _check_flags(options)
-    record = _read_result(options)
-    asked = _Asked.of(options, record)
-    forecaster = _forecaster(options, record)
-    if options.target is None:
-        found = [forecaster.forecast(shape) for shape in asked.shapes(options)]
-        missed: list[str] = []
-    else:
-        found, missed = _smallest(forecaster, asked, options.target)
-    _print(options, record, forecaster, found, missed)
+    network = None if options.network is None else read_network(options.network)
+    workers, gpus = _numbers('workers', options.workers), _numbers('num_gpus', options.num_gpus)
+    measured = _read(arguments.positional)
+    largest = max((shape for _, shape in measured.places), default=_ALONE)
+    asked = [*itertools.product(workers or ([1] if gpus else [2, 4, 8]), gpus or [largest.devices])]
+    rows, missing = [], []
+    for work in _chosen(measured.works, options.model):
+        for mode, shape in _candidates(measured, asked, has_network=network is not None):
+            if found := _find(measured, work, mode, shape, network):
+                rows.append(_as_object(work, mode, shape, found))
+            else:
+                missing.append(f'{work.model} in {mode} {shape}')
+    if not rows:
+        raise UsageError(
+            'predict: the results say nothing about these devices; write --network=10Gbit for several workers, or give '
+            'results on two numbers of devices, of another model there, or with --exchange_only'
+        )
+    notes = [f'Not predicted, since neither the results nor --network tell: {few(missing)}.'] if missing else []
+    document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows, 'not_predicted': missing}
+    columns = [TableColumn(title, is_number=name == 'batch_size') for name, title in _TITLES.items()]
+    columns += [*(TableColumn(title, is_number=True) for title in _RATES.values()), TableColumn('rule')]
+    cells = [
+        [
+            *(str(row[name]) for name in _TITLES),
+            *('' if row[name] is None else f'{row[name]:.1f}' for name in _RATES),
+            row['rule'],
+        ]
+        for row in rows
+    ]
+    print_table(Table(columns, cells), options.format, document, notes)
     return 0
 
 
-def _check_flags(options: PredictOptions) -> None:
-    if options.from_ is None:
-        raise UsageError('--from: it is missing; write the result of one process, --from=result.json')
-    if options.links is not None and options.network is not None:
-        raise UsageError(
-            f'{spelled("network", options.network)} clashes with {spelled("links", options.links)}: the links are '
-            'measured; leave one out'
-        )
-    if options.latency_us is not None and options.network is None:
-        raise UsageError(f'{spelled("latency_us", options.latency_us)}: it is for --network; write both')
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The clusters that are asked for, read from the flags.
-
-    Attributes:
-      servers: numbers of parameter servers; None for one on each host.
-    """
-
-    modes: tuple[str, ...]
-    workers: tuple[int, ...]
-    hosts: tuple[int, ...]
-    devices: tuple[int, ...]
-    servers: tuple[int | None, ...]
-
-    @classmethod
-    def of(cls, options: PredictOptions, record: Record) -> '_Asked':
-        """Reads the flags; the result has the defaults of some.
-
-        Raises:
-          UsageError: a value is none of the allowed ones, or one process cannot be several.
-        """
-        own = int(record.document['cluster']['devices_per_worker'])
-        servers = [part for part in options.num_ps.split(',') if part != _EACH]
-        numbers = _numbers('num_ps', ','.join(servers)) if servers else ()
-        asked = cls(
-            _modes(options),
-            _numbers('workers', options.workers),
-            _numbers('hosts', options.hosts),
-            _numbers('num_gpus', options.num_gpus) or (own,),
-            (*numbers, *([None] if len(servers) < len(options.num_ps.split(',')) else [])),
-        )
-        crossing = options.target is not None or any(
-            shape.hosts > 1 and MODES[shape.mode].shares_model for shape in asked.shapes(options)
-        )
-        if crossing and options.links is None and options.network is None and options.fit is None:
-            raise UsageError(
-                'predict: nothing is known about the links between hosts; write --links=links.json, --network=25Gbit '
-                'or --fit=DIR, or --hosts=1'
-            )
-        return asked
-
-    def shapes(self, options: PredictOptions) -> list[Candidate]:
-        """The clusters in the order of the table.
-
-        Raises:
-          UsageError: a mode cannot have several workers, or there are too many clusters.
-        """
-        alone = [name for name in self.modes if not MODES[name].has_cluster and MODES[name].launcher is None]
-        if alone and options.target is None and max(self.workers) > 1:
-            raise UsageError(
-                f'{spelled("variable_update", alone[0])}: it works within one process; write --workers=1 and '
-                '--num_gpus, or another mode'
-            )
-        found = forecast.shapes(self.modes, self.workers, self.hosts, self.devices, self.servers)
-        if len(found) > _MOST_SHAPES:
-            raise UsageError(
-                f'predict: these are {len(found)} clusters, and {_MOST_SHAPES} are the most; ask for fewer'
-            )
-        return found
-
-
-def _modes(options: PredictOptions) -> tuple[str, ...]:
-    if options.variable_update is None:
-        return tuple(name for name, mode in MODES.items() if forecast.can_cluster(mode))
-    names = tuple(dict.fromkeys(options.variable_update.split(',')))
-    for name in names:
-        if name not in MODES:
-            near = nearest(name, MODES)
-            hint = f'did you mean {near}?' if near else f'write some of {", ".join(MODES)}'
-            raise UsageError(f'{spelled("variable_update", options.variable_update)}: {name} is no mode; {hint}')
-    return names
-
-
-def _numbers(name: str, text: str | None) -> tuple[int, ...]:
+def _numbers(name: str, text: str | None) -> list[int]:
     try:
         found = numbers_of(text, int)
     except ValueError:
@@ -204,147 +123,176 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...]:
         raise UsageError(
             f'{spelled(name, text)}: it must be integers from 1 to {_MOST_DEVICES}, separated by commas, such as 2,4,8'
         )
-    return tuple(dict.fromkeys(found))
+    return list(dict.fromkeys(found))
 
 
-def _read_result(options: PredictOptions) -> Record:
-    path = Path(str(options.from_))
-    if path.is_dir():
-        raise UsageError(f'{path}: it is a folder; write the result of one process, --from=result.json')
-    found = read_file(path)
-    if isinstance(found, Failure):
-        raise UsageError(f'{path}: this run failed ({found.reason}); give the result of a run that did not')
-    forecast.check_result(found)
-    return found
-
-
-def _forecaster(options: PredictOptions, record: Record) -> Forecaster:
-    rows: Sequence[LinkRow] = ()
-    priors: dict[str, Prior] = {}
-    results: list[Record] = []
-    if options.links is not None:
-        rows = read_links(options.links).of(forecast.dtype_of(record), record.model)
-    if options.network is not None:
-        priors = priors_of_sheet(read_network(options.network), options.latency_us)
-    if options.fit is not None:
-        results = _read_clusters(options.fit, record)
-    return Forecaster(record, rows, results, priors)
-
-
-def _read_clusters(folder: str, record: Record) -> list[Record]:
-    """Reads the results to which links are fitted; what does not fit is named in a warning.
+def read_network(text: str) -> float:
+    """Returns the bytes/s that TCP carries over a link of a rate such as '25Gbit', '100 Mbit/s' or '1Gbps'.
 
     Raises:
-      UsageError: the folder has no usable result.
+      UsageError: it is no number above 0 with a unit of bits.
     """
-    collection = collect([folder])
-    usable = []
-    for found in collection.records:
-        if found.document.get('id') == record.document.get('id'):
-            continue
-        if forecast.is_usable(found):
-            usable.append(found)
-        else:
-            print(
-                format_warning(
-                    f'{found.source}: it is no training run of several devices with timed steps, and is left out'
-                ),
-                file=sys.stderr,
-            )
-    for problem in collection.problems:
-        print(format_warning(problem), file=sys.stderr)
-    if not usable:
-        raise UsageError(f'{spelled("fit", folder)}: it holds no result of a training run with steps; write some')
-    return usable
+    match = _NETWORK.fullmatch(text.strip())
+    rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
+    if not 0 < rate < math.inf:
+        what = 'it is no rate; write a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
+        raise UsageError(f'{spelled("network", text)}: {what}')
+    return rate * _PAYLOAD
 
 
-def _smallest(forecaster: Forecaster, asked: _Asked, target: float) -> tuple[list[Forecast], list[str]]:
-    """Returns the smallest cluster of each shape that reaches a target, and a line for each that has none."""
-    found, missed = [], []
-    for name in asked.modes:
-        mode = MODES[name]
-        for devices in asked.devices:
-            for servers in asked.servers if mode.needs_servers else asked.servers[:1]:
-                most = forecast.MOST_WORKERS if mode.has_cluster or mode.launcher else 1
-                one = forecaster.smallest(mode, devices, servers, target, most)
-                if one:
-                    found.append(one)
-                    continue
-                of_servers = ''
-                if mode.needs_servers:
-                    of_servers = ', a parameter server on each host' if servers is None else f', {servers} ps'
-                best = forecaster.best(mode, devices, servers, most)
-                missed.append(
-                    f'{name}, {counted(devices, "device")} each{of_servers}: no number of hosts up to {most} reaches '
-                    f'{target:g}; {best.shape.workers} give the most, {best.images_per_second:.1f}'
-                )
-    return found, missed
+@dataclass(frozen=True)
+class _Work:
+    """What one device computes, and the seconds of its steps by mode and shape; of one device by the mode ''.
+
+    Attributes:
+      machine: the processor, the GPUs and settings; works with the same ones tell about each other.
+    """
+
+    model: str
+    data: str
+    image_size: int | None
+    images: int
+    precision: str
+    is_synthetic: bool
+    is_cpu: bool
+    machine: tuple[str, ...]
+    gradient_bytes: int
+    seconds: dict[tuple[str, Shape], float] = field(default_factory=dict, compare=False)
+
+    def series(self, mode: str, shape: Shape) -> Series:
+        """The series on which a shape lies: more devices of one process, or more workers with as many devices."""
+        seconds = {}
+        runs_alone = Shape(1, 2).why_not(MODES[mode]) is None
+        for (own_mode, own), found in self.seconds.items():
+            is_start = own.workers == 1 and not own.num_ps and (own_mode in ('', mode) or not runs_alone)
+            is_more = own_mode == mode and shape.workers > 1 and own.workers > 1 and own.num_ps == shape.num_ps
+            if (is_start and shape.workers == 1) or ((is_start or is_more) and own.devices == shape.devices):
+                seconds[own.workers * own.devices] = found
+        alone = self.seconds.get(('', _ALONE))
+        return Series(self.model, self.gradient_bytes, self.images, self.is_synthetic, alone, seconds)
 
 
-def _print(
-    options: PredictOptions,
-    record: Record,
-    forecaster: Forecaster,
-    found: Sequence[Forecast],
-    missed: Sequence[str],
-) -> None:
-    notes = [
-        f'From {record.source}: {forecaster.images_per_second_of_one:.2f} images/sec of one device, {record.model}, '
-        f'batch {forecaster.work.images}.',
-        *missed,
-    ]
-    if options.network is not None and any(one.shape.hosts > 1 for one in found):
-        notes.append('The network is known from a data sheet alone; measure it, and the intervals get narrower.')
-    print_table(_table(found), options.format, _document(options, record, forecaster, found, missed), notes)
+@dataclass(frozen=True)
+class _Measured:
+    """Works, and what links carried in each mode: the shape, the bytes of the gradients, and bytes/s."""
+
+    works: Sequence[_Work]
+    links: Mapping[str, Sequence[tuple[Shape, int, float]]]
+
+    @property
+    def places(self) -> list[tuple[str, Shape]]:
+        """The modes and shapes of several devices that were measured."""
+        found = [place for work in self.works for place in work.seconds if place[1] != _ALONE]
+        return found + [(mode, shape) for mode, rows in self.links.items() for shape, *_ in rows]
 
 
-def _table(found: Sequence[Forecast]) -> Table:
-    titles = ('workers', 'hosts', 'devices', 'ps', 'images/sec', '95 % interval', 'efficiency')
-    columns = [TableColumn('variable_update'), *(TableColumn(title, is_number=True) for title in titles)]
-    columns += [TableColumn('limit'), TableColumn('next'), TableColumn('a link twice as fast')]
-    return Table(columns, [_cells(one) for one in found])
+def _read(paths: Sequence[str]) -> _Measured:
+    collection = collect(paths)
+    links: dict[str, list[tuple[Shape, int, float]]] = defaultdict(list)
+    works: dict[_Work, dict[tuple[str, Shape], list[float]]] = defaultdict(lambda: defaultdict(list))
+    problems = [*collection.problems, *(f'{one.source}: this run failed ({one.reason})' for one in collection.failures)]
+    for record in collection.records:
+        run, size, shape = record.run, record.gradient_bytes, Shape.parse(record.shape)
+        role, mode, steps = run.get('role'), str(run.get('variable_update')), record.step_seconds()
+        is_usable = steps.size and record.images_per_second > 0 and run.get('sync', True)
+        if not size or not is_usable or role not in ('training', 'exchange-only') or mode not in MODES:
+            problems.append(f'{record.source}: it is no whole training run whose devices step together; it is left out')
+        elif role == 'training':
+            seconds = float(run['global_batch_size']) / record.images_per_second
+            works[_work_of(record)]['' if shape == _ALONE else mode, shape].append(seconds)
+        elif crossing := rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps):
+            times = rules.crossings(shape.workers, shape.num_ps)
+            links[mode].append((shape, size, times * crossing / float(steps.mean())))
+    for line in problems:
+        print(format_warning(line), file=sys.stderr)
+    if not works:
+        raise UsageError(f'{few(paths)}: no training run with timed steps; write its result with --result_file')
+    for work, found in works.items():
+        work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
+    return _Measured([*works], links)
 
 
-def _cells(one: Forecast) -> tuple[str, ...]:
-    doubled = f'{one.link}: {one.with_link_doubled:.1f}' if one.link else ''
-    return (
-        one.shape.mode,
-        str(one.shape.workers),
-        str(one.shape.hosts),
-        str(one.shape.total_devices),
-        str(one.shape.servers),
-        f'{one.images_per_second:.1f}',
-        f'{one.low:.1f}..{one.high:.1f}',
-        f'{one.efficiency:.0%}',
-        one.limit,
-        one.next_limit,
-        doubled,
+def _work_of(record: Record) -> _Work:
+    run, machine = record.run, record.machine
+    precision, device = str(run.get('precision')), str(run.get('device'))
+    gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
+    settings = (str(machine.get('cpu_model')), *gpus, device, precision, str(record.flags.get('xla')))
+    is_synthetic, size = bool(run.get('is_synthetic', True)), record.gradient_bytes or 0
+    return _Work(
+        record.model,
+        f'{run.get("data_set")}, {"synthetic" if is_synthetic else "real"}',
+        run.get('image_size'),
+        int(run['batch_size']),
+        precision,
+        is_synthetic,
+        device == 'cpu',
+        settings,
+        size,
     )
 
 
-def _document(
-    options: PredictOptions,
-    record: Record,
-    forecaster: Forecaster,
-    found: Sequence[Forecast],
-    missed: Sequence[str],
-) -> dict[str, Any]:
+def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
+    known = sorted({work.model for work in works})
+    names = known if models is None else models.split(',')
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(
+            f'{spelled("model", models)}: the results are of {alternatives(known)}; run {unknown[0]} on one device, '
+            'and give that result, too'
+        )
+    return [work for work in works if work.model in names]
+
+
+def _candidates(
+    measured: _Measured, asked: Sequence[tuple[int, int]], *, has_network: bool
+) -> Iterator[tuple[str, Shape]]:
+    """Yields each mode and shape: of the modes that were measured so, or with a network of all that are possible."""
+    for number, devices in asked:
+        places = [(mode, shape) for mode, shape in measured.places if (shape.workers > 1) == (number > 1)]
+        known = [mode for name, mode in MODES.items() if any(name == own for own, _ in places)]
+        for mode in known if known and not (has_network and number > 1) else MODES.values():
+            # As many parameter servers as were measured, else one.
+            servers = {shape.num_ps for own, shape in places if own == mode.name} or {int(mode.needs_servers)}
+            for num_ps in sorted(servers) if number > 1 else [0]:
+                shape = Shape(number, devices, num_ps)
+                if mode.shares_model and (mode in known or shape.why_not(mode) is None):
+                    yield mode.name, shape
+
+
+def _find(measured: _Measured, work: _Work, mode: str, shape: Shape, network: float | None) -> Prediction | None:
+    if seconds := work.seconds.get(('' if shape == _ALONE else mode, shape)):
+        return Prediction('measured', seconds, math.nan, math.nan)
+    own, size = work.series(mode, shape), work.gradient_bytes
+    others = [other.series(mode, shape) for other in measured.works if other.machine == work.machine]
+    if found := rules.predict(own, others, shape.workers * shape.devices):
+        return found
+    rule, rate = 'band: --network', network if shape.workers > 1 else None
+    if rows := [row for row in measured.links.get(mode, ()) if (row[0].workers > 1) == (shape.workers > 1)]:
+        # The same shape, and then the most similar size.
+        rate = min(rows, key=lambda row: (row[0] != shape, abs(math.log(row[1] / size))))[2]
+        rule = 'band: --exchange_only'
+    # The devices of a CPU are the same cores.
+    compute = own.alone and own.alone * (shape.devices if work.is_cpu else 1)
+    if shape.workers > 1:
+        compute = own.seconds.get(shape.devices, compute)
+    if rate is None or compute is None:
+        return None
+    exchange = rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps) / rate
+    # Computing hides the exchange, or the exchange follows it.
+    slowest = compute + rules.crossings(shape.workers, shape.num_ps) * exchange
+    return Prediction(rule, None, max(compute, exchange), slowest)
+
+
+def _as_object(work: _Work, mode: str, shape: Shape, found: Prediction) -> dict[str, Any]:
+    images, is_measured = work.images * shape.workers * shape.devices, math.isnan(found.fastest)
     return {
-        'schema': PREDICTION,
-        'schema_version': SCHEMA_VERSION,
-        'from': {
-            'file': record.source,
-            'id': record.document.get('id'),
-            'model': record.model,
-            'data_set': record.run.get('data_set'),
-            'batch_size': forecaster.work.images,
-            'precision': record.run.get('precision'),
-            'images_per_second_of_one_device': forecaster.images_per_second_of_one,
-        },
-        'links': options.links,
-        'network': options.network,
-        'fit': options.fit,
-        'target': options.target,
-        'rows': [one.as_object() for one in found],
-        'not_reached': list(missed),
+        'model': work.model,
+        'batch_size': work.images,
+        'precision': work.precision,
+        'data': work.data,
+        'variable_update': mode,
+        'shape': str(shape),
+        'images_per_second': None if found.seconds is None else images / found.seconds,
+        'low': None if is_measured else images / found.slowest,
+        'high': None if is_measured else images / found.fastest,
+        'rule': found.rule,
     }

@@ -21,9 +21,6 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
-    'all_reduce': Subcommand(
-        '[--flag=value ...] [-- FLAGS]', 'measures how fast gradients meet, here or between hosts'
-    ),
     'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster, here or on other hosts over ssh'),
     'compare': Subcommand('[RESULT ...] [--flag=value ...]', 'compares results, or runs in turns, with 95 % intervals'),
@@ -31,9 +28,22 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
     'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, every flag, or all about one flag or subcommand'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
-    'predict': Subcommand('[--flag=value ...]', 'predicts larger clusters from one process and its links'),
+    'predict': Subcommand('RESULT ... [--flag=value ...]', 'predicts larger clusters, and other models on them'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
     'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
     'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
     'version': Subcommand('', 'prints the versions of this program, TensorFlow and Python'),
+}
+
+# What left: a subcommand, or a flag of one, and what to use instead.
+LEFT: Mapping[str, str] = {
+    'all_reduce': 'write sweep exchange, or sweep exchange -- --hosts=a,b',
+    'predict --from': 'write the result without a flag: predict result.json --network=10Gbit',
+    'predict --fit': 'write the folder without a flag: predict alone.json DIR',
+    'predict --links': 'give the results of sweep exchange: predict alone.json sweep-exchange-TIME/',
+    'predict --latency_us': 'give the results of sweep exchange, which contain it',
+    'predict --hosts': 'each worker has a host of its own',
+    'predict --target': 'write several --workers, and look for it',
+    'predict --num_ps': 'there are as many as in the results, or one',
+    'predict --variable_update': 'the modes are those of the results, or all',
 }

@@ -1,4 +1,4 @@
-"""Counts the cost of a network: its parameters, the multiply-adds of an image, and its gradients in their order."""
+"""Counts the cost of a network: its parameters, and the multiply-adds of an image."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf
 
 from inputs.data_sets import DATA_SETS
-from models.gradients import GradientFacts, in_pieces
 from models.layers import Tensor
 from models.model_facts import ModelFacts, Network
 from models.network_check import errors_of_network
@@ -62,33 +61,6 @@ def network_cost(network: Network, image_shape: tuple[int, int, int], num_classe
         logits = build_network(network, images, num_classes, variables, 'NHWC', is_training=True).logits
         parameters = sum(value.shape.num_elements() for value in variables.trainable.values())
         return Cost(parameters, sum(map(_multiply_adds, _operations_behind(logits))))
-
-
-def gradients_of(facts: ModelFacts) -> GradientFacts:
-    """Returns the gradients of a model in the order of the backward pass. Builds a graph of its own.
-
-    The backward pass goes through the layers from the last to the first, so the gradient of a variable is ready when
-    the multiply-adds of all layers from the variable's own on are done twice. The auxiliary head counts as no work.
-
-    Raises:
-      UsageError: the network of a user's model cannot be built.
-    """
-    data_set = DATA_SETS[facts.data_set]
-    image_shape = (1, facts.image_size, facts.image_size, data_set.channels)
-    with errors_of_network(facts.network, facts.name), tf.Graph().as_default() as graph:
-        variables = PlaceholderVariables()
-        images = tf.placeholder(tf.float32, image_shape)
-        logits = build_network(facts.network, images, data_set.num_classes, variables, 'NHWC', is_training=True).logits
-        values = {tensor.op: tensor.shape.num_elements() for tensor in variables.trainable.values()}
-        behind = _operations_behind(logits)
-        done, made = 0, []
-        # A variable is read just before its layer, so what follows in the graph is the layer itself and later ones.
-        for operation in graph.get_operations():
-            if operation in values:
-                made.append((values[operation], done))
-            elif operation in behind:
-                done += _multiply_adds(operation)
-    return in_pieces([(size, (done - before) / max(done, 1)) for size, before in reversed(made)])
 
 
 def _operations_behind(tensor: Tensor) -> set[tf.Operation]:

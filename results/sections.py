@@ -162,12 +162,6 @@ class ComputeSection:
     flops_per_second: float | None
     peak_flops_per_second: Annotated[float | None, 'Of large matrix products: --measure_peak.']
     share_of_peak: float | None
-    computing_seconds: Annotated[
-        float | None,
-        ADDED,
-        'With --trace_file or --tfprof_file: the seconds of the last warm-up step in which at least one op of the '
-        'chief computed, with a controller the mean of the workers.',
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,11 @@ import contextlib
 import functools
 import itertools
 import os
-import re
-import statistics
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.framework.step_stats_pb2 import StepStats
 from tensorflow.python.client import timeline
 
 from errors import RunError, counted
@@ -22,15 +19,6 @@ from training.variables import Variable
 
 Tensor = Any
 Values = TypeVar('Values')
-
-# The types of ops that wait for other devices, for messages or for images, by how they begin.
-_WAITING = (
-    *('Recv', '_Recv', '_HostRecv', '_Send', '_HostSend', 'Collective', 'Nccl', 'Horovod'),
-    *('Queue', 'Barrier', 'Accumulator', 'ResourceAccumulator', 'PyFunc', 'Stage', 'Unstage'),
-)
-# Ops of the towers, and those that read images, by their names; --steps_per_run puts a scope before both.
-_TOWER = re.compile(r'(.*/)?tower_\d+/')
-_INPUT = re.compile(r'(.*/)?(stages?_|device_input|feed_input)')
 
 # What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large, no such folder.
 _OF_SUMMARY_WRITERS = (RuntimeError, IndexError, ValueError)
@@ -65,9 +53,6 @@ class StepTracer:
       instruments: trace_file gets the times of all ops, for chrome://tracing, or as text if chrome_format is False;
         tfprof_file gets a profile for TensorFlow's profiler; partitioned_graph_prefix is the start of the names of
         text files, one per device, with its graph as optimised and run.
-
-    Attributes:
-      computing_seconds: those of the traced step, see computing_seconds(); None without a trace.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -75,16 +60,13 @@ class StepTracer:
         self._chrome_format = instruments.chrome_format
         self._tfprof_file = instruments.tfprof_file
         self._partitioned_graph_prefix = instruments.partitioned_graph_prefix
-        self.computing_seconds: float | None = None
 
     @property
     def is_wanted(self) -> bool:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
-    def run(
-        self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None, *, num_steps: int = 1
-    ) -> Any:
-        """Runs the step, or so many in one run, writes the files and returns the fetched values.
+    def run(self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None) -> Any:
+        """Runs the step, writes the files and returns the fetched values.
 
         Raises:
           RunError: a file cannot be written.
@@ -96,9 +78,6 @@ class StepTracer:
         )
         metadata = tf.RunMetadata()
         values = session.run(fetches, feeds, options=options, run_metadata=metadata)
-        if traced:
-            of_run = computing_seconds(metadata.step_stats)
-            self.computing_seconds = None if of_run is None else of_run / num_steps
         if self._trace_file:
             trace = self._format_trace(metadata)
             with writing('trace_file', self._trace_file):
@@ -118,49 +97,6 @@ class StepTracer:
         if self._chrome_format:
             return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True)
         return str(metadata.step_stats)
-
-
-def computing_seconds(step_stats: StepStats) -> float | None:
-    """Returns the seconds of a traced step in which at least one op of a worker computes.
-
-    On GPUs kernels count, on CPUs all ops that neither wait for others nor read images. Ops of parameter servers do not
-    count. The trace of a controller has several workers, whose mean it is.
-
-    Returns:
-      None if no worker in the trace has a tower, or several have GPUs, whose kernels do not tell their worker.
-    """
-    tasks: dict[str, list[Any]] = {}
-    kernels: list[Any] = []
-    for device in step_stats.dev_stats:
-        task, _, lane = device.device.rpartition('/device:')
-        if lane.endswith('/stream:all'):
-            kernels += device.node_stats
-        elif '/stream:' not in lane and not task.startswith('/job:ps/'):
-            tasks.setdefault(task, []).extend(device.node_stats)
-    workers = [nodes for nodes in tasks.values() if any(_TOWER.match(node.node_name) for node in nodes)]
-    if kernels and len(workers) == 1:
-        workers = [kernels]
-    elif kernels or not workers:
-        return None
-    return statistics.fmean(_busy_micros(filter(_computes, nodes)) for nodes in workers) / 1e6
-
-
-def _computes(node: Any) -> bool:
-    """Whether the op of a trace neither waits nor reads images."""
-    # The label of an op is 'name = Type(inputs)', that of a kernel has its name.
-    label = node.timeline_label.rpartition(' = ')[2] or node.node_name
-    waits = label.startswith(_WAITING) or node.node_name.startswith(_WAITING)
-    return not waits and 'nccl' not in f'{node.node_name} {label}'.lower() and not _INPUT.match(node.node_name)
-
-
-def _busy_micros(nodes: Iterable[Any]) -> int:
-    """Returns the microseconds in which at least one op runs."""
-    busy, until = 0, 0
-    for node in sorted(nodes, key=lambda node: node.all_start_micros):
-        end = node.all_start_micros + node.op_end_rel_micros
-        busy += max(0, end - max(until, node.all_start_micros))
-        until = max(until, end)
-    return busy
 
 
 class StepProfiler:

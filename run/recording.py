@@ -62,13 +62,11 @@ class Recording:
       input_buffers: what the input pipeline holds in host memory, once the graph is built.
       input_stages: the rows of run.input_stages; None if the stages of the input were not measured.
       peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
-      computing_seconds: see run.instruments.computing_seconds; None if no step was traced.
     """
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
         self.transfer = Transfer()
         self.peak_flops: float | None = None
-        self.computing_seconds: float | None = None
         self.input_buffers: Sequence[Buffer] = ()
         self.input_stages: Sequence[StageRow] | None = None
         self._plan = plan
@@ -268,7 +266,6 @@ class Recording:
             flops_per_second=reached,
             peak_flops_per_second=self.peak_flops,
             share_of_peak=reached / self.peak_flops if reached is not None and self.peak_flops else None,
-            computing_seconds=self.computing_seconds,
         )
 
     def _input(self, result: Result) -> InputSection:

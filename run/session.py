@@ -97,9 +97,7 @@ class Stepper:
         if self._in_graph is None:
             return [self._run_one(phase, index) for index in indices]
         if phase is Phase.WARMUP and self._traced_index in indices:
-            values = self._tracer.run(
-                self._session, self._in_graph.values, {self._in_graph.num_steps: len(indices)}, num_steps=len(indices)
-            )
+            values = self._tracer.run(self._session, self._in_graph.values, {self._in_graph.num_steps: len(indices)})
         else:
             values = self._loop(len(indices))
         return [

@@ -1,248 +1,246 @@
-"""The subcommand `predict`: what it prints, what it refuses, and `compare` with what was measured then."""
+"""The subcommand `predict`: what it predicts from which results, what it prints, and what it refuses."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tf_cnn_benchmarks
-from scaling.links import LinkRow, write_links
-from tests.support.outputs import check_line
-from tests.support.sample_results import sample_document, sample_failure, write_sample
+from commands.predict import read_network
+from comparison.predict import CROWDING, ERRORS, Series, crossings, link_bytes, predict
+from tests.support.outputs import check_line, refused
+from tests.support.sample_results import sample_failure, write_sample
 
 pytestmark = pytest.mark.unit
 
-FROM = '--from=alone.json'
-NETWORK = '--network=1Gbit'
-PAIR: dict[str, Any] = {'flags': {'variable_update': 'collective_all_reduce'}, 'cluster': {'num_workers': 2}}
+PARAMETERS = {'lenet': 2_000_000, 'vgg16': 138_000_000, 'resnet50': 25_600_000}
 
 
 @pytest.fixture(autouse=True)
 def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_sample(tmp_path / 'alone.json')
 
 
-def run(capsys: pytest.CaptureFixture[str], *argv: str, command: str = 'predict') -> str:
-    """What the subcommand prints; it must succeed, and standard error be empty."""
-    code = tf_cnn_benchmarks.main([command, *argv])
-    out, err = capsys.readouterr()
-    assert (code, err) == (0, '')
-    return str(out)
+def write(
+    rate: float, shape: str = '1*1', model: str = 'resnet50', mode: str = 'replicated', batch: int = 32, **run: Any
+) -> str:
+    """Writes a result into the current folder, and returns its name. The rate is that of all devices together."""
+    workers, devices, servers = (int(text) for text in shape.replace('+', '*').split('*') + ['0'] * ('+' not in shape))
+    name = f'{model}-{mode}-{shape}-{batch}-{run.get("role", "training")}.json'
+    write_sample(
+        Path(name),
+        seconds=[batch * workers * devices / rate] * 3,
+        gap=0.0,
+        flags={'model': model, 'variable_update': mode, 'num_gpus': devices, 'batch_size': batch},
+        cluster={'num_workers': workers, 'num_ps': servers},
+        model={'parameters': PARAMETERS[model]},
+        run={'device': 'gpu', 'role': 'training'} | run,
+    )
+    return name
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, Any]]:
-    document = json.loads(run(capsys, *argv, '--format=json'))
+    """What the subcommand predicts; it must succeed, and standard error be empty."""
+    code = tf_cnn_benchmarks.main(['predict', *argv, '--format=json'])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, '')
+    document = json.loads(out)
     assert (document['schema'], document['schema_version']) == ('tf_cnn_benchmarks.prediction', 1)
     return list(document['rows'])
 
 
-def refused(capsys: pytest.CaptureFixture[str], *argv: str, command: str = 'predict') -> str:
-    """The one line with which the subcommand refuses."""
-    assert tf_cnn_benchmarks.main([command, *argv]) == 2
-    out, err = capsys.readouterr()
-    assert out == ''
-    check_line(err)
-    return str(err)
-
-
-def write_rows(path: Path, **changes: Any) -> str:
-    row: dict[str, Any] = {
-        'exchange': 'collective',
-        'dtype': 'float32',
-        'hosts': 2,
-        'workers': 2,
-        'devices': 1,
-        'servers': 0,
-        'tensors': 1,
-        **changes,
-    }
-    sizes = [1 << 16, 1 << 20, 1 << 24]
-    write_links([LinkRow(**row, bytes=size, largest=size, seconds=size / 12e6 + 1e-4) for size in sizes], path)
-    return str(path)
-
-
-def test_every_mode_is_predicted_for_each_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows_of(capsys, FROM, NETWORK, '--workers=2,4')
-    asked = {(row['variable_update'], row['num_workers'], row['num_hosts']) for row in found}
-    modes = ('parameter_server', 'distributed_replicated', 'collective_all_reduce', 'distributed_all_reduce')
-    assert asked == {(mode, workers, workers) for mode in modes for workers in (2, 4)}
-    for row in found:
-        assert 0 < row['low'] < row['images_per_second'] < row['high']
-        assert sum(row['terms'].values()) == pytest.approx(row['step_seconds'])
-        images = 32 * row['num_workers']
-        assert row['images_per_second'] == pytest.approx(images / row['step_seconds'])
-        assert row['efficiency'] == pytest.approx(row['images_per_second'] / 100 / row['num_workers'], rel=0.02)
-
-
-def test_the_table_names_limits_and_what_it_starts_from(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, FROM, NETWORK, '--workers=2')
-    assert 'parameter_server' in text
-    assert 'network' in text
-    assert '95 % interval' in text
-    assert 'alone.json' in text
-    assert 'data sheet' in text
-
-
-@pytest.mark.parametrize('form', ['markdown', 'csv'])
-def test_other_formats_have_a_row_for_each_cluster(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, FROM, NETWORK, '--variable_update=collective_all_reduce', f'--format={form}')
-    assert len([line for line in text.splitlines() if 'collective_all_reduce' in line]) == 3
-
-
-def test_links_that_were_measured_are_narrower_than_a_data_sheet(capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_rows(Path('links.json'))
-    asked = ('--workers=2', '--variable_update=collective_all_reduce')
-    (measured,) = rows_of(capsys, FROM, f'--links={path}', *asked)
-    (sheet,) = rows_of(capsys, FROM, '--network=100Mbit', *asked)
-    assert measured['high'] / measured['low'] < sheet['high'] / sheet['low']
-    # 8.7 MB at 12 MB/s.
-    assert measured['terms']['network'] == pytest.approx(0.72, rel=0.3)
-
-
-def test_target_finds_the_smallest_cluster_of_each_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = (FROM, '--network=10Gbit', '--target=1000', '--num_ps=1,each')
-    found = rows_of(capsys, *argv)
-    (collective,) = [row for row in found if row['variable_update'] == 'collective_all_reduce']
-    assert collective['images_per_second'] >= 1000
-    assert collective['num_workers'] < 15
-    assert {row['num_ps'] for row in found if row['variable_update'] == 'parameter_server'} != {0}
-
-
-def test_target_says_what_cannot_reach_it(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, FROM, '--network=10Mbit', '--target=1000000')
-    assert 'parameter_server, 1 device each, 1 ps: no number of hosts up to 1024 reaches 1e+06' in text
-
-
-def test_16_bits_send_half(capsys: pytest.CaptureFixture[str]) -> None:
-    write_sample(Path('half.json'), flags={'precision': 'bf16'})
-    asked = (NETWORK, '--workers=2', '--variable_update=collective_all_reduce')
-    (whole,), (half,) = (rows_of(capsys, f'--from={name}.json', *asked) for name in ('alone', 'half'))
-    assert half['bytes_per_step'] == whole['bytes_per_step'] / 2
-
-
-def test_a_result_without_slices_is_predicted_without_them(capsys: pytest.CaptureFixture[str]) -> None:
-    write_sample(Path('whole.json'), flags={'slice_variables': False})
-    asked = (NETWORK, '--workers=4', '--num_ps=each', '--variable_update=parameter_server')
-    (cut,), (whole,) = (rows_of(capsys, f'--from={name}.json', *asked) for name in ('alone', 'whole'))
-    # LeNet's largest variable has 6.4 of its 8.7 MB.
-    assert whole['terms']['server_link'] > 1.3 * (cut['terms']['server_link'] + cut['terms']['network'])
-    assert whole['bytes_per_step'] == cut['bytes_per_step']
-
-
-def test_results_of_clusters_are_fitted_to(capsys: pytest.CaptureFixture[str]) -> None:
-    document = sample_document(rate=50.0, **PAIR)
-    for number, worker in enumerate(document['workers']):
-        worker['host'] = f'host{number}'
-    Path('runs').mkdir()
-    Path('runs/pair.json').write_text(json.dumps(document))
-    asked = (FROM, '--workers=2', '--variable_update=collective_all_reduce')
-    (found,) = rows_of(capsys, *asked, '--fit=runs')
-    assert found['images_per_second'] == pytest.approx(50, rel=0.1)
-
-
-def test_devices_of_one_host_need_no_network(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = rows_of(capsys, FROM, '--variable_update=replicated', '--workers=1', '--num_gpus=4')
-    assert (found['num_hosts'], found['devices_per_worker']) == (1, 4)
-
-
-def test_compare_shows_a_prediction_beside_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
-    write_sample(Path('pair.json'), rate=120.0, **PAIR)
-    text = run(capsys, 'predicted.json', 'pair.json', command='compare')
-    assert 'exchange and waiting' in text
-    assert '95 % interval' in text
-    found = json.loads(run(capsys, 'predicted.json', 'pair.json', '--format=json', command='compare'))
-    by_name = {row['name']: row for row in found['rows']}
-    assert by_name['images/sec']['measured'] == pytest.approx(120, rel=0.02)
-    assert by_name['step']['measured'] == pytest.approx(64 / 120, rel=0.02)
-    rest = by_name['step']['difference']
-    assert by_name['exchange and waiting']['difference'] == pytest.approx(rest)
-    assert by_name['compute']['measured'] is None
-    assert '--trace_file' in text
-
-
-def test_compare_shows_how_long_a_traced_cluster_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
-    document = sample_document(rate=120.0, **PAIR)
-    document['compute']['computing_seconds'] = 16 / 120
-    Path('pair.json').write_text(json.dumps(document))
-    found = json.loads(run(capsys, 'predicted.json', 'pair.json', '--format=json', command='compare'))
-    by_name = {row['name']: row for row in found['rows']}
-    compute, waiting = by_name['compute'], by_name['exchange and waiting']
-    assert compute['measured'] == pytest.approx(16 / 120, rel=0.02)
-    assert waiting['measured'] == pytest.approx(48 / 120, rel=0.02)
-    differences = compute['difference'] + waiting['difference']
-    assert differences == pytest.approx(by_name['step']['difference'])
-    assert '--trace_file' not in run(capsys, 'predicted.json', 'pair.json', command='compare')
-
-
-def test_compare_refuses_a_prediction_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
-    Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
-    others: dict[str, dict[str, Any]] = {
-        'model': {'flags': {**PAIR['flags'], 'model': 'alexnet'}},
-        '4*1': {'cluster': {'num_workers': 4}},
-        'batch': {'flags': {**PAIR['flags'], 'batch_size': 64}},
-    }
-    for name, changes in others.items():
-        write_sample(Path('other.json'), **(PAIR | changes))
-        assert name in refused(capsys, 'predicted.json', 'other.json', command='compare')
-    assert 'predicted.json' in refused(capsys, 'predicted.json', command='compare')
-    Path('cut.json').write_text(Path('predicted.json').read_text()[:-100])
-    assert 'damaged' in refused(capsys, 'cut.json', 'other.json', command='compare')
+def series(model: str = 'a', size: float = 100.0, alone: float | None = 1.0, **changes: Any) -> Series:
+    return Series(model, size, changes.get('images', 32), changes.get('is_synthetic', True), alone, changes['seconds'])
 
 
 @pytest.mark.parametrize(
-    ('argv', 'named'),
+    ('seconds', 'devices', 'expected'),
     [
-        ([], '--from'),
-        ([FROM], '--network=25Gbit'),
-        ([FROM, '--target=100'], '--network=25Gbit'),
-        ([FROM, '--network=0Gbit'], '--network=0Gbit'),
-        ([FROM, '--network=25'], '--network=25'),
-        ([FROM, '--network=25 parsec'], 'parsec'),
-        ([FROM, NETWORK, '--links=links.json'], 'clashes'),
-        ([FROM, '--hosts=1', '--latency_us=5'], '--network'),
-        ([FROM, NETWORK, '--latency_us=-1'], '--latency_us=-1'),
-        ([FROM, '--links=none.json'], 'none.json'),
-        ([FROM, NETWORK, '--workers=0'], '--workers=0'),
-        ([FROM, NETWORK, '--workers=two'], '--workers=two'),
-        ([FROM, NETWORK, '--workers=99999999'], '--workers=99999999'),
-        ([FROM, NETWORK, '--workers='], '--workers='),
-        ([FROM, NETWORK, '--num_ps=0'], '--num_ps=0'),
-        ([FROM, NETWORK, '--variable_update=paramter_server'], 'parameter_server'),
-        ([FROM, NETWORK, '--variable_update=replicated'], 'one process'),
-        ([FROM, NETWORK, '--target=0'], '--target=0'),
-        ([FROM, NETWORK, f'--workers={",".join(map(str, range(1, 400)))}'], '1000'),
-        ([FROM, '--fit=.'], '--fit'),
-        ([FROM, '--fit=none'], 'none'),
-        (['--from=none.json', NETWORK], 'none.json'),
-        (['--from=.', NETWORK], 'folder'),
-        (['--from=cluster.json', NETWORK], 'cluster'),
-        (['--from=forward.json', NETWORK], 'training'),
-        (['--from=failed.json', NETWORK], 'failed'),
-        (['--from=unknown.json', NETWORK], 'resnet51'),
+        ({1: 1.0, 2: 1.1}, 4, 1.1**2),
+        ({1: 1.0, 2: 1.1, 4: 1.32}, 8, 1.32 * 1.2),
+        # The last whole doubling counts, not a single further device.
+        ({1: 1.0, 4: 1.0, 7: 2.0, 8: 1.1}, 16, 1.21),
+        # More devices are never faster, and those that were measured beyond do not count.
+        ({1: 1.0, 2: 0.9, 8: 5.0}, 4, 0.9),
+        ({2: 1.0, 4: 1.1}, 6, 1.1 ** (1 + math.log2(1.5))),
     ],
 )
-def test_what_cannot_be_predicted_is_refused_in_one_line(
-    argv: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sample(Path('cluster.json'), cluster={'num_workers': 2, 'num_ps': 1})
-    write_sample(Path('forward.json'), run={'role': 'forward-only'})
-    write_sample(Path('unknown.json'), flags={'model': 'resnet51'})
+def test_the_efficiency_falls_on_with_each_doubling(seconds: dict[int, float], devices: int, expected: float) -> None:
+    found = predict(series(seconds=seconds), [], devices)
+    assert found is not None
+    assert (found.rule, found.seconds) == ('more devices', pytest.approx(expected))
+    number = math.ceil(math.log2(devices / max(count for count in seconds if count < devices)))
+    low, high = ERRORS['more devices'][number - 1]
+    assert (found.fastest, found.slowest) == pytest.approx((expected / math.exp(high), expected / math.exp(low)))
+
+
+def test_another_model_tells_the_exchange() -> None:
+    own = series(seconds={1: 2.0}, alone=2.0)
+    large = series('large', 400.0, seconds={1: 1.0, 8: 1.83})
+    found = predict(own, [large], 8)
+    assert found is not None
+    assert found.seconds == pytest.approx(2 * CROWDING + 0.8 / 4)
+    assert found.fastest < 2 * CROWDING + 0.8 / 4 < found.slowest
+    assert 'large' in found.rule
+    # The exchange of smaller gradients grows with the square root.
+    small = series('small', 25.0, seconds={1: 1.0, 8: 1.83})
+    found = predict(own, [small], 8)
+    assert found is not None
+    assert found.seconds == pytest.approx(2 * CROWDING + 0.8 * 2)
+
+
+def test_the_other_series_is_the_nearest_one_that_was_measured_there() -> None:
+    own = series(seconds={1: 1.0})
+    others = [
+        series('far', 800.0, seconds={8: 2.0}),
+        series('elsewhere', 100.0, seconds={1: 1.0, 2: 1.2}),
+        series('real', 110.0, is_synthetic=False, seconds={8: 3.0}),
+        series('near', 110.0, seconds={8: 2.0}),
+        series('no start', 100.0, alone=None, seconds={8: 2.0}),
+    ]
+    found = predict(own, others, 8)
+    assert found is not None
+    assert found.rule.endswith('near')
+    # Only where none was measured there, its own rule extends another; both errors count.
+    found = predict(own, [others[1]], 4)
+    assert found is not None
+    assert found.rule.endswith('elsewhere')
+    both = ERRORS['another model'][1][1] + ERRORS['more devices'][0][1]
+    assert found.seconds == pytest.approx(found.fastest * math.exp(both))
+    assert predict(own, [], 8) is None
+    assert predict(series(seconds={4: 1.0}, alone=None), others, 8) is None
+
+
+@pytest.mark.parametrize(
+    ('shape', 'expected', 'times'),
+    [
+        ((1, 1, 0), 0.0, 1),
+        ((1, 4, 0), 150.0, 1),
+        ((2, 8, 0), 100.0, 1),
+        ((4, 1, 0), 150.0, 1),
+        ((4, 1, 1), 300.0, 2),
+        ((4, 1, 2), 150.0, 2),
+        # A server on each host: each worker reads three quarters from others.
+        ((4, 1, 8), 75.0, 2),
+        ((1, 4, 1), 150.0, 1),
+    ],
+)
+def test_the_busiest_link_carries_what_the_mode_sends(shape: tuple[int, int, int], expected: float, times: int) -> None:
+    assert link_bytes(100.0, *shape) == expected
+    assert crossings(shape[0], shape[2]) == times
+
+
+def test_results_on_several_devices_are_measured_or_extended(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [write(100.0), write(190.0, '1*2'), write(50.0, model='vgg16')]
+    found = {(row['model'], row['shape']): row for row in rows_of(capsys, *names, '--num_gpus=2,4')}
+    assert set(found) == {(model, shape) for model in ('resnet50', 'vgg16') for shape in ('1*2', '1*4')}
+    measured = found['resnet50', '1*2']
+    assert (measured['rule'], measured['low'], measured['high']) == ('measured', None, None)
+    assert measured['images_per_second'] == pytest.approx(190)
+    more = found['resnet50', '1*4']
+    assert more['images_per_second'] == pytest.approx(400 * 0.95**2)
+    assert more['low'] < more['images_per_second'] < more['high']
+    assert {found['vgg16', shape]['rule'] for shape in ('1*2', '1*4')} == {'another model: resnet50'}
+    (row,) = rows_of(capsys, *names, '--num_gpus=2', '--model=vgg16')
+    assert row == found['vgg16', '1*2']
+
+
+def test_clusters_of_one_number_of_servers_are_one_series(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(rate: float, shape: str) -> str:
+        return write(rate, shape, mode='parameter_server')
+
+    names = [write(100.0), run(180.0, '2*1+1'), run(190.0, '2*1+2'), run(361.0, '4*1+2')]
+    found = {row['shape']: row for row in rows_of(capsys, *names, '--workers=4,8')}
+    assert {shape: row['rule'] for shape, row in found.items()} == {
+        '4*1+1': 'more devices',
+        '4*1+2': 'measured',
+        '8*1+1': 'more devices',
+        '8*1+2': 'more devices',
+    }
+    assert found['4*1+1']['images_per_second'] == pytest.approx(400 * 0.9**2)
+    assert found['8*1+2']['images_per_second'] == pytest.approx(800 * 0.95**3)
+
+
+def test_a_link_alone_gives_a_band_without_a_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows_of(capsys, write(100.0), '--network=1Gbit', '--workers=2')
+    modes = {'parameter_server', 'distributed_replicated', 'collective_all_reduce', 'distributed_all_reduce'}
+    assert {row['variable_update'] for row in found} == modes
+    compute, exchange = 0.32, 4 * PARAMETERS['resnet50'] / read_network('1Gbit')
+    for row in found:
+        times = 2 if '+' in row['shape'] else 1
+        assert row['images_per_second'] is None
+        assert row['low'] == pytest.approx(64 / (compute + times * exchange))
+        assert row['high'] == pytest.approx(64 / max(compute, exchange))
+
+
+def test_exchanges_alone_are_a_link_for_their_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    # lenet's 8 MB meet in 0.2 s, so resnet50's meet in 12.8 times that; around a ring of four 1.5 times as much.
+    alone = write(100.0)
+    role = {'role': 'exchange-only', 'precision': 'fp32'}
+    exchange = write(2 / 0.2, '2*1', 'lenet', 'collective_all_reduce', batch=1, **role)
+    (two, four) = rows_of(capsys, alone, exchange, '--workers=2,4')
+    assert (two['rule'], two['variable_update']) == ('band: --exchange_only', 'collective_all_reduce')
+    assert two['low'] == pytest.approx(64 / (0.32 + 2.56))
+    assert two['high'] == pytest.approx(64 / 2.56)
+    assert four['low'] == pytest.approx(128 / (0.32 + 1.5 * 2.56))
+    # Each rule takes the place of the next: results on several devices are better than a link.
+    names = [alone, exchange, write(190.0, '2*1', mode='collective_all_reduce'), '--network=1Gbit']
+    rules = {(row['variable_update'], row['shape']): row['rule'] for row in rows_of(capsys, *names, '--workers=4')}
+    assert rules['collective_all_reduce', '4*1'] == 'more devices'
+    assert rules['parameter_server', '4*1+1'] == 'band: --network'
+
+
+def test_the_devices_of_a_cpu_are_the_same_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    name = write(100.0, device='cpu')
+    row = rows_of(capsys, name, '--network=1Tbit', '--workers=2', '--num_gpus=2')[0]
+    assert row['high'] == pytest.approx(200)
+
+
+def test_the_table_says_what_is_not_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    write(100.0), write(190.0, '1*2'), write(90.0, model='vgg16', precision='fp16')
     Path('failed.json').write_text(json.dumps(sample_failure()))
-    if '--fit=.' in argv:
-        for path in Path().glob('*.json'):
-            if path.name != 'alone.json':
-                path.unlink()
-    assert named in refused(capsys, *argv)
+    Path('sync.json').write_text(Path(write(100.0, '2*1+1', mode='parameter_server', sync=False)).read_text())
+    assert tf_cnn_benchmarks.main(['predict', '.', '--num_gpus=4']) == 0
+    out, err = capsys.readouterr()
+    assert 'more devices' in out
+    assert 'vgg16 in replicated 1*4' in out
+    assert 'failed.json' in err
+    assert 'parameter_server-2*1+1' in err
+    for form in ('markdown', 'csv'):
+        assert tf_cnn_benchmarks.main(['predict', '.', '--num_gpus=4', f'--format={form}']) == 0
+        assert '1*4' in capsys.readouterr().out
 
 
-def test_links_that_do_not_fit_the_result_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_rows(Path('links.json'), model='alexnet')
-    assert 'alexnet' in refused(capsys, FROM, f'--links={path}')
-    path = write_rows(Path('links.json'), dtype='float16')
-    assert 'float16' in refused(capsys, FROM, f'--links={path}')
-    write_links([], path)
-    assert 'no rows' in refused(capsys, FROM, f'--links={path}')
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        ((), ('RESULT',)),
+        (('none.json',), ('none.json',)),
+        (('log.txt',), ('log.txt',)),
+        (('ALONE',), ('--network',)),
+        (('ALONE', '--model=vgg17'), ('--model=vgg17', 'resnet50')),
+        (('ALONE', '--workers=two'), ('--workers=two',)),
+        (('ALONE', '--num_gpus=0'), ('--num_gpus=0',)),
+        (('ALONE', '--workers=5000'), ('--workers=5000',)),
+        (('ALONE', '--network=fast'), ('--network=fast', '25Gbit')),
+        (('ALONE', '--network=0Gbit'), ('--network=0Gbit',)),
+    ],
+)
+def test_wrong_use_is_refused(
+    argv: tuple[str, ...], facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path('log.txt').write_text('Model: resnet50\ntotal images/sec: 95.83\n')
+    name = write(100.0)
+    assert tf_cnn_benchmarks.main(['predict', *(name if word == 'ALONE' else word for word in argv)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    check_line(err, *facts)
+
+
+@pytest.mark.parametrize(('text', 'bits'), [('25Gbit', 25e9), ('100 Mbit/s', 1e8), ('1gbps', 1e9), ('1.5Tbit', 1.5e12)])
+def test_a_network_is_read_as_data_sheets_write_it(text: str, bits: float) -> None:
+    assert read_network(text) == pytest.approx(bits / 8 * 0.94, rel=0.002)
+    with refused('--network=25GB'):
+        read_network('25GB')

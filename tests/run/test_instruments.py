@@ -16,7 +16,7 @@ from benchmark_cnn import BenchmarkCNN
 from params import make_params
 from results.console import Console
 from results.result import Result
-from run.instruments import computing_seconds, write_scalars
+from run.instruments import write_scalars
 from tests.support.outputs import check_warning, failed, refused, warnings_in
 
 pytestmark = pytest.mark.graph
@@ -83,82 +83,9 @@ def test_the_trace_has_every_op_of_one_step_with_its_time(files: Path) -> None:
 
 
 def test_a_trace_that_is_not_for_chrome_is_text(tmp_path: Path) -> None:
-    result = tmp_path / 'result.json'
-    run(trace_file=str(tmp_path / 'trace'), use_chrome_trace_format=False, num_batches=1, result_file=str(result))
+    run(trace_file=str(tmp_path / 'trace'), use_chrome_trace_format=False, num_batches=1)
     step_stats = text_format.Parse((tmp_path / 'trace').read_text(), tf.RunMetadata().step_stats)
     assert any('conv1_grad' in node.node_name for device in step_stats.dev_stats for node in device.node_stats)
-    seconds = [node.op_end_rel_micros / 1e6 for device in step_stats.dev_stats for node in device.node_stats]
-    assert max(seconds) <= json.loads(result.read_text())['compute']['computing_seconds'] <= sum(seconds)
-
-
-def nodes(*rows: tuple[str, str, int, int]) -> str:
-    """Nodes of a trace as text, each of a name, a type, a start and an end in microseconds."""
-    return ' '.join(
-        f'node_stats {{node_name: "{name}" timeline_label: "{name} = {kind}(x)" all_start_micros: {start} '
-        f'op_end_rel_micros: {end - start} all_end_rel_micros: {end - start}}}'
-        for name, kind, start, end in rows
-    )
-
-
-@pytest.mark.parametrize(
-    ('lanes', 'micros'),
-    [
-        # Two devices overlap, from 10 to 60. What waits, reads images or runs elsewhere does not count.
-        (
-            {
-                '/job:worker/replica:0/task:0/device:CPU:0': nodes(
-                    ('tower_0/conv', 'Conv2D', 10, 40),
-                    ('all_reduce', 'CollectiveReduceV2', 40, 100),
-                    ('RecvBuf', 'unknown', 45, 100),
-                    ('stage_a/MapDefun', 'MapDefun', 0, 90),
-                    ('stage_a/IteratorGetNext', 'IteratorGetNext', 0, 90),
-                    ('device_input_0/GatherV2', 'GatherV2', 0, 90),
-                ),
-                '/job:worker/replica:0/task:0/device:CPU:1': nodes(('tower_1/conv', 'Conv2D', 30, 60)),
-                '/job:ps/replica:0/task:0/device:CPU:0': nodes(('tower_0/read', 'ReadVariableOp', 0, 1000)),
-            },
-            50,
-        ),
-        # In a loop of steps; of a GPU its kernels count, whenever they were launched.
-        (
-            {
-                '/job:localhost/replica:0/task:0/device:GPU:0': nodes(
-                    ('steps/while/step/tower_0/conv', 'Conv2D', 0, 80)
-                ),
-                '/device:GPU:0/stream:all': nodes(
-                    ('steps/while/step/tower_0/conv', 'Conv2D', 10, 30), ('ncclKernel_AllReduce', 'x', 30, 100)
-                ),
-                '/device:GPU:0/stream:7': nodes(('steps/while/step/tower_0/conv', 'Conv2D', 10, 30)),
-            },
-            20,
-        ),
-        # The mean of the workers in the trace; the process that leads them computes nothing.
-        (
-            {
-                '/job:worker/replica:0/task:0/device:CPU:0': nodes(
-                    ('tower_0/conv', 'Conv2D', 0, 20), ('edge_1', 'RecvTensor', 0, 80)
-                ),
-                '/job:worker/replica:0/task:1/device:CPU:0': nodes(('tower_1/conv', 'Conv2D', 500, 550)),
-                '/job:controller/replica:0/task:0/device:CPU:0': nodes(('mean', 'Mean', 0, 10)),
-            },
-            35,
-        ),
-        # Kernels do not tell of which worker they are.
-        (
-            {
-                '/job:worker/replica:0/task:0/device:GPU:0': nodes(('tower_0/conv', 'Conv2D', 0, 20)),
-                '/job:worker/replica:0/task:1/device:GPU:0': nodes(('tower_1/conv', 'Conv2D', 0, 20)),
-                '/device:GPU:0/stream:all': nodes(('tower_0/conv', 'Conv2D', 10, 30)),
-            },
-            None,
-        ),
-        ({'/job:controller/replica:0/task:0/device:CPU:0': nodes(('mean', 'Mean', 0, 10))}, None),
-    ],
-)
-def test_the_seconds_of_a_step_in_which_devices_compute(lanes: dict[str, str], micros: int | None) -> None:
-    text = ' '.join(f'dev_stats {{device: "{device}" {stats}}}' for device, stats in lanes.items())
-    found = computing_seconds(text_format.Parse(text, tf.RunMetadata().step_stats))
-    assert found == (None if micros is None else pytest.approx(micros / 1e6))
 
 
 def test_the_profile_of_tfprof_has_the_work_of_each_layer(files: Path) -> None:

@@ -1,0 +1,138 @@
+"""What more devices and other models would give: two rules and a band. Does not import TensorFlow.
+
+docs/predict.md explains them. All seconds are those of a step with the same images on each device.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# Devices of one cluster compute this much longer than one alone: they share power, memory and the host's processors.
+CROWDING = 1.03
+ANOTHER_MODEL, MORE_DEVICES = 'another model', 'more devices'
+# For 1, 2 ... doublings, the last for all further ones: the 1.25 % and 98.75 % quantiles of the logarithm of predicted
+# over measured seconds, and no narrower than for fewer doublings. They are those of 206 published throughputs of the
+# original program on six machines, of K80 to RTX 8000, printed by benchmarks/published.py --quantiles. With a machine's
+# own rows left out they hold 98 % (another model) and 95 % (more devices) of these.
+ERRORS: Mapping[str, Sequence[tuple[float, float]]] = {
+    ANOTHER_MODEL: [(-0.106, 0.067), (-0.328, 0.097), (-0.4, 0.135), (-0.4, 0.168)],
+    MORE_DEVICES: [(-0.345, 0.216), (-1.052, 0.366), (-1.052, 0.526), (-1.052, 0.713)],
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Measured steps of one model in one setting, on more and more devices.
+
+    Attributes:
+      gradient_bytes: the bytes of its gradients, as they are sent.
+      images: images of a step on each device.
+      is_synthetic: whether the images are made up, so that no step waits for them.
+      alone: seconds on one device; None if unknown.
+      seconds: seconds by the number of devices.
+    """
+
+    model: str
+    gradient_bytes: float
+    images: int
+    is_synthetic: bool
+    alone: float | None
+    seconds: Mapping[int, float]
+
+    def below(self, devices: int) -> dict[int, float]:
+        """Returns the seconds on fewer devices."""
+        return {number: seconds for number, seconds in self.seconds.items() if number < devices}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The seconds of a step by a rule, None for a band, and the ends of their interval or of the band."""
+
+    rule: str
+    seconds: float | None
+    fastest: float
+    slowest: float
+
+
+def predict(own: Series, others: Sequence[Series], devices: int) -> Prediction | None:
+    """Predicts a series from itself, or else from the most similar of others; None if neither can.
+
+    Args:
+      others: series of the same machine, mode and precision.
+      devices: the number of devices, on which the series itself was not measured.
+    """
+    if len(own.below(devices)) > 1:
+        return more_devices(own, devices)
+    usable = [other for other in others if other.alone and (devices in other.seconds or len(other.below(devices)) > 1)]
+    if own.alone is None or not usable:
+        return None
+
+    def distance(other: Series) -> tuple[bool, float, bool, float]:
+        """Measured there, similar gradients, no wait for images, similar batches: in this order."""
+        ratios = own.gradient_bytes / other.gradient_bytes, own.images / other.images
+        sizes, images = (abs(math.log(ratio)) for ratio in ratios)
+        return devices not in other.seconds, sizes, not other.is_synthetic, images
+
+    return _another_model(own, min(usable, key=distance), devices)
+
+
+def more_devices(own: Series, devices: int) -> Prediction:
+    """Predicts a series from its steps on fewer devices, at least one.
+
+    The logarithm of the seconds rises with each further doubling as it did over the last one measured, and never falls.
+    So the logarithm of the efficiency falls on.
+    """
+    known = own.below(devices)
+    most = max(known)
+    before = max([number for number in known if 2 * number <= most] or [min(known)])
+    rise = math.log(CROWDING)
+    if before < most:
+        rise = max(0.0, math.log(known[most] / known[before]) / math.log2(most / before))
+    doublings = math.log2(devices / most)
+    return _with_errors(MORE_DEVICES, known[most] * math.exp(rise * doublings), {MORE_DEVICES: doublings})
+
+
+def _another_model(own: Series, other: Series, devices: int) -> Prediction:
+    """Predicts a series from its step on one device, and from what another one takes longer on several.
+
+    What the other takes beyond its step on one device and CROWDING is its exchange, which grows with the bytes. If its
+    gradients are the smaller ones, an unknown part of it depends on the number of messages: it grows with the square
+    root.
+    """
+    measured, doublings = other.seconds.get(devices), {ANOTHER_MODEL: math.log2(devices)}
+    if measured is None:
+        measured = more_devices(other, devices).seconds
+        doublings[MORE_DEVICES] = math.log2(devices / max(other.below(devices)))
+    ratio = own.gradient_bytes / other.gradient_bytes
+    exchange = max(0.0, (measured or 0.0) - CROWDING * (other.alone or 0.0))
+    seconds = CROWDING * (own.alone or 0.0) + exchange * min(ratio, math.sqrt(ratio))
+    return _with_errors(f'{ANOTHER_MODEL}: {other.model}', seconds, doublings)
+
+
+def _with_errors(rule: str, seconds: float, doublings: Mapping[str, float]) -> Prediction:
+    """Adds the interval; the errors of two rules multiply."""
+    ends = [ERRORS[name][min(math.ceil(number), len(ERRORS[name])) - 1] for name, number in doublings.items()]
+    low, high = (sum(end) for end in zip(*ends, strict=True))
+    return Prediction(rule, seconds, seconds * math.exp(-high), seconds * math.exp(-low))
+
+
+def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
+    """Returns the bytes that the busiest link carries in each direction; 0 if nothing crosses one.
+
+    Links are those between hosts with one worker each; of one worker, those between its devices.
+
+    Args:
+      size: the bytes of all gradients.
+      servers: the parameter servers, at most one on each host of the workers; 0 for a ring.
+    """
+    if workers > 1 and servers:
+        # A server exchanges its share with every worker on another host.
+        return size * (workers - 1) / min(servers, workers)
+    # Patarasuk and Yuan 2009, section 3: each of n sends 2 (n - 1) / n of the gradients.
+    number = workers if workers > 1 else devices
+    return 2 * (number - 1) / number * size
+
+
+def crossings(workers: int, servers: int) -> int:
+    """Returns how often these bytes cross, one after the other: gradients go to servers, then values come back."""
+    return 2 if workers > 1 and servers else 1
