@@ -15,7 +15,7 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cluster.signals import Terminated, end_at_sigterm
-from commands.subcommands import SUBCOMMANDS
+from commands.subcommands import LEFT, SUBCOMMANDS
 from errors import OF_A_FULL_DISK, BenchmarkError, RunError, UsageError, format_error, nearest, not_installed
 
 _INTERRUPTED = 130
@@ -141,7 +141,8 @@ def _run(arguments: list[str]) -> int:
         if name not in SUBCOMMANDS:
             near = nearest(name, SUBCOMMANDS)
             known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
-            raise UsageError(f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}')
+            hint = LEFT.get(name) or (f'did you mean {near}?' if near else known)
+            raise UsageError(f'{name}: there is no such subcommand; {hint}')
     elif {'--version', '-V'} & {*arguments}:
         name, argv = 'version', []
     elif asks_for_help(arguments):

@@ -21,9 +21,6 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
-    'all_reduce': Subcommand(
-        '[--flag=value ...] [-- FLAGS]', 'measures how fast gradients meet, here or between hosts'
-    ),
     'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster, here or on other hosts over ssh'),
     'compare': Subcommand('[RESULT ...] [--flag=value ...]', 'compares results, or runs in turns, with 95 % intervals'),
@@ -36,4 +33,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
     'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
     'version': Subcommand('', 'prints the versions of this program, TensorFlow and Python'),
+}
+
+# What left: a subcommand, or a flag of one, and what to use instead.
+LEFT: Mapping[str, str] = {
+    'all_reduce': 'write sweep exchange, or sweep exchange -- --hosts=a,b',
 }

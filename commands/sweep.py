@@ -8,25 +8,28 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.environments import environment_of_runs
+from cluster.roster import lay_out, read_hosts_flag
+from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, Rest, join_repeated
 from comparison.intervals import Estimate
 from comparison.ratios import estimate
 from comparison.tables import Table, TableColumn
-from errors import UsageError, counted, format_warning
+from errors import UsageError, counted, format_warning, spelled
 from hardware.gpus import has_nvidia_gpu
 from params import Params
+from params.modes import MODES
 from params.spec import flag
 from planning.line import check_launch
 from results.document import Record
 from results.repeats import as_key
-from sweeps.configurations import LeftOut, SweepPlan, caption, make_plan
+from sweeps.configurations import Configuration, LeftOut, SweepPlan, caption, make_plan
 from sweeps.durations import estimate_seconds, format_seconds
 from sweeps.folder import Folder, Outcome
-from sweeps.plan_runner import make_runs
+from sweeps.progress_line import Progress
 from sweeps.request import on_cpu, override, read_grid, settings_given
 from sweeps.runner import PROGRAM, Starter, Sweep, describe, limits_of, succeeded
 from sweeps.search import Search, check_search
@@ -37,7 +40,11 @@ from sweeps.sweep_file import find_file, read_file, shipped
 _MOST_SHOWN = 3
 _FOUND_SIZE = 'largest batch size'
 # The titles of flags whose names say too little.
-_TITLES = {'batch_size': 'batch size', 'shape': 'W*G+P'}
+_TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
+# What docs/sweeps.md says about exchanges alone.
+_EXCHANGE_TITLES = ('ms', 'algbw GB/s', 'busbw GB/s')
+# The flags of `cluster` about other hosts, which may stand among those after --.
+_OF_HOSTS = ('hosts', 'ssh', 'remote_python', 'remote_dir', 'interface')
 
 
 @dataclass(frozen=True)
@@ -68,13 +75,14 @@ DECLARATION = Declaration(
     examples=(
         'batch_sizes -- --model=resnet50',
         "--grid='--batch_size=32,64' --grid='--shape=1*1,1*2' --repeats=3 -- --model=lenet --device=cpu",
+        'exchange -- --hosts=node1,node2',
         '--resume sweep-batch_sizes-20261122-080000',
     ),
     details=f'Sweeps that come with the program: {", ".join(shipped())}. docs/sweeps.md explains how to write a file.'
     '\n\n'
     'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two devices, 2*1+1 two '
-    'workers with one device each and a parameter server, which `cluster` starts on this machine. Combinations that '
-    'cannot run are left out and named.'
+    'workers with one device each and a parameter server, which `cluster` starts on this machine, or on other hosts if '
+    '--hosts=a,b is among FLAGS. Combinations that cannot run are left out and named.'
     '\n\n'
     'Repeats are interleaved, so that a drift of the machine hits all configurations alike. A run that fails is a row '
     'of the table, and the sweep goes on; then the exit code is 1.',
@@ -119,18 +127,25 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
       UsageError: another sweep is running in the folder.
       RunError: the disk is full, or fails.
     """
-
-    def show(outcomes: Mapping[str, Sequence[Outcome]]) -> bool:
-        columns, rows = rows_of(plan, outcomes)
+    with folder.locked():
+        sweep = Search(plan, folder, starter) if plan.settings.find_batch_size else Sweep(plan, folder, starter)
+        total = None if plan.settings.find_batch_size else sweep.num_done + sweep.num_left
+        try:
+            with Interrupts().listening(), Progress(sys.stderr, total, sweep.num_done) as progress:
+                sweep.run(progress)
+        except KeyboardInterrupt:
+            done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
+            print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
+            raise
+        columns, rows = rows_of(plan, sweep.outcomes)
         table = format_results(columns, rows)
         try:
             # Print it before it is written, since the disk may be full.
             print(table, flush=True)
         finally:
             folder.write(folder.path / 'table.md', table)
-        return any(row.problem for row in rows)
-
-    return make_runs(plan, folder, starter, show)
+    print(f'The table, results and logs are in {folder.path}', file=sys.stderr)
+    return int(any(row.problem for row in rows))
 
 
 def _names_a_folder(arguments: Arguments[SweepOptions]) -> bool:
@@ -160,18 +175,79 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
         request = read_file(find_file(name), name)
     else:
         request = read_grid((options.grid or '').split(NEXT))
-    request = override(request, arguments.rest, settings_given(options, arguments.given))
-    gpu = has_nvidia_gpu()
+    flags, of_hosts = split_hosts(arguments.rest)
+    request = override(request, flags, settings_given(options, arguments.given))
+    # Other hosts look for their own GPUs.
+    gpu = bool(of_hosts) or has_nvidia_gpu()
     if not gpu and (with_device := on_cpu(request)) is not request:
         print(format_warning('this machine has no GPU: all runs get --device=cpu'), file=sys.stderr)
         request = with_device
-    plan = make_plan(request, _check, has_gpu=gpu)
+    plan = _on_hosts(make_plan(request, _check, has_gpu=gpu), of_hosts)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=gpu)
     folder = Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
     if options.resume:
         folder.check_plan(plan)
     return plan, folder
+
+
+def split_hosts(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Splits the flags after -- into those of runs, and those of `cluster` about hosts by name."""
+    flags, of_hosts = [], {}
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.removeprefix('-').removeprefix('-').partition('=')
+        if word.startswith('-') and name in _OF_HOSTS:
+            of_hosts[name] = value if equals else next(words, '')
+        else:
+            flags.append(word)
+    return flags, of_hosts
+
+
+def _on_hosts(plan: SweepPlan, of_hosts: Mapping[str, str]) -> SweepPlan:
+    """Returns the plan with every cluster on other hosts; what does not fit there is left out.
+
+    Raises:
+      UsageError: there are no hosts, or nothing fits.
+    """
+    if not of_hosts:
+        return plan
+    if 'hosts' not in of_hosts:
+        name, value = next(iter(of_hosts.items()))
+        raise UsageError(f'{spelled(name, value)}: it is about other hosts; write --hosts, too')
+    kept, left_out = [], [*plan.left_out]
+    for one in plan.configurations:
+        try:
+            hosts = _hosts_of(one, of_hosts['hosts'])
+            launch = tuple(spelled(name, value) for name, value in {**of_hosts, 'hosts': hosts}.items())
+            kept.append(replace(one, launch=launch))
+        except UsageError as error:
+            left_out.append(LeftOut(one.varied, str(error)))
+    if not kept:
+        raise UsageError(left_out[-1].reason)
+    return replace(plan, configurations=tuple(kept), left_out=tuple(left_out))
+
+
+def _hosts_of(one: Configuration, hosts: str) -> str:
+    """Returns the hosts of a cluster: the first ones that hold its workers, and those without workers.
+
+    Raises:
+      UsageError: the list is wrong, or the cluster does not fit.
+    """
+    slots = read_hosts_flag(hosts)
+    if not one.in_cluster:
+        raise UsageError(
+            f'{spelled("hosts", hosts)}: it runs in one process, which a sweep starts here; leave --hosts out'
+        )
+    left, chosen = one.shape.workers, []
+    for entry, count in zip(hosts.split(','), slots.values(), strict=True):
+        if left > 0 or count == 0:
+            chosen.append(entry)
+        left -= 1 if count is None else count
+    fitting = ','.join(chosen)
+    controllers = int(MODES[one.variable_update].has_controller)
+    lay_out(read_hosts_flag(fitting), spelled('hosts', hosts), one.shape.workers, one.shape.num_ps, controllers)
+    return fitting
 
 
 def _check(params: Params, alone: bool) -> None:
@@ -201,12 +277,14 @@ class SweepRow:
       estimate: the rate of the complete runs, None if there are none.
       problem: why runs are missing, or None.
       work: a key of the work that its runs did; only rows with equal keys are compared.
+      exchange: the cells of an exchange alone; None of other runs.
     """
 
     varied: Mapping[str, str]
     estimate: Estimate | None = None
     problem: str | None = None
     work: str = ''
+    exchange: Sequence[str] | None = None
 
 
 def format_plan(plan: SweepPlan, num_left: int, seconds: float | None, basis: str) -> str:
@@ -262,21 +340,42 @@ def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple
         if plan.settings.find_batch_size and records and isinstance(found[-1], Record):
             varied[_FOUND_SIZE] = str(found[-1].run['batch_size'])
         work = as_key(records[0].work) if records else ''
-        rows.append(SweepRow(varied, estimate(records) if records else None, problem, work))
+        rows.append(
+            SweepRow(varied, estimate(records) if records else None, problem, work, _exchange_cells(records) or None)
+        )
     columns = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     return columns, rows
+
+
+def _exchange_cells(records: Sequence[Record]) -> list[str]:
+    """Returns the mean milliseconds of an exchange alone and its bandwidths; empty for other runs.
+
+    algbw and busbw are defined in PERFORMANCE.md of github.com/NVIDIA/nccl-tests: the bytes of one device over the
+    seconds, and this times 2 (n - 1) / n for n devices, which is what each link of a ring carries.
+    """
+    if not records or records[0].run.get('role') != 'exchange-only' or not (size := records[0].gradient_bytes):
+        return []
+    cluster = records[0].document['cluster']
+    devices = cluster['num_workers'] * cluster['devices_per_worker']
+    steps = [seconds for record in records for seconds in record.step_seconds()]
+    seconds = sum(steps) / len(steps)
+    algbw = size / seconds / 1e9
+    return [f'{1e3 * seconds:.3f}', f'{algbw:.4g}', f'{algbw * 2 * (devices - 1) / devices:.4g}']
 
 
 def format_results(columns: Sequence[str], rows: Sequence[SweepRow]) -> str:
     """Formats the table of configurations in Markdown with aligned columns.
 
     The columns are the values that differ between rows, images/sec, its 95 % interval if there are repeats, the
-    speed-up over the first row of the same work that has a rate, and problems if there are any.
+    speed-up over the first row of the same work that has a rate, and problems if there are any. Exchanges alone have
+    their seconds and bandwidths instead of images/sec.
     """
     bases = {row.work: row.estimate.images_per_second for row in reversed(rows) if row.estimate}
     has_intervals = any(row.estimate and row.estimate.num_runs > 1 for row in rows)
     has_problems = any(row.problem for row in rows)
+    is_exchange = any(row.exchange for row in rows)
     numbers = ['images/sec', *(['95 % interval', 'runs'] if has_intervals else []), 'speed-up']
+    numbers = [*_EXCHANGE_TITLES] if is_exchange else numbers
     titles = [
         *(TableColumn(_TITLES.get(name, name)) for name in columns),
         *(TableColumn(title, is_number=True) for title in numbers),
@@ -286,12 +385,15 @@ def format_results(columns: Sequence[str], rows: Sequence[SweepRow]) -> str:
     for row in rows:
         found = row.estimate
         rate = found.images_per_second if found else None
+        measured = [
+            '' if rate is None else f'{rate:.2f}',
+            *([_interval(found), str(found.num_runs if found else 0)] if has_intervals else []),
+            '' if rate is None else f'{rate / bases[row.work]:.2f}',
+        ]
         cells.append(
             [
                 *(row.varied.get(name, '') for name in columns),
-                '' if rate is None else f'{rate:.2f}',
-                *([_interval(found), str(found.num_runs if found else 0)] if has_intervals else []),
-                '' if rate is None else f'{rate / bases[row.work]:.2f}',
+                *(row.exchange or [''] * len(_EXCHANGE_TITLES) if is_exchange else measured),
                 *([row.problem or 'ok'] if has_problems else []),
             ]
         )

@@ -170,6 +170,13 @@ class Record:
         """The images of all timed steps; nan if unknown."""
         return as_float(self.document['throughput'].get('images'))
 
+    @property
+    def gradient_bytes(self) -> int | None:
+        """The bytes of the gradients of one device, in the type in which they are sent; None if unknown."""
+        compact, parameters = self.flags.get('compact_gradient_transfer'), self.document['model'].get('parameters')
+        is_short = compact if self.run.get('precision') == 'fp32' else compact is not False
+        return None if parameters is None else parameters * (2 if is_short else 4)
+
     def step_seconds(self) -> NDArray[np.float64]:
         """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
         steps = self._chief_steps()

@@ -40,7 +40,6 @@ class Configuration:
       batch_size: images per step on each device; 0 for the model's default.
       published: images/sec that others published, which `report` shows beside those of the run.
       launch: further flags of `cluster`, such as its hosts.
-      name: that of its axes.
     """
 
     id: str
@@ -54,7 +53,6 @@ class Configuration:
     batch_size: int
     published: float | None = field(default=None, compare=False)
     launch: tuple[str, ...] = ()
-    name: str = field(default='', compare=False)
 
     @property
     def caption(self) -> str:
@@ -140,7 +138,7 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> SweepPlan:
             key = (*made.argv, str(shape))
             if key in found:
                 left_out.append(LeftOut(varied, 'it is in the sweep already'))
-            found.setdefault(key, replace(made, published=axes.published, name=axes.name))
+            found.setdefault(key, replace(made, published=axes.published))
         if not num_usable:
             if any(reason.startswith(f'{spelled(name, value)}:') for name, value in request.flags.items()):
                 raise UsageError(f'{request.source}: {reason}')

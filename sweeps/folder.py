@@ -14,7 +14,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,22 +36,16 @@ Outcome = Record | Failure
 
 
 class Folder:
-    """The folder of one sweep.
+    """The folder of one sweep."""
 
-    Args:
-      path: its path.
-      resuming: the words after the program that continue its runs; by default those of `sweep`.
-    """
-
-    def __init__(self, path: Path, resuming: Sequence[str] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.results, self.logs, self.tries = path / 'results', path / 'logs', path / TRIES
-        self._resuming = resuming or ('sweep', '--resume', str(path))
 
     @property
     def resume_command(self) -> str:
         """The command that continues the sweep."""
-        return shlex.join(['tf_cnn_benchmarks', *self._resuming])
+        return shlex.join(['tf_cnn_benchmarks', 'sweep', '--resume', str(self.path)])
 
     def create(self, plan: SweepPlan) -> None:
         """Makes the folder, which must be missing or empty, and writes the plan.

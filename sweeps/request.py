@@ -35,13 +35,11 @@ class Axes:
       where: the table or flag that contains them, for errors.
       values: the values of each flag, by name.
       published: images/sec that others published for a single combination.
-      name: what the subcommand calls these combinations; empty if their values are all it knows.
     """
 
     where: str
     values: Mapping[str, tuple[Setting, ...]]
     published: float | None = None
-    name: str = ''
 
 
 @dataclass(frozen=True)

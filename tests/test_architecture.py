@@ -61,7 +61,6 @@ WITHOUT_TENSORFLOW = [
     'cluster.roster',
     'cluster.ssh',
     'cluster.topology',
-    'commands.all_reduce',
     'commands.benchmark',
     'commands.checkpoint',
     'commands.cluster',

@@ -37,7 +37,7 @@ CASES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     'flag to be told of': (['help', 'kmp_b'], ['kmp_blocktime']),
     'original flag to be told of': (['help', 'mk'], ['mkl']),
     'model to be listed': (['models', 'vgg1'], ['vgg11', 'vgg16', 'vgg19']),
-    'all flags': (['help', 'all'], ['all', 'all_reduce', 'all_reduce_spec', 'allow_growth', 'allreduce_merge_scope']),
+    'all flags': (['help', 'all'], ['all', 'all_reduce_spec', 'allow_growth', 'allreduce_merge_scope']),
     'sweep that comes with the program': (['sweep', 'ba'], ['batch_sizes']),
     'a sweep': (['sweep', 'a'], ['all_models']),
 }

@@ -12,8 +12,9 @@ import pytest
 
 import commands
 from commands.options import Declaration
-from commands.subcommands import SUBCOMMANDS
+from commands.subcommands import LEFT, SUBCOMMANDS
 from params.spec import specs_of
+from tests.support.outputs import check_line
 from tf_cnn_benchmarks import main
 
 pytestmark = pytest.mark.unit
@@ -68,6 +69,12 @@ def test_all_mistakes_are_told_at_once_each_in_a_line(name: str, capsys: pytest.
     assert len(lines) == len(wrong)
     for word in wrong:
         assert any(line.startswith(f'{word}:') for line in lines), (word, lines)
+
+
+@pytest.mark.parametrize('left', LEFT)
+def test_what_left_is_unknown_and_says_what_to_use_instead(left: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(left.split()) == 2
+    check_line(capsys.readouterr().err, left.split()[-1], LEFT[left])
 
 
 def _declaration(name: str) -> Declaration[Any]:

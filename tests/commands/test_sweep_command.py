@@ -1,5 +1,6 @@
 """The subcommand sweep: what it lists, plans, refuses and prints."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -7,11 +8,13 @@ from pathlib import Path
 import pytest
 
 import commands.sweep
-from commands.sweep import SweepRow, format_results, main, run_plan
+from commands.sweep import SweepRow, format_results, main, rows_of, run_plan
 from comparison.intervals import estimate_runs
+from results.document import Record
 from sweeps.sweep_file import shipped
+from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused
-from tests.support.sample_results import FAKE, created, environment, plan_of, starter
+from tests.support.sample_results import FAKE, created, environment, plan_of, sample_document, starter
 
 ROOT = Path(commands.sweep.__file__).resolve().parent.parent
 GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')
@@ -62,6 +65,13 @@ def test_a_dry_run_lists_commands_and_runs_nothing(
         (['precision', '--find_batch_size', '--repeats=1', '--', '--device=cpu'], ('--find_batch_size', 'batch_size')),
         (['--grid=xla=true,false', '--find_batch_size', '--', '--device=cpu'], ('--memory_limit',)),
         (['--resume', '.'], ('sweep.json',)),
+        (['exchange', '--', '--hosts=a,a'], ('--hosts=a,a',)),
+        (['exchange', '--', '--ssh=ssh'], ('--ssh=ssh', '--hosts')),
+        (['precision', '--', '--hosts=a,b'], ('--hosts=a,b', 'one process')),
+        (
+            ['--grid=shape=4*1', '--', '--hosts=a:1,b:1', '--variable_update=collective_all_reduce'],
+            ('--hosts=a:1,b:1',),
+        ),
     ],
 )
 def test_wrong_use_is_refused(
@@ -153,6 +163,69 @@ def test_real_runs_of_one_process_and_of_a_cluster(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert [line.split('|')[1].strip() for line in ran.stdout.splitlines()[2:]] == ['1*1', '1*1+1']
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ('hosts', 'shape', 'expected'),
+    [
+        ('a,b', '2*1+1', ('a,b', 2, 1)),
+        ('a,[fd00::1],c', '2*1+1', ('a,[fd00::1]', 2, 1)),
+        ('a:0,b,c', '1*1+1', ('a:0,b', 1, 1)),
+        ('a:2,b:2', '2*1+1', ('a:2', 2, 1)),
+        ('a,b', '4*1+2', ('a,b', 4, 2)),
+    ],
+)
+def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes(
+    hosts: str, shape: str, expected: tuple[str, int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ['--dry_run', f'--grid=shape=8*1,{shape}', '--', f'--hosts={hosts}', '--variable_update=parameter_server']
+    assert main([*argv, '--interface=lo']) == 0
+    out = capsys.readouterr().out
+    # Whether this machine has a GPU says nothing of the hosts.
+    assert '--device' not in out
+    command = next(shlex.split(line) for line in out.splitlines() if 'cluster' in line)
+    chosen, workers, servers = expected
+    assert command[2:6] == [f'--hosts={chosen}', '--interface=lo', f'--workers={workers}', f'--ps={servers}']
+    assert '8*1' in next(line for line in out.splitlines() if line.startswith('left out'))
+
+
+@pytest.mark.unit
+def test_exchanges_alone_have_bandwidths(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, '[flags]\nexchange_only = true\n[grid]\nexchange_bytes = [4096, 8000000]\n')
+    found = []
+    for size, seconds in ((4096, [0.001]), (8_000_000, [0.01, 0.03])):
+        document = sample_document(
+            seconds=seconds,
+            run={'role': 'exchange-only', 'precision': 'fp32'},
+            model={'parameters': size // 4},
+            cluster={'num_workers': 4},
+        )
+        found.append([Record('result.json', document)])
+    outcomes = {one.id: records for one, records in zip(plan.configurations, found, strict=True)}
+    lines = format_results(*rows_of(plan, outcomes)).splitlines()
+    cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+    assert cells[0] == ['bytes', 'W*G+P', 'ms', 'algbw GB/s', 'busbw GB/s']
+    # 8 MB in a mean of 20 ms; 4 devices send 2 * 3 / 4 as much.
+    assert cells[2:] == [
+        ['4096', '1*1', '1.000', '0.004096', '0.006144'],
+        ['8000000', '1*1', '20.000', '0.4', '0.6'],
+    ]
+
+
+@pytest.mark.distributed
+@pytest.mark.long
+@NEEDED
+def test_a_link_of_100_mbit_between_two_hosts_limits_the_bandwidth(tmp_path: Path) -> None:
+    words = ['--grid=shape=2*1', '--grid=exchange_bytes=4096,4194304', f'--output={tmp_path / "out"}', '--']
+    words += ['--hosts=node1,node2', '--exchange_only', '--variable_update=collective_all_reduce', '--device=cpu']
+    with make_hosts(2, rate_mbit=100) as network:
+        command = network.command(sys.executable, ROOT / 'tf_cnn_benchmarks.py', 'sweep', *words, '--num_batches=2')
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+    small, large = (line.split('|') for line in ended.stdout.splitlines()[2:])
+    assert float(small[3]) < float(large[3])
+    assert 0.7 * 0.0125 < float(large[5]) <= 0.0125
 
 
 @pytest.mark.unit
