@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.command_runs import PROGRAM, Results, add_output, exit_code, take_runs
 from benchmarks.standings import Measure, Throughput, contestants_table, machine_line, ratios_table
-from benchmarks.turns import Turn, add_flags, outcomes, some_of
+from benchmarks.turns import Timed, add_flags, outcomes, some_of
 from comparison.tables import Table, TableColumn
 from results.document import Record
 
@@ -83,7 +83,7 @@ def _send(port: int) -> None:
             connection.sendall(chunk)
 
 
-def floor_table(turns: dict[str, list[Turn[Record]]], names: list[str]) -> str:
+def floor_table(turns: dict[str, list[Timed[Record]]], names: list[str]) -> str:
     """Formats the seconds of a step of each cluster, of its exchange alone, and of its bytes through the kernel."""
     rate, rows = statistics.median(loopback_rate() for _ in range(3)), []
     for name in names:
@@ -122,7 +122,7 @@ def main() -> None:
     common = [f'--model={args.model}', f'--batch_size={args.batch_size}', '--device=cpu', *args.flags]
     common.append(f'--num_batches={args.num_batches}')
     print(f'{" ".join(common)}\n\n{machine_line()}\n', flush=True)
-    results, turns = Results(args.output), dict[str, list[Turn[Record]]]()
+    results, turns = Results(args.output), dict[str, list[Timed[Record]]]()
     pairs: list[tuple[str, str]] = []
     clusters: list[str] = []
     for mode in args.modes:

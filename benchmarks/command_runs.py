@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.turns import Turn, take_turns
+from benchmarks.turns import Timed, take_turns
 from cluster.child_process import ChildProcess, end_of
 from errors import UsageError
 from results.document import Record, read_file
@@ -64,7 +64,7 @@ class Results:
         return ' '.join(('python tf_cnn_benchmarks.py compare', *(str(self.folder / as_file_name(n)) for n in names)))
 
 
-def take_runs(contestants: Mapping[str, Callable[[int], Record]], args: argparse.Namespace) -> dict[str, list[Turn]]:
+def take_runs(contestants: Mapping[str, Callable[[int], Record]], args: argparse.Namespace) -> dict[str, list[Timed]]:
     """Lets commands take turns; args are the flags of benchmarks.turns.add_flags.
 
     Raises:

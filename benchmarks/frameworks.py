@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.command_runs import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
 from benchmarks.standings import Throughput, contestants_table, machine_line, ratios_table
-from benchmarks.turns import Turn, add_flags, some_of
+from benchmarks.turns import Timed, add_flags, some_of
 from results.document import Record
 
 _OURS = 'this program'
@@ -51,7 +51,7 @@ def main() -> None:
     args = parser.parse_args()
     if any(peer.startswith('pytorch') for peer in args.peers):
         _check_torch(parser, args.torch_python)
-    results, turns = Results(args.output), dict[str, list[Turn[Record]]]()
+    results, turns = Results(args.output), dict[str, list[Timed[Record]]]()
     pairs: list[tuple[str, str]] = []
     for phase in args.phases:
         for precision in args.precisions:

@@ -3,8 +3,7 @@
     python benchmarks/records.py --data_dir=data/records --rounds=3
 
 The network is `trivial`, whose steps leave most of the processor to the images; benchmarks/peers/plain_records.py
-describes the plain loops. Each turn is a new process. benchmarks/input_pipeline.py measures the pipelines without a
-network.
+describes the plain loops. Each turn is a new process.
 """
 
 import argparse

@@ -20,7 +20,7 @@ MAX_OTHERS = 0.06
 
 
 @dataclass(frozen=True)
-class Turn(Generic[Outcome]):
+class Timed(Generic[Outcome]):
     """One turn of a contestant.
 
     Attributes:
@@ -37,7 +37,7 @@ class Turn(Generic[Outcome]):
         return self.others is not None and self.others > MAX_OTHERS
 
 
-Turns = Mapping[str, Sequence[Turn[Outcome]]]
+Turns = Mapping[str, Sequence[Timed[Outcome]]]
 
 
 def take_turns(
@@ -47,7 +47,7 @@ def take_turns(
     max_repeats: int,
     show: Callable[[Outcome], str] | None = None,
     watch: Callable[[], Any] = Disturbances,
-) -> dict[str, list[Turn[Outcome]]]:
+) -> dict[str, list[Timed[Outcome]]]:
     """Lets each contestant take a turn in each round.
 
     Args:
@@ -61,14 +61,14 @@ def take_turns(
       The turns of each contestant, in the order of the rounds.
     """
     names = list(contestants)
-    taken: dict[str, list[Turn[Outcome]]] = {name: [] for name in names}
+    taken: dict[str, list[Timed[Outcome]]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
         for name in order_of_round(names, number):
             for _ in range(1 + max_repeats):
                 watching = watch()
                 watching.start()
                 outcome = contestants[name](number)
-                turn = Turn(outcome, others_share(watching.stop()))
+                turn = Timed(outcome, others_share(watching.stop()))
                 if not turn.is_disturbed:
                     break
             taken[name].append(turn)
@@ -86,7 +86,7 @@ def order_of_round(names: Sequence[str], number: int) -> list[str]:
     return rotated if number % 2 else rotated[::-1]
 
 
-def outcomes(turns: Sequence[Turn[Outcome]]) -> list[Outcome]:
+def outcomes(turns: Sequence[Timed[Outcome]]) -> list[Outcome]:
     return [turn.outcome for turn in turns]
 
 

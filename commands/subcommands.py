@@ -38,4 +38,6 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 # What left: a subcommand, or a flag of one, and what to use instead.
 LEFT: Mapping[str, str] = {
     'all_reduce': 'write sweep exchange, or sweep exchange -- --hosts=a,b',
+    'compare --until_interval': 'write --rounds, such as --rounds=10',
+    'sweep --until_interval': 'write --repeats, such as --repeats=5',
 }

@@ -14,7 +14,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from results.document import Failure, Record, read_file
 from sweeps.configurations import Configuration, LeftOut, SweepPlan
 from sweeps.settings import Settings
 
+# Instead of a plan: the commands that take turns, one in a line.
+COMMANDS_FILE = 'commands.txt'
+
 _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
 # With less free space than this, the next document may not fit.
 _FEWEST_FREE_BYTES = 64 * 1024
@@ -36,7 +39,7 @@ Outcome = Record | Failure
 
 
 class Folder:
-    """The folder of one sweep."""
+    """The folder of one sweep, or of other commands that take turns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,18 +57,7 @@ class Folder:
           UsageError: it is not empty, or cannot be made.
           RunError: the plan cannot be written.
         """
-        if '{' in str(self.path):
-            raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
-        try:
-            if self.path.exists() and any(self.path.iterdir()):
-                if (self.path / SWEEP_FILE).exists():
-                    hint = f'continue it with {self.resume_command}, or write another --output'
-                    raise UsageError(f'--output={self.path}: there is a sweep in it; {hint}')
-                raise UsageError(f'--output={self.path}: the folder is not empty; write the name of a new one')
-        except OSError as error:
-            raise UsageError(
-                f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
-            ) from None
+        self._check_new()
         self._make(self.path)
         # First of all: if the disk is full, the folder stays empty, and the same command can start again.
         self.write(self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False))
@@ -74,6 +66,39 @@ class Folder:
     def make(self) -> None:
         """Makes the folders that are missing; raises UsageError if one cannot be made."""
         self._make(self.path, self.results, self.logs)
+
+    def begin(self, commands: Mapping[str, Sequence[str]]) -> None:
+        """Makes the folder for commands by name; one that has results of the same commands goes on.
+
+        Raises:
+          UsageError: something else is in it, or it cannot be made.
+          RunError: it cannot be written.
+        """
+        path = self.path / COMMANDS_FILE
+        text = '\n'.join(f'{name}: {shlex.join(words)}' for name, words in commands.items())
+        if not path.exists():
+            self._check_new()
+        elif read_regular(path).decode().rstrip() != text:
+            raise UsageError(f'--output={self.path}: it has results of other commands, see {path}; write another path')
+        self.make()
+        self._make(*((self.results / name).parent for name in commands))
+        self.write(path, text)
+
+    def _check_new(self) -> None:
+        """Raises UsageError if something is in the folder, or its path cannot be used."""
+        if '{' in str(self.path):
+            raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
+        try:
+            if not self.path.exists() or not any(self.path.iterdir()):
+                return
+        except OSError as error:
+            raise UsageError(
+                f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
+            ) from None
+        if (self.path / SWEEP_FILE).exists():
+            hint = f'continue it with {self.resume_command}, or write another --output'
+            raise UsageError(f'--output={self.path}: there is a sweep in it; {hint}')
+        raise UsageError(f'--output={self.path}: the folder is not empty; write the name of a new one')
 
     def _make(self, *folders: Path) -> None:
         try:

@@ -18,8 +18,8 @@ from params.result_flags import field_values, fill
 from results.console import BANNER_END, BANNER_START, Console, format_total
 from results.document import Record
 from results.repeats import far_from_others
-from sweeps.folder import Outcome
-from sweeps.runner import Starter, describe, run_repeats, succeeded
+from sweeps.folder import Folder, Outcome
+from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
 
 def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
@@ -38,24 +38,24 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
       RunError: no run succeeded, or a result cannot be written.
       KeyboardInterrupt: on Ctrl-C, after printing the total of the runs that are done.
     """
-    path = params.result_file
     outcomes: list[Outcome] = []
-
-    def note(number: int, outcome: Outcome) -> None:
-        outcomes.append(outcome)
-        if number == 1 and (banner := _banner(Path(folder) / 'logs' / 'repeat.1.log')):
-            console.note(banner)
-        console.note(f'run {number} of {params.repeat}: {describe(outcome)}')
-        if path and isinstance(outcome, Record):
-            _keep(outcome, params, path, number)
-        if number < params.repeat:
-            console.phase(f'Run {number + 1} of {params.repeat}')
-
     starter = starter or Starter(environment=environment_of_runs(os.environ, f'--repeat={params.repeat}'))
     console.phase(f'Run 1 of {params.repeat}')
-    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder, Interrupts().listening():
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, Interrupts().listening():
+        folder = Folder(Path(path))
+        folder.make()
         try:
-            run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)
+            for turn in Rounds(
+                [contestant_of_run('repeat', [*argv, '--repeat=1'])], params.repeat, folder, starter
+            ).run():
+                outcomes.append(turn.outcome)
+                if turn.number == 1 and (banner := _banner(folder.logs / 'repeat.1.log')):
+                    console.note(banner)
+                console.note(f'run {turn.number} of {params.repeat}: {describe(turn.outcome)}')
+                if params.result_file and isinstance(turn.outcome, Record):
+                    _keep(turn.outcome, params, params.result_file, turn.number)
+                if turn.number < params.repeat:
+                    console.phase(f'Run {turn.number + 1} of {params.repeat}')
         except (KeyboardInterrupt, RunError):
             # RunError: no room for a result, neither here nor where --result_file names a place.
             if any(map(succeeded, outcomes)):

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.command_runs import Results, RunFailedError, run_command, take_runs
 from benchmarks.peers.measuring import run_steps
 from benchmarks.standings import Measure, Throughput, format_report, paired_ratio
-from benchmarks.turns import Turn, order_of_round, take_turns
+from benchmarks.turns import Timed, order_of_round, take_turns
 from comparison.changes import make_rows
 from comparison.ratios import Clock, Significance, compare, estimate
 from comparison.sides import read_side
@@ -31,8 +31,8 @@ SCHEMA = jsonschema.Draft202012Validator(json.loads(Path(record.__file__).with_n
 FAKE = Path(__file__).resolve().parent.parent / 'support' / 'fake_benchmark.py'
 
 
-def as_turns(values: list[float]) -> list[Turn[float]]:
-    return [Turn(value, None) for value in values]
+def as_turns(values: list[float]) -> list[Timed[float]]:
+    return [Timed(value, None) for value in values]
 
 
 @pytest.mark.parametrize('names', ['ab', 'abc', 'abcd'])
@@ -133,7 +133,10 @@ def test_a_ratio_of_costs_is_that_of_the_costs() -> None:
 
 
 def test_the_report_names_contestants_ratios_and_disturbed_turns() -> None:
-    turns = {'ours': [Turn(1.0, 0.5), Turn(1.0, 0.0), Turn(1.0, None)], 'theirs': as_turns([2.0, 2.0, 2.0])}
+    turns = {
+        'ours': [Timed(1.0, 0.5), Timed(1.0, 0.0), Timed(1.0, None)],
+        'theirs': as_turns([2.0, 2.0, 2.0]),
+    }
     lines = [line.split('|') for line in format_report(turns, [RATE], [('ours', 'theirs')]).splitlines() if '|' in line]
     cells = {row[1].strip(): [cell.strip() for cell in row[2:-1]] for row in lines}
     assert cells['ours'][0] == '1.00'

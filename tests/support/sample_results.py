@@ -26,8 +26,10 @@ from results.sections import StepsSection, ThroughputSection
 from results.statistics import describe
 from sweeps.configurations import SweepPlan, make_plan
 from sweeps.folder import Folder
+from sweeps.limited_process import Limits
 from sweeps.request import override
-from sweeps.runner import Starter, limits_of
+from sweeps.runner import Starter
+from sweeps.settings import Settings
 from sweeps.sweep_file import read_file
 
 # ---- sample results --------------------------------------------------------------------------------------------------
@@ -216,8 +218,9 @@ def environment(folder: Path, behaviours: Mapping[str, object] | None = None, nu
 
 def starter(folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
     """Returns a starter of the small program within the limits of the plan."""
-    limits = {} if plan is None else {'limits': limits_of(plan.settings)}
-    return Starter(FAKE, environment(folder, behaviours), **limits)
+    settings = plan.settings if plan else Settings()
+    limits = Limits(settings.timeout_secs, settings.memory_bytes, settings.memory_limit)
+    return Starter(FAKE, environment(folder, behaviours), limits)
 
 
 def created(folder: Path, plan: SweepPlan) -> Folder:

@@ -168,8 +168,6 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('[grid]\nbatch_size = [1, 2]\npublished = 2\n', ('[grid]', 'published')),
         ('repeat = 3\n' + GRID, ('repeat', 'repeats')),
         ('memory_limit = "lots"\n' + GRID, ('memory_limit', 'lots')),
-        ('until_interval = "-1%"\n' + GRID, ('until_interval', '-1%')),
-        ('until_interval = "1%"\nrepeats = 2\n' + GRID, ('until_interval', '--repeats=2')),
         ('find_batch_size = true\n' + GRID, ('[grid]', 'batch_size', 'find_batch_size')),
         ('find_batch_size = true\nrepeats = 2\n[grid]\nxla = [true, false]\n', ('find_batch_size', '--repeats=2')),
         ('[[include]]\nbatch_size = [1, 2]\n', ('[[include]] 1', 'batch_size')),
