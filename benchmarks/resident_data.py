@@ -22,7 +22,6 @@ are not worth sharing. Each way first trains a little with one inter-op thread, 
 faster.
 """
 
-import argparse
 import functools
 import itertools
 import os
@@ -39,13 +38,13 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks.standings import Measure, format_report
-from benchmarks.turns import add_flags, outcomes, take_turns
+from benchmarks.turns import Measure, format_report, make_parser, take_turns
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph, frames
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
-_TRIALS = 2
+# How often each number of inter-op threads is tried, 0 for one per core.
+_TRIALS, _THREADS = 2, (0, 1)
 
 
 @dataclass(frozen=True)
@@ -194,12 +193,10 @@ _PAIRS = [(_BASELINE, name) for name in _OTHERS]
 # The article's seconds on a P100, including preparation, as ratios.
 _PUBLISHED = dict(zip(_PAIRS, (16 / 12, 16 / 20, 16 / 8), strict=False))
 MEASURES = (
-    Measure[Training](
-        's in all', lambda one: one.preparation + one.steps, is_cost=True, is_paired=True, published=_PUBLISHED
-    ),
-    Measure[Training]('s of steps', lambda one: one.steps, is_cost=True, is_paired=True),
-    Measure[Training]('s of preparation', lambda one: one.preparation, is_cost=True, is_paired=True),
-    Measure[Training]('loss', lambda one: one.loss, is_cost=True, is_paired=True, decimals=3),
+    Measure[Training]('s in all', lambda one: one.preparation + one.steps, published=_PUBLISHED),
+    Measure[Training]('s of steps', lambda one: one.steps),
+    Measure[Training]('s of preparation', lambda one: one.preparation, has_ratios=False),
+    Measure[Training]('loss', lambda one: one.loss, decimals=3, has_ratios=False),
 )
 
 
@@ -236,39 +233,26 @@ def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -
     return Training(preparation, steps, float(reached))
 
 
-def faster_threads(name: str, data: Arrays, experiment: Experiment) -> int:
-    """Returns the number of inter-op threads with which a way trains faster."""
-    numbers = (0, 1)
-    contestants = {str(number): functools.partial(_turn, name, data, experiment, number) for number in numbers}
-    turns = take_turns(contestants, _TRIALS, max_repeats=0)
-    return min(numbers, key=lambda number: min(training.steps for training in outcomes(turns[str(number)])))
-
-
-def _turn(name: str, data: Arrays, experiment: Experiment, inter_threads: int, number: int) -> Training:
-    del number
-    return train(name, data, experiment, inter_threads)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
+    parser = make_parser(__doc__, rounds=6)
     parser.add_argument('--num_examples', type=int, default=1_024_000)
     parser.add_argument('--num_trial_batches', type=int, default=1000, help='steps of the trials of threads')
     for sized in fields(Experiment):
         parser.add_argument(f'--{sized.name}', type=type(sized.default), default=sized.default)
-    add_flags(parser, rounds=6, max_repeats=1)
     args = parser.parse_args()
     data = make_data(args.num_examples)
     experiment = Experiment(**{sized.name: getattr(args, sized.name) for sized in fields(Experiment)})
     trial = replace(experiment, num_batches=args.num_trial_batches)
-    threads = {name: faster_threads(name, data, trial) for name in WAYS}
-    contestants = {name: functools.partial(_turn, name, data, experiment, threads[name]) for name in WAYS}
+    threads = {}
+    for name in WAYS:
+        trials = take_turns({n: functools.partial(train, name, data, trial, n) for n in _THREADS}, _TRIALS)
+        threads[name] = min(_THREADS, key=lambda n: min(one.steps for one in trials[n]))
     turns = take_turns(
-        contestants,
+        {name: functools.partial(train, name, data, experiment, threads[name]) for name in WAYS},
         args.rounds,
-        max_repeats=args.max_repeats,
-        show=lambda one: f'{one.preparation:.2f} + {one.steps:.2f} s',
+        lambda one: f'{one.preparation:.2f} + {one.steps:.2f} s',
     )
-    print(format_report(turns, MEASURES, _PAIRS, ratios_of=MEASURES[:2]))
+    print(format_report(turns, MEASURES, _PAIRS))
     print('\nInter-op threads: ' + '; '.join(f'{name}: {number or "cores"}' for name, number in threads.items()))
 
 

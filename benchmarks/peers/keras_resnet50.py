@@ -16,8 +16,7 @@ os.environ['KERAS_BACKEND'] = 'tensorflow'
 import keras
 import tensorflow as tf
 
-from benchmarks.peers.document import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY
-from benchmarks.peers.measuring import parse_flags, run_steps
+from benchmarks.peers.measuring import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY, parse_flags, run_steps
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compile: bool) -> Callable[[], float]:

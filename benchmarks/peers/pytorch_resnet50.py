@@ -15,8 +15,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 import torch
 from torch import nn
 
-from benchmarks.peers.document import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY
-from benchmarks.peers.measuring import BLOCKS, parse_flags, run_steps
+from benchmarks.peers.measuring import (
+    BLOCKS,
+    IMAGE_SIZE,
+    LEARNING_RATE,
+    NUM_CLASSES,
+    WEIGHT_DECAY,
+    parse_flags,
+    run_steps,
+)
 
 
 def _conv(channels: int, filters: int, size: int, strides: int) -> nn.Sequential:
