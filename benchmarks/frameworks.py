@@ -17,14 +17,8 @@ from benchmarks.turns import OTHERS, PROGRAM, ROOT, format_report, make_parser, 
 from results.document import Record
 
 _OURS = 'this program'
-# For each contestant: its script in benchmarks/peers, and the script's flags.
-_PEERS = {
-    'plain_tensorflow': ('plain_tensorflow.py', ()),
-    'keras': ('keras_resnet50.py', ()),
-    'keras_xla': ('keras_resnet50.py', ('--jit_compile',)),
-    'pytorch': ('pytorch_resnet50.py', ()),
-    'pytorch_compiled': ('pytorch_resnet50.py', ('--compile',)),
-}
+# The script of each peer in benchmarks/peers.
+_PEERS = {'plain_tensorflow': 'plain_tensorflow.py', 'keras': 'keras_resnet50.py', 'pytorch': 'pytorch_resnet50.py'}
 _PHASES = {'training': (), 'forward': ('--forward_only',)}
 
 
@@ -41,7 +35,7 @@ def main() -> None:
         parser.add_argument(f'--{name}', type=some_of(known), default=chosen.split(','), help=text)
     parser.add_argument('--torch_python', default=sys.executable, help='the Python that has PyTorch')
     args = parser.parse_args()
-    if any(peer.startswith('pytorch') for peer in args.peers):
+    if 'pytorch' in args.peers:
         found = subprocess.run([args.torch_python, '-c', 'import torch'], capture_output=True, check=False)
         if found.returncode:
             parser.error(
@@ -56,10 +50,9 @@ def main() -> None:
             ours = f'{_OURS}, {phase} {precision}'
             commands = {ours: [*PROGRAM, '--model=resnet50', '--device=cpu', *steps]}
             for peer in args.peers:
-                script, flags = _PEERS[peer]
-                python = args.torch_python if peer.startswith('pytorch') else sys.executable
+                python = args.torch_python if peer == 'pytorch' else sys.executable
                 name = f'{peer}, {phase} {precision}'
-                commands[name] = [python, str(ROOT / 'benchmarks' / 'peers' / script), *steps, *flags]
+                commands[name] = [python, str(ROOT / 'benchmarks' / 'peers' / _PEERS[peer]), *steps]
                 pairs.append((ours, name))
             outcomes |= take_runs(commands, args.rounds, args.output / f'{phase}-{precision}')
     print(format_report(outcomes, [rate(), OTHERS], pairs))

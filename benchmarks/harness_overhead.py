@@ -7,6 +7,7 @@
 settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops, with
 reference variables, the accuracy in forward steps, and session.run, as in the original program. `prepared` is the same
 with make_callable, which looks up what to fetch only once, as this program does. CPU is the ratio of processor seconds.
+Other networks of --models are compared with `bare` alone.
 """
 
 import contextlib
@@ -139,7 +140,7 @@ def cells(seconds: dict[str, np.ndarray], batch_size: int) -> list[str]:
 
 def main() -> None:
     parser = make_parser(__doc__, rounds=10)
-    parser.add_argument('--models', default='trivial,lenet,alexnet,resnet20', help='comma-separated')
+    parser.add_argument('--models', default='trivial,lenet', help='comma-separated')
     parser.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
     known = ', '.join(_PHASES)
     parser.add_argument('--phases', type=some_of(_PHASES), default=_PHASES, help=f'comma-separated list of {known}')

@@ -29,13 +29,11 @@ def main() -> None:
     ours = [*PROGRAM, '--model=trivial', '--data_name=imagenet', '--device=cpu', *common, *args.flags]
     commands, pairs = {}, []
     for ending, colours in _COLOURS.items():
-        plain, whole = f'plain tf.data{ending}', f'plain tf.data, whole pictures{ending}'
+        plain = f'plain tf.data{ending}'
         commands[plain] = [*_PLAIN, *common, *colours]
-        commands[whole] = [*_PLAIN, *common, '--whole_pictures', *colours]
         for pipeline in ('record_input', 'tf_data'):
-            name = f'{pipeline}{ending}'
-            commands[name] = [*ours, f'--input_pipeline={pipeline}', *colours]
-            pairs += [(name, plain), (name, whole)]
+            commands[f'{pipeline}{ending}'] = [*ours, f'--input_pipeline={pipeline}', *colours]
+            pairs.append((f'{pipeline}{ending}', plain))
     print(format_report(take_runs(commands, args.rounds, args.output), [rate(), OTHERS], pairs))
 
 

@@ -15,11 +15,8 @@ the time between steps matters, not the arithmetic:
 
 At first the data are NumPy arrays. Moving them to where they are needed is part of the comparison, as in the article,
 and is also shown separately: it ends when the first batch can be drawn, with the buffer of tf.data full. Building the
-graph is not timed. A turn is a whole training, in a new session.
-
-All ways get threads by one rule. --num_intra_threads is for the whole process, by default 1, since matrices this small
-are not worth sharing. Each way first trains a little with one inter-op thread, and with one per core, and uses the
-faster.
+graph is not timed. A turn is a whole training, in a new session. Each way first trains a little with one inter-op
+thread, and with one per core, and uses the faster. One intra-op thread is enough for matrices this small.
 """
 
 import functools
@@ -28,9 +25,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -58,8 +55,7 @@ class Experiment:
     num_intra_threads: int = 1
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """The seconds of preparation and of all steps, and the loss on 100,000 examples after the last step."""
 
     preparation: float
@@ -67,8 +63,7 @@ class Training:
     loss: float
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """A way to train, in the current graph.
 
     Attributes:
@@ -77,20 +72,17 @@ class Way:
     """
 
     start: Callable[[tf.Session], Callable[[], Any]]
-    prepare: Sequence[Any] = field(default_factory=list)
+    prepare: Sequence[Any] = ()
 
 
 class Perceptron:
     """The perceptron. Creates its variables at once, since variables created in a loop would belong to that loop."""
 
     def __init__(self, num_outputs: int, learning_rate: float) -> None:
-        widths = [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
+        zeros, widths = tf.zeros_initializer(), [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
         self._layers = [
-            (
-                tf.get_variable(f'kernel_{number}', shape, use_resource=True),
-                tf.get_variable(f'biases_{number}', shape[1:], initializer=tf.zeros_initializer(), use_resource=True),
-            )
-            for number, shape in enumerate(itertools.pairwise(widths))
+            (tf.get_variable(f'kernel_{i}', shape), tf.get_variable(f'biases_{i}', shape[1:], initializer=zeros))
+            for i, shape in enumerate(itertools.pairwise(widths))
         ]
         self._optimizer = tf.train.AdamOptimizer(learning_rate)
 
@@ -137,9 +129,8 @@ def tf_data(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: E
         with tf.control_dependencies([network.step(*batch)]):
             return tf.identity(count) + 1
 
-    loop = tf.while_loop(
-        lambda count: count < experiment.num_batches, take_step, [0], back_prop=False, parallel_iterations=1
-    )
+    more = functools.partial(tf.greater, experiment.num_batches)
+    loop = tf.while_loop(more, take_step, [0], back_prop=False, parallel_iterations=1)
     # The first batch waits until the buffer is full.
     return Way(lambda session: session.make_callable(loop), [iterator.initializer, iterator.get_next()])
 
@@ -160,8 +151,7 @@ def foldl(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Exp
 def own_loop(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
     stores, initializers = _on_device(fed, data)
     rows = tf.random.uniform([experiment.batch_size], 0, len(data[0]), tf.int32, seed=1)
-    x, y = (tf.gather(store.read_value(), rows) for store in stores)
-    step = network.step(x, y)
+    step = network.step(*(tf.gather(store.read_value(), rows) for store in stores))
     # The number of steps is not read from this loop, so a constant stands for it.
     loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]), experiment.device)
 
@@ -173,9 +163,7 @@ def own_loop(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: 
 
 def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Operation]]:
     """Returns variables for the data, and the ops that fill them. A loop finds the variables by their names."""
-    stores = [
-        tf.Variable(values, trainable=False, collections=[], use_resource=True, validate_shape=False) for values in fed
-    ]
+    stores = [tf.Variable(values, trainable=False, collections=[], validate_shape=False) for values in fed]
     for store, array in zip(stores, data, strict=True):
         store.set_shape(array.shape)
     return stores, [store.initializer for store in stores]
@@ -210,6 +198,7 @@ def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -
     """Trains in a new graph and session. inter_threads is as in ConfigProto: 0 for one thread per core."""
     with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
         tf.set_random_seed(1)
+        tf.get_variable_scope().set_use_resource(True)
         fed = [tf.placeholder(tf.float32, [None, array.shape[1]]) for array in data]
         network = Perceptron(data[1].shape[1], experiment.learning_rate)
         loss = network.loss(*fed)
@@ -229,8 +218,7 @@ def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -
         take_steps()
         times.append(time.perf_counter())
         reached = session.run(loss, dict(zip(fed, (array[:100_000] for array in data), strict=True)))
-    preparation, steps = (after - before for before, after in itertools.pairwise(times))
-    return Training(preparation, steps, float(reached))
+    return Training(times[1] - times[0], times[2] - times[1], float(reached))
 
 
 def main() -> None:

@@ -53,9 +53,6 @@ class Layers:
         weights = self._kernel([int(x.shape[1]), units], deviation)
         return self.bias(tf.matmul(x, tf.cast(weights, x.dtype)))
 
-    def dropout(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.dropout(x, rate=0.5) if self._is_training else x
-
     def _kernel(self, shape: list[int], deviation: float) -> tf.Variable:
         self.kernels.append(tf.Variable(tf.random.truncated_normal(shape, stddev=deviation), use_resource=False))
         return self.kernels[-1]
@@ -85,46 +82,12 @@ def _resnet50(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
     return layers.dense(tf.reduce_mean(x, [1, 2]), num_classes)
 
 
-def _resnet20(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """He et al. 2015 (arXiv:1512.03385), section 4.2, with 3 blocks a stage and shortcuts without parameters."""
-    conv = functools.partial(_normalised_conv, layers)
-
-    def block(x: tf.Tensor, width: int, strides: int) -> tf.Tensor:
-        shortcut, missing = x, width - int(x.shape[3])
-        if missing:
-            shortcut = tf.nn.max_pool2d(x, 1, strides, 'VALID')
-            shortcut = tf.pad(shortcut, [[0, 0], [0, 0], [0, 0], [missing // 2, missing - missing // 2]])
-        x = tf.nn.relu(conv(x, width, 3, strides))
-        return tf.nn.relu(conv(x, width, 3, 1) + shortcut)
-
-    x = tf.nn.relu(conv(x, 16, 3, 1))
-    for stage in range(3):
-        for index in range(3):
-            x = block(x, 16 << stage, 2 if stage and not index else 1)
-    return layers.dense(tf.reduce_mean(x, [1, 2]), num_classes)
-
-
 def _normalised_conv(layers: Layers, x: tf.Tensor, filters: int, size: int, strides: int) -> tf.Tensor:
     pad, padding = size // 2, 'SAME'
     # Explicit padding slows the gradients down, several times in bf16.
     if strides > 1 and pad:
         x, padding = tf.pad(x, [[0, 0], [pad, pad], [pad, pad], [0, 0]]), 'VALID'
     return layers.batch_norm(layers.conv(x, filters, (size, size), strides, padding))
-
-
-def _alexnet(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Krizhevsky 2014 (arXiv:1404.5997)."""
-    x = tf.nn.relu(layers.bias(layers.conv(x, 64, (11, 11), 4, 'VALID')))
-    x = tf.nn.max_pool2d(x, 3, 2, 'VALID')
-    x = tf.nn.relu(layers.bias(layers.conv(x, 192, (5, 5), 1, 'SAME')))
-    x = tf.nn.max_pool2d(x, 3, 2, 'VALID')
-    for filters in (384, 384, 256):
-        x = tf.nn.relu(layers.bias(layers.conv(x, filters, (3, 3), 1, 'SAME')))
-    x = tf.nn.max_pool2d(x, 3, 2, 'VALID')
-    x = tf.reshape(x, [-1, x.shape[1:].num_elements()])
-    for _ in range(2):
-        x = layers.dropout(tf.nn.relu(layers.dense(x, 4096, (2 / int(x.shape[1])) ** 0.5)))
-    return layers.dense(x, num_classes)
 
 
 def _lenet(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
@@ -154,8 +117,6 @@ class PlainNetwork(NamedTuple):
 
 NETWORKS = {
     'resnet50': PlainNetwork(_resnet50, IMAGE_SIZE),
-    'resnet20': PlainNetwork(_resnet20, 32, num_classes=10),
-    'alexnet': PlainNetwork(_alexnet, 227),
     'lenet': PlainNetwork(_lenet, 28),
     'trivial': PlainNetwork(_trivial, 227),
 }
