@@ -208,7 +208,7 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     if not gpu and (with_device := on_cpu(request)) is not request:
         print(format_warning('this machine has no GPU: all runs get --device=cpu'), file=sys.stderr)
         request = with_device
-    plan = _on_hosts(make_plan(request, _check, has_gpu=gpu), of_hosts)
+    plan = _on_hosts(make_plan(request, _check), of_hosts)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=gpu)
     folder = Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))

@@ -40,14 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended.
-
-    Attributes:
-      exit_code: its exit code; 128 + n if signal n ended it.
-      seconds: how long it ran.
-      reason: why it failed, in one line; None if it did not fail.
-      cause: TIMEOUT, MEMORY or ERROR; None if it did not fail.
-    """
+    """How a process ended: its exit code (128 + n if signal n ended it), and if it failed why, and the cause."""
 
     exit_code: int
     seconds: float
@@ -62,17 +55,10 @@ def run_process(
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> Ended:
-    """Runs a command to its end, as a ChildProcess. Call it from the main thread.
+    """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main thread.
 
     An exception here, such as KeyboardInterrupt, stops the command first: SIGTERM, and SIGKILL after grace_secs.
-
-    Args:
-      log: the file for its standard output and standard error.
-      environment: its whole environment; None for that of this process.
-
-    Raises:
-      RunError: the log cannot be written, or the command cannot be started.
-      UsageError: this is not Linux.
+    Raises RunError if the command cannot be started, UsageError if this is not Linux.
     """
     if sys.platform != 'linux':
         raise UsageError(f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by itself instead')

@@ -63,18 +63,9 @@ class Starter:
     limits: Limits = field(default_factory=Limits)
 
     def run(self, folder: Folder, contestant: Contestant, path: Path) -> tuple[Outcome, float]:
-        """Runs a command to its end.
+        """Runs a contestant to its end, with its result or the document of its failure in a file of the folder.
 
-        Args:
-          folder: the folder of all runs.
-          contestant: what to run.
-          path: the file for its result, or for the document of its failure.
-
-        Returns:
-          The outcome, and the seconds it took.
-
-        Raises:
-          RunError: the disk is full, or fails.
+        Returns the outcome, and the seconds it took. Raises RunError if the disk is full, or fails.
         """
         unfinished = unfinished_name(path)
         unfinished.unlink(missing_ok=True)
@@ -160,11 +151,7 @@ class Rounds:
                     yield contestant, number
 
     def run(self) -> Iterator[Turn]:
-        """Makes the runs that are left, and yields each when it has ended.
-
-        Raises:
-          RunError: the disk is full, or fails.
-        """
+        """Makes the runs that are left, and yields each when it has ended."""
         for contestant, number in self.left():
             outcome, seconds = self._starter.run(self._folder, contestant, self._path(contestant, number))
             self._found[contestant.name][number] = outcome
@@ -226,11 +213,6 @@ def order_of_round(count: int, round_number: int, seed: int) -> list[int]:
     once, and every second round runs backwards, so that a steady drift over two rounds cancels (ABBA; Box, Hunter &
     Hunter, Statistics for Experimenters, on counterbalancing). The first round is in the order of the plan; each later
     pair of rounds is shuffled, so that no configuration always follows the same one.
-
-    Args:
-      count: the number of configurations.
-      round_number: the number of the round, from 1.
-      seed: the seed of the shuffled rounds.
     """
     order = list(range(count))
     pair, is_second = divmod(round_number - 1, 2)

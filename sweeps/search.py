@@ -3,7 +3,6 @@
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from errors import UsageError, spelled
 from models.registry import MODELS
@@ -20,16 +19,13 @@ LARGEST = 2**16
 
 
 class Search:
-    """The search for the batch sizes of a plan. Sizes whose results the folder already has are not tried again.
-
-    Attributes:
-      outcomes: the result of each configuration's largest size, or its failure, by the configuration's id.
-    """
+    """The search for the batch sizes of a plan. Sizes whose results the folder already has are not tried again."""
 
     def __init__(self, plan: SweepPlan, folder: Folder, starter: Starter) -> None:
         self._plan = plan
         self._folder = folder
         self._starter = starter
+        # The result of each configuration's largest size, or its failure, by the configuration's id.
         self.outcomes: dict[str, list[Outcome]] = {one.id: [] for one in plan.configurations}
         for one in plan.configurations:
             if found := folder.outcome(folder.results / f'{one.id}.1.json'):
@@ -44,11 +40,7 @@ class Search:
         return len(self._plan.configurations) - self.num_done
 
     def run(self) -> Iterator[Turn]:
-        """Searches for each configuration that has no result yet, and yields each try when it has ended.
-
-        Raises:
-          RunError: the disk is full, or fails.
-        """
+        """Searches for each configuration that has no result yet, and yields each try when it has ended."""
         self._folder.make()
         self._folder.tries.mkdir(exist_ok=True)
         for one in self._plan.configurations:
@@ -73,9 +65,8 @@ class Search:
     def _give_up(self, one: Configuration, tried: Outcome, reason: str) -> Outcome:
         facts = contestant_of(one).facts
         if isinstance(tried, Failure):
-            document: Mapping[str, Any] = {**tried.document, **facts, 'reason': reason}
-        else:
-            document = failure_document(facts, reason, tried.document['ended']['exit_code'], tried.started_at)
+            return self._folder.write_failure(self._result_path(one), {**tried.document, **facts, 'reason': reason})
+        document = failure_document(facts, reason, tried.document['ended']['exit_code'], tried.started_at)
         return self._folder.write_failure(self._result_path(one), document)
 
     def _earlier_tries(self, one: Configuration) -> dict[int, Outcome]:
@@ -126,12 +117,8 @@ def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
 def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
     """Returns the batch size to try next: doubled until one does not fit, or halved until one fits, then bisected.
 
-    Args:
-      start: the first size to try.
-      fits: whether each size that was tried fits.
-
-    Returns:
-      The next size; None if the largest one is known, or not even 1 fits.
+    The arguments are the first size to try, and whether each size that was tried fits. The result is None if the
+    largest one is known, or not even 1 fits.
     """
     if not fits:
         return start

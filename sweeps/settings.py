@@ -51,11 +51,7 @@ class Settings:
 
 
 def read_bytes(text: str) -> int:
-    """Reads a number of bytes: 8GiB is 8 * 2^30, 8GB is 8 * 10^9; 8G is 8GiB, as in tools that limit memory.
-
-    Raises:
-      ValueError: the text is no size.
-    """
+    """Reads a number of bytes: 8GiB is 8 * 2^30, 8GB is 8 * 10^9; 8G is 8GiB, as in tools that limit memory."""
     match = _SIZE.fullmatch(text)
     if not match:
         raise ValueError(text)

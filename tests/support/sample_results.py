@@ -198,11 +198,11 @@ def accept(params: Params, alone: bool) -> None:
     del params, alone
 
 
-def plan_of(folder: Path, text: str, *rest: str, has_gpu: bool = False) -> SweepPlan:
+def plan_of(folder: Path, text: str, *rest: str) -> SweepPlan:
     """Makes the plan of a TOML file with this text, and of the flags after --."""
     path = folder / 'sweep_file.toml'
     path.write_text(text)
-    return make_plan(override(read_file(path), rest, {}), accept, has_gpu=has_gpu)
+    return make_plan(override(read_file(path), rest, {}), accept)
 
 
 def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:
