@@ -6,10 +6,10 @@
 `bare` is a loop of session.run over the ops of the program's own step: the same graph in a session with the same
 settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops, with
 reference variables, the accuracy in forward steps, and session.run, as in the original program. `prepared` is the same
-with make_callable, which looks up what to fetch only once, as this program does.
+with make_callable, which looks up what to fetch only once, as this program does. CPU is the ratio of processor seconds.
+Other networks of --models are compared with `bare` alone.
 """
 
-import argparse
 import contextlib
 import functools
 import itertools
@@ -19,9 +19,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -33,14 +32,12 @@ import tensorflow.compat.v1 as tf
 from benchmark_cnn import BenchmarkCNN
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.plain_networks import NETWORKS
-from benchmarks.standings import format_interval, machine_line, paired_ratio
-from benchmarks.turns import at_least, order_of_round, others_share, outcomes, some_of, take_turns
-from comparison.tables import Table, TableColumn
-from hardware.meters import Disturbances
+from benchmarks.turns import as_table, at_least, machine_line, make_parser, ratio_cells, some_of, take_turns
 from params import Params, make_params
 from run.build import build_step
+from sweeps.runner import order_of_round
 
-_MODELS, _BATCH_SIZES, _PHASES = ('trivial', 'lenet', 'alexnet', 'resnet20'), (1, 8, 64), ('training', 'forward')
+_PHASES = ('training', 'forward')
 _OURS = 'harness'
 # The first step builds kernels, the second allocates; more are taken while they are short.
 _MIN_WARMUP, _WARMUP_SECS = 2, 0.5
@@ -90,38 +87,27 @@ LOOPS: dict[str, Callable[[Params], AbstractContextManager[TakeSteps]]] = {
     'by hand': loop_by_hand,
     'prepared': functools.partial(loop_by_hand, prepares_fetches=True),
 }
+_OTHERS = [name for name in LOOPS if name != _OURS]
 
 
-@dataclass(frozen=True)
-class Session:
-    """What one session of each loop found.
+def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, np.ndarray]:
+    """Lets the loops take turns, in several sessions, which differ in their layout of memory.
 
-    Attributes:
-      seconds: for each loop, the median over its turns of the wall and of the processor seconds of a step: [2].
-      others: the share of the cores that other processes and machines used; None if unknown.
+    Returns:
+      For each loop, [sessions, 2]: the medians of the wall and of the processor seconds of a step.
     """
-
-    seconds: Mapping[str, np.ndarray]
-    others: float | None
-
-
-def measure(params: Params, num_sessions: int, num_rounds: int) -> list[Session]:
-    """Lets the loops take turns, in several sessions, which differ in their layout of memory."""
     names = [name for name in LOOPS if params.model in NETWORKS or name in (_OURS, 'bare')]
-    sessions = []
+    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:
-            loops = {name: stack.enter_context(LOOPS[name](params)) for name in order_of_round(names, number)}
+            order = [names[index] for index in order_of_round(len(names), number, seed=1)]
+            loops = {name: stack.enter_context(LOOPS[name](params)) for name in order}
             seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
-            num_steps = math.ceil(_TURN_SECS / seconds[_OURS])
-            watching = Disturbances()
-            watching.start()
-            turns = take_turns(
-                {name: turn_of(take_steps, num_steps) for name, take_steps in loops.items()}, num_rounds, max_repeats=0
-            )
-            others = others_share(watching.stop())
-        sessions.append(Session({name: np.median(outcomes(taken), axis=0) for name, taken in turns.items()}, others))
-    return sessions
+            count = math.ceil(_TURN_SECS / seconds[_OURS])
+            turns = {name: functools.partial(seconds_of, take_steps, count) for name, take_steps in loops.items()}
+            for name, taken in take_turns(turns, num_rounds).items():
+                found[name].append(np.median(np.array(taken), axis=0))
+    return {name: np.array(medians) for name, medians in found.items()}
 
 
 def warm_up(take_steps: TakeSteps) -> float:
@@ -132,11 +118,6 @@ def warm_up(take_steps: TakeSteps) -> float:
     return statistics.median_low(seconds)
 
 
-def turn_of(take_steps: TakeSteps, count: int) -> Callable[[int], np.ndarray]:
-    """Returns a contestant whose turn is a number of steps, and returns seconds_of() it."""
-    return lambda _: seconds_of(take_steps, count)
-
-
 def seconds_of(take_steps: TakeSteps, count: int) -> np.ndarray:
     """Takes a number of steps, and returns the wall and the processor seconds of one: [2]."""
     start = np.array([time.perf_counter(), time.process_time()])
@@ -144,68 +125,45 @@ def seconds_of(take_steps: TakeSteps, count: int) -> np.ndarray:
     return (np.array([time.perf_counter(), time.process_time()]) - start) / count
 
 
-def cells(sessions: Sequence[Session], batch_size: int) -> list[str]:
-    """Formats the rate of the harness, its ratios to each other loop, and the share of the cores that others used."""
-    # [sessions, 2]
-    seconds = {name: np.array([session.seconds[name] for session in sessions]) for name in sessions[0].seconds}
-    found = [f'{batch_size / seconds[_OURS][:, 0].mean():.4g}']
-    for name in LOOPS:
-        if name != _OURS:
-            found += ratio_cells(seconds[_OURS], seconds[name]) if name in seconds else ['', '', '']
-    known = [session.others for session in sessions if session.others is not None]
-    return [*found, f'{statistics.fmean(known):.0%}' if known else '']
-
-
-def ratio_cells(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
-    """Formats the ratio of the rates with its interval, and that of the processor seconds, from [sessions, 2]."""
-    by_clock = paired_ratio(ours[:, 0], theirs[:, 0])
-    return [
-        f'{by_clock.value:.3f}',
-        format_interval(by_clock.interval, 3),
-        f'{ours[:, 1].mean() / theirs[:, 1].mean():.3f}',
-    ]
+def cells(seconds: dict[str, np.ndarray], batch_size: int) -> list[str]:
+    """Formats the rate of the harness, and its ratios to each other loop: of rates, and of processor seconds."""
+    ours = seconds[_OURS]
+    found = [f'{batch_size / ours[:, 0].mean():.4g}']
+    for name in _OTHERS:
+        if name in seconds:
+            processor = ours[:, 1].mean() / seconds[name][:, 1].mean()
+            found += [*ratio_cells(seconds[name][:, 0], ours[:, 0]), f'{processor:.3f}']
+        else:
+            found += ['', '', '']
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
-    parser.add_argument('--models', type=lambda text: text.split(','), default=_MODELS, help='comma-separated')
-    sizes = ','.join(map(str, _BATCH_SIZES))
-    parser.add_argument(
-        '--batch_sizes',
-        type=lambda text: [int(size) for size in text.split(',')],
-        default=_BATCH_SIZES,
-        help=f'comma-separated; default: {sizes}',
-    )
-    parser.add_argument(
-        '--phases', type=some_of(_PHASES), default=_PHASES, help=f'comma-separated list of {", ".join(_PHASES)}'
-    )
+    parser = make_parser(__doc__, rounds=10)
+    parser.add_argument('--models', default='trivial,lenet', help='comma-separated')
+    parser.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
+    known = ', '.join(_PHASES)
+    parser.add_argument('--phases', type=some_of(_PHASES), default=_PHASES, help=f'comma-separated list of {known}')
     parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32')
     parser.add_argument('--sessions', type=at_least(2), default=4, help='how often each loop starts anew, at least 2')
-    parser.add_argument('--rounds', type=at_least(2), default=10, help='turns of each loop in a session, at least 2')
     args = parser.parse_args()
     # Each session ends its run before the last step.
     warnings.filterwarnings('ignore', message='the run is incomplete')
     rows = []
-    for model, batch_size, phase in itertools.product(args.models, args.batch_sizes, args.phases):
+    for model, size, phase in itertools.product(args.models.split(','), args.batch_sizes.split(','), args.phases):
         params = make_params(
             model=model,
             device='cpu',
-            batch_size=batch_size,
+            batch_size=int(size),
             precision=args.precision,
             forward_only=phase == 'forward',
             num_batches=10**9,
             num_warmup_batches=_MIN_WARMUP,
         )
-        row = [f'{model}, batch {batch_size}, {phase}', *cells(measure(params, args.sessions, args.rounds), batch_size)]
-        print(' | '.join(row), file=sys.stderr, flush=True)
-        rows.append(row)
-    titles = [
-        '',
-        'images/sec',
-        *itertools.chain.from_iterable((f'/ {name}', '95 %', 'CPU') for name in LOOPS if name != _OURS),
-    ]
-    columns = [TableColumn(title, is_number=bool(number)) for number, title in enumerate([*titles, 'others used'])]
-    print(machine_line(), Table(columns, rows).as_markdown(), sep='\n\n')
+        rows.append([f'{model}, batch {size}, {phase}', *cells(measure(params, args.sessions, args.rounds), int(size))])
+        print(' | '.join(rows[-1]), file=sys.stderr, flush=True)
+    ratios = itertools.chain.from_iterable((f'/ {name}', '95 %', 'CPU') for name in _OTHERS)
+    print(machine_line(), as_table(['', 'images/sec', *ratios], rows), sep='\n\n')
 
 
 if __name__ == '__main__':

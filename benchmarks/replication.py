@@ -10,16 +10,13 @@ and asynchronous. All train on the same number of images, so the replicated ones
 the images. --data_dir may also be MNIST.
 """
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.command_runs import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
-from benchmarks.standings import Measure, Throughput, format_report
-from benchmarks.turns import add_flags
+from benchmarks.turns import OTHERS, PROGRAM, ROOT, Measure, format_report, make_parser, rate, run_script, take_runs
 from results.document import Record
 
 _BASELINE = 'one device'
@@ -39,10 +36,11 @@ _PUBLISHED = {
     ('between-graph, asynchronous', _BASELINE): 2 * 50 / 200,
 }
 MEASURES = (
-    Throughput(published=_PUBLISHED),
-    Measure[Record]('s', lambda run: float(run.document['throughput']['wall_seconds']), is_cost=True, decimals=1),
-    Measure[Record]('loss', lambda run: last_loss(run), is_cost=True, decimals=4),
-    Measure[Record]('top-1', lambda run: float(run.document['evaluations'][-1]['top_1']), decimals=4),
+    rate(published=_PUBLISHED),
+    Measure[Record]('s', lambda run: float(run.document['throughput']['wall_seconds']), 1, has_ratios=False),
+    Measure[Record]('loss', lambda run: last_loss(run), 4, has_ratios=False),
+    Measure[Record]('top-1', lambda run: float(run.document['evaluations'][-1]['top_1']), 4, has_ratios=False),
+    OTHERS,
 )
 
 
@@ -52,30 +50,27 @@ def last_loss(run: Record) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
+    parser = make_parser(__doc__, 'replication')
     parser.add_argument('--data_dir', required=True, help='folder with the four files of MNIST')
     parser.add_argument('--batch_size', type=int, default=128, help='images per step on each device')
     parser.add_argument('--num_batches', type=int, default=400, help='timed steps of one device')
     parser.add_argument('--num_warmup_batches', type=int, default=20, help='first steps of one device, not timed')
-    add_flags(parser, rounds=3, max_repeats=2)
-    add_output(parser, 'replication')
     args = parser.parse_args()
     if args.num_batches % 2 or args.num_warmup_batches % 2:
         parser.error('--num_batches, --num_warmup_batches: two devices take half as many; give even numbers')
-    results = Results(args.output)
     common = [f'--model_file={ROOT / "benchmarks" / "mnist_network.py"}', '--model=mnist_network', '--device=cpu']
     common += [f'--data_dir={args.data_dir}', f'--batch_size={args.batch_size}', '--optimizer=adam']
     common += ['--init_learning_rate=0.001', '--weight_decay=0', '--display_every=100']
-    contestants = {}
+    commands = {}
     for name, (before, flags, devices) in _VARIANTS.items():
         timed, warm_up = args.num_batches // devices, args.num_warmup_batches // devices
-        steps = [f'--num_batches={timed}', f'--num_warmup_batches={warm_up}']
         # Evaluates the trained model after the last step.
+        steps = [f'--num_batches={timed}', f'--num_warmup_batches={warm_up}']
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
-        contestants[name] = results.contestant(name, [*PROGRAM, *before, *common, *flags, *steps])
+        commands[name] = [*PROGRAM, *before, *common, *flags, *steps]
     pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]
-    print(format_report(take_runs(contestants, args), MEASURES, pairs, ratios_of=MEASURES[:1]))
+    print(format_report(take_runs(commands, args.rounds, args.output), MEASURES, pairs))
 
 
 if __name__ == '__main__':
-    sys.exit(exit_code(main))
+    run_script(main)

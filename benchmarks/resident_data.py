@@ -15,23 +15,19 @@ the time between steps matters, not the arithmetic:
 
 At first the data are NumPy arrays. Moving them to where they are needed is part of the comparison, as in the article,
 and is also shown separately: it ends when the first batch can be drawn, with the buffer of tf.data full. Building the
-graph is not timed. A turn is a whole training, in a new session.
-
-All ways get threads by one rule. --num_intra_threads is for the whole process, by default 1, since matrices this small
-are not worth sharing. Each way first trains a little with one inter-op thread, and with one per core, and uses the
-faster.
+graph is not timed. A turn is a whole training, in a new session. Each way first trains a little with one inter-op
+thread, and with one per core, and uses the faster. One intra-op thread is enough for matrices this small.
 """
 
-import argparse
 import functools
 import itertools
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -39,13 +35,13 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmarks.standings import Measure, format_report
-from benchmarks.turns import add_flags, outcomes, take_turns
+from benchmarks.turns import Measure, format_report, make_parser, take_turns
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph, frames
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
-_TRIALS = 2
+# How often each number of inter-op threads is tried, 0 for one per core.
+_TRIALS, _THREADS = 2, (0, 1)
 
 
 @dataclass(frozen=True)
@@ -59,8 +55,7 @@ class Experiment:
     num_intra_threads: int = 1
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """The seconds of preparation and of all steps, and the loss on 100,000 examples after the last step."""
 
     preparation: float
@@ -68,8 +63,7 @@ class Training:
     loss: float
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """A way to train, in the current graph.
 
     Attributes:
@@ -78,20 +72,17 @@ class Way:
     """
 
     start: Callable[[tf.Session], Callable[[], Any]]
-    prepare: Sequence[Any] = field(default_factory=list)
+    prepare: Sequence[Any] = ()
 
 
 class Perceptron:
     """The perceptron. Creates its variables at once, since variables created in a loop would belong to that loop."""
 
     def __init__(self, num_outputs: int, learning_rate: float) -> None:
-        widths = [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
+        zeros, widths = tf.zeros_initializer(), [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
         self._layers = [
-            (
-                tf.get_variable(f'kernel_{number}', shape, use_resource=True),
-                tf.get_variable(f'biases_{number}', shape[1:], initializer=tf.zeros_initializer(), use_resource=True),
-            )
-            for number, shape in enumerate(itertools.pairwise(widths))
+            (tf.get_variable(f'kernel_{i}', shape), tf.get_variable(f'biases_{i}', shape[1:], initializer=zeros))
+            for i, shape in enumerate(itertools.pairwise(widths))
         ]
         self._optimizer = tf.train.AdamOptimizer(learning_rate)
 
@@ -138,9 +129,8 @@ def tf_data(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: E
         with tf.control_dependencies([network.step(*batch)]):
             return tf.identity(count) + 1
 
-    loop = tf.while_loop(
-        lambda count: count < experiment.num_batches, take_step, [0], back_prop=False, parallel_iterations=1
-    )
+    more = functools.partial(tf.greater, experiment.num_batches)
+    loop = tf.while_loop(more, take_step, [0], back_prop=False, parallel_iterations=1)
     # The first batch waits until the buffer is full.
     return Way(lambda session: session.make_callable(loop), [iterator.initializer, iterator.get_next()])
 
@@ -161,8 +151,7 @@ def foldl(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Exp
 def own_loop(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
     stores, initializers = _on_device(fed, data)
     rows = tf.random.uniform([experiment.batch_size], 0, len(data[0]), tf.int32, seed=1)
-    x, y = (tf.gather(store.read_value(), rows) for store in stores)
-    step = network.step(x, y)
+    step = network.step(*(tf.gather(store.read_value(), rows) for store in stores))
     # The number of steps is not read from this loop, so a constant stands for it.
     loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]), experiment.device)
 
@@ -174,9 +163,7 @@ def own_loop(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: 
 
 def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Operation]]:
     """Returns variables for the data, and the ops that fill them. A loop finds the variables by their names."""
-    stores = [
-        tf.Variable(values, trainable=False, collections=[], use_resource=True, validate_shape=False) for values in fed
-    ]
+    stores = [tf.Variable(values, trainable=False, collections=[], validate_shape=False) for values in fed]
     for store, array in zip(stores, data, strict=True):
         store.set_shape(array.shape)
     return stores, [store.initializer for store in stores]
@@ -194,12 +181,10 @@ _PAIRS = [(_BASELINE, name) for name in _OTHERS]
 # The article's seconds on a P100, including preparation, as ratios.
 _PUBLISHED = dict(zip(_PAIRS, (16 / 12, 16 / 20, 16 / 8), strict=False))
 MEASURES = (
-    Measure[Training](
-        's in all', lambda one: one.preparation + one.steps, is_cost=True, is_paired=True, published=_PUBLISHED
-    ),
-    Measure[Training]('s of steps', lambda one: one.steps, is_cost=True, is_paired=True),
-    Measure[Training]('s of preparation', lambda one: one.preparation, is_cost=True, is_paired=True),
-    Measure[Training]('loss', lambda one: one.loss, is_cost=True, is_paired=True, decimals=3),
+    Measure[Training]('s in all', lambda one: one.preparation + one.steps, published=_PUBLISHED),
+    Measure[Training]('s of steps', lambda one: one.steps),
+    Measure[Training]('s of preparation', lambda one: one.preparation, has_ratios=False),
+    Measure[Training]('loss', lambda one: one.loss, decimals=3, has_ratios=False),
 )
 
 
@@ -213,6 +198,7 @@ def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -
     """Trains in a new graph and session. inter_threads is as in ConfigProto: 0 for one thread per core."""
     with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
         tf.set_random_seed(1)
+        tf.get_variable_scope().set_use_resource(True)
         fed = [tf.placeholder(tf.float32, [None, array.shape[1]]) for array in data]
         network = Perceptron(data[1].shape[1], experiment.learning_rate)
         loss = network.loss(*fed)
@@ -232,43 +218,29 @@ def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -
         take_steps()
         times.append(time.perf_counter())
         reached = session.run(loss, dict(zip(fed, (array[:100_000] for array in data), strict=True)))
-    preparation, steps = (after - before for before, after in itertools.pairwise(times))
-    return Training(preparation, steps, float(reached))
-
-
-def faster_threads(name: str, data: Arrays, experiment: Experiment) -> int:
-    """Returns the number of inter-op threads with which a way trains faster."""
-    numbers = (0, 1)
-    contestants = {str(number): functools.partial(_turn, name, data, experiment, number) for number in numbers}
-    turns = take_turns(contestants, _TRIALS, max_repeats=0)
-    return min(numbers, key=lambda number: min(training.steps for training in outcomes(turns[str(number)])))
-
-
-def _turn(name: str, data: Arrays, experiment: Experiment, inter_threads: int, number: int) -> Training:
-    del number
-    return train(name, data, experiment, inter_threads)
+    return Training(times[1] - times[0], times[2] - times[1], float(reached))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
+    parser = make_parser(__doc__, rounds=6)
     parser.add_argument('--num_examples', type=int, default=1_024_000)
     parser.add_argument('--num_trial_batches', type=int, default=1000, help='steps of the trials of threads')
     for sized in fields(Experiment):
         parser.add_argument(f'--{sized.name}', type=type(sized.default), default=sized.default)
-    add_flags(parser, rounds=6, max_repeats=1)
     args = parser.parse_args()
     data = make_data(args.num_examples)
     experiment = Experiment(**{sized.name: getattr(args, sized.name) for sized in fields(Experiment)})
     trial = replace(experiment, num_batches=args.num_trial_batches)
-    threads = {name: faster_threads(name, data, trial) for name in WAYS}
-    contestants = {name: functools.partial(_turn, name, data, experiment, threads[name]) for name in WAYS}
+    threads = {}
+    for name in WAYS:
+        trials = take_turns({n: functools.partial(train, name, data, trial, n) for n in _THREADS}, _TRIALS)
+        threads[name] = min(_THREADS, key=lambda n: min(one.steps for one in trials[n]))
     turns = take_turns(
-        contestants,
+        {name: functools.partial(train, name, data, experiment, threads[name]) for name in WAYS},
         args.rounds,
-        max_repeats=args.max_repeats,
-        show=lambda one: f'{one.preparation:.2f} + {one.steps:.2f} s',
+        lambda one: f'{one.preparation:.2f} + {one.steps:.2f} s',
     )
-    print(format_report(turns, MEASURES, _PAIRS, ratios_of=MEASURES[:2]))
+    print(format_report(turns, MEASURES, _PAIRS))
     print('\nInter-op threads: ' + '; '.join(f'{name}: {number or "cores"}' for name, number in threads.items()))
 
 

@@ -1,136 +1,205 @@
-"""Lets contestants take turns, so that a noisy machine disturbs all alike. All scripts of this folder use it.
+"""What the scripts of this folder share: contestants in rounds, and tables of their numbers and ratios.
 
-A contestant is a function that takes one turn: it runs a command (benchmarks/command_runs.py), or works in this
-process. A turn is repeated if other processes used the processors meanwhile, which hardware/meters.py detects.
+Contestants are commands that leave results, which the engine of `sweep` runs (sweeps/runner.py), or functions.
 """
 
 import argparse
 import os
+import statistics
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hardware.meters import Disturbances
+import numpy as np
+from numpy.typing import ArrayLike
 
+from cluster.signals import Interrupts
+from comparison.intervals import FEWEST_RUNS, interval_around
+from comparison.tables import Table, TableColumn
+from errors import BenchmarkError
+from hardware.surroundings import machine_facts
+from results.document import Record
+from sweeps.folder import Folder
+from sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, facts_of, order_of_round, succeeded
+
+ROOT = Path(PROGRAM[-1]).parent
 Outcome = TypeVar('Outcome')
-
-# The share of the cores that other processes and machines may use during a turn.
-MAX_OTHERS = 0.06
+Name = TypeVar('Name')
 
 
 @dataclass(frozen=True)
-class Turn(Generic[Outcome]):
-    """One turn of a contestant.
+class Measure(Generic[Outcome]):
+    """A number of an outcome.
 
     Attributes:
-      outcome: what the contestant returned.
-      others: the share of the cores that other processes and machines used; None if unknown, as for turns under a
-        second.
+      title: its name with the unit.
+      value: returns it.
+      decimals: how many of its decimals are printed.
+      published: ratios of pairs (ours, theirs) that others published.
+      has_ratios: whether pairs are compared by it.
     """
 
-    outcome: Outcome
-    others: float | None
-
-    @property
-    def is_disturbed(self) -> bool:
-        return self.others is not None and self.others > MAX_OTHERS
-
-
-Turns = Mapping[str, Sequence[Turn[Outcome]]]
+    title: str
+    value: Callable[[Outcome], float]
+    decimals: int = 2
+    published: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    has_ratios: bool = True
 
 
-def take_turns(
-    contestants: Mapping[str, Callable[[int], Outcome]],
-    rounds: int,
-    *,
-    max_repeats: int,
-    show: Callable[[Outcome], str] | None = None,
-    watch: Callable[[], Any] = Disturbances,
-) -> dict[str, list[Turn[Outcome]]]:
-    """Lets each contestant take a turn in each round.
-
-    Args:
-      contestants: the contestants by name; each takes the number of the round, from 1, and returns the outcome.
-      rounds: the number of rounds.
-      max_repeats: how often a disturbed turn is repeated at most; the last attempt counts.
-      show: formats an outcome, which is printed on standard error at once.
-      watch: makes the meter of one turn, with start() and stop() as in hardware.meters.Disturbances.
-
-    Returns:
-      The turns of each contestant, in the order of the rounds.
-    """
-    names = list(contestants)
-    taken: dict[str, list[Turn[Outcome]]] = {name: [] for name in names}
-    for number in range(1, rounds + 1):
-        for name in order_of_round(names, number):
-            for _ in range(1 + max_repeats):
-                watching = watch()
-                watching.start()
-                outcome = contestants[name](number)
-                turn = Turn(outcome, others_share(watching.stop()))
-                if not turn.is_disturbed:
-                    break
-            taken[name].append(turn)
-            if show:
-                others = '' if turn.others is None else f' (others used {turn.others:.0%} of the cores)'
-                print(f'round {number}: {name}: {show(turn.outcome)}{others}', file=sys.stderr, flush=True)
-    return taken
+def rate(**more: Any) -> Measure[Record]:
+    """The images/sec of runs."""
+    return Measure('images/sec', lambda run: run.images_per_second, **more)
 
 
-def order_of_round(names: Sequence[str], number: int) -> list[str]:
-    """Returns the names in the order of a round: each comes first equally often, and follows each of its neighbours."""
-    size = len(names)
-    first = (number - 1) // 2 % size
-    rotated = [*names[first:], *names[:first]]
-    return rotated if number % 2 else rotated[::-1]
+def share_of_others(run: Record) -> float:
+    """Returns the percentage of the cores that other processes and machines used; nan if unknown."""
+    shares = [run.document['disturbance'].get(name) for name in ('other_cpu_share', 'steal_share')]
+    return 100 * sum(share for share in shares if share is not None) if any(s is not None for s in shares) else np.nan
 
 
-def outcomes(turns: Sequence[Turn[Outcome]]) -> list[Outcome]:
-    return [turn.outcome for turn in turns]
+OTHERS = Measure[Record]('others, % of cores', share_of_others, decimals=0, has_ratios=False)
 
 
-def add_flags(parser: argparse.ArgumentParser, rounds: int, max_repeats: int) -> None:
-    """Adds the flags that all scripts with turns have: --rounds, --max_repeats."""
+def make_parser(doc: str | None, output: str | None = None, rounds: int = 3) -> argparse.ArgumentParser:
+    """Returns the parser of a script with --rounds, and --output if it has results."""
+    parser = argparse.ArgumentParser(description=(doc or '').split('\n')[0])
     parser.add_argument('--rounds', type=at_least(2), default=rounds, help='turns of each contestant, at least 2')
-    parser.add_argument(
-        '--max_repeats',
-        type=at_least(0),
-        default=max_repeats,
-        help=f'how often a turn is repeated during which others used more than {100 * MAX_OTHERS:.0f} %% of the cores',
-    )
+    if output:
+        text = 'folder for results and logs; that of the same commands goes on; default: %(default)s'
+        parser.add_argument('--output', type=Path, default=Path('data/benchmarks', output), help=text)
+    return parser
 
 
 def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
     """Returns the argparse type of a comma-separated list of known names."""
 
     def parse(text: str) -> list[str]:
-        chosen = text.split(',')
-        for name in chosen:
+        for name in text.split(','):
             if name not in known:
                 raise argparse.ArgumentTypeError(f'{name!r} is not one of {", ".join(known)}')
-        return chosen
+        return text.split(',')
 
     return parse
-
-
-def load() -> str:
-    """Formats the cores and the load of the machine, to print with the results."""
-    return f'{os.cpu_count()} cores, load {" ".join(f"{average:.1f}" for average in os.getloadavg())}'
-
-
-def others_share(disturbance: Mapping[str, Any]) -> float | None:
-    """Returns the share of the cores that others used, from what Disturbances.stop() found; None if unknown."""
-    shares = [disturbance['other_cpu_share'], disturbance['steal_share']]
-    known = [share for share in shares if share is not None]
-    return sum(known) if known else None
 
 
 def at_least(least: int) -> Callable[[str], int]:
+    """Returns the argparse type of a whole number."""
+
     def parse(text: str) -> int:
-        value = int(text) if text.strip().isdigit() else least - 1
-        if value < least:
+        if not text.isdigit() or int(text) < least:
             raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of at least {least}')
-        return value
+        return int(text)
 
     return parse
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Ends the process as a script: errors are one line, without a traceback."""
+    try:
+        main()
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def take_runs(commands: Mapping[str, Sequence[str]], rounds: int, path: Path) -> dict[str, list[Record | None]]:
+    """Runs commands by name, each in every round, and returns their results; None where a run failed.
+
+    Raises:
+      UsageError: the folder has other content.
+      RunError: the disk is full, or fails.
+    """
+    contestants = []
+    for name, words in commands.items():
+        file = ''.join(char if char.isalnum() or char in '.-=' else '_' for char in name)
+        contestants.append(Contestant(f'{file}/{file}', name, words, facts_of(words, {}, '1*1')))
+    folder = Folder(path)
+    folder.begin({one.name: one.words for one in contestants})
+    runs = Rounds(contestants, rounds, folder, Starter((), {'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ}))
+    with folder.locked(), Interrupts().listening():
+        for turn in runs.run():
+            show(turn.number, turn.contestant.caption, describe(turn.outcome))
+    found: dict[str, list[Record | None]] = {}
+    for one in contestants:
+        outcomes = runs.outcomes[one.name]
+        found[one.caption] = [run if isinstance(run, Record) and succeeded(run) else None for run in outcomes]
+    return found
+
+
+def take_turns(
+    contestants: Mapping[Name, Callable[[], Outcome]], rounds: int, text: Callable[[Outcome], str] | None = None
+) -> dict[Name, list[Outcome]]:
+    """Calls functions by name, each in every round, and returns what they return; text formats it for people."""
+    names = [*contestants]
+    taken: dict[Name, list[Outcome]] = {name: [] for name in names}
+    for number in range(1, rounds + 1):
+        for name in (names[index] for index in order_of_round(len(names), number, seed=1)):
+            taken[name].append(contestants[name]())
+            if text:
+                show(number, str(name), text(taken[name][-1]))
+    return taken
+
+
+def show(number: int, name: str, text: str) -> None:
+    print(f'round {number}: {name}: {text}', file=sys.stderr, flush=True)
+
+
+def ratio_of(ours: ArrayLike, theirs: ArrayLike) -> tuple[float, tuple[float, float] | None]:
+    """Returns the mean ratio of numbers of the same rounds, and its 95 % interval if there are three or more.
+
+    What disturbs both turns of a round cancels, so each round counts as one ratio, on a logarithmic scale.
+    """
+    logs = np.log(ours) - np.log(theirs)
+    value, size = float(np.exp(logs.mean())), logs.size
+    return value, interval_around(value, float(logs.var(ddof=1)) / size, size - 1) if size >= FEWEST_RUNS else None
+
+
+def ratio_cells(ours: ArrayLike, theirs: ArrayLike) -> list[str]:
+    """Formats the ratio of numbers of the same rounds, and its interval."""
+    value, ends = ratio_of(ours, theirs)
+    return [f'{value:.3f}', f'{ends[0]:.3f} to {ends[1]:.3f}' if ends else '']
+
+
+def format_report(
+    outcomes: Mapping[str, Sequence[Outcome | None]],
+    measures: Sequence[Measure[Outcome]],
+    pairs: Sequence[tuple[str, str]],
+) -> str:
+    """Formats the machine, the mean numbers of each contestant, and the ratios of pairs (ours, theirs)."""
+    rows = []
+    for name, found in outcomes.items():
+        good = [one for one in found if one is not None]
+        means = [statistics.fmean(map(measure.value, good)) if good else np.nan for measure in measures]
+        cells = [f'{mean:.{one.decimals}f}' if mean == mean else '' for mean, one in zip(means, measures, strict=True)]
+        rows.append([name, *cells, f'{len(good)} of {len(found)}'])
+    ratios = []
+    for measure in (one for one in measures if one.has_ratios):
+        for names in pairs:
+            both = [(o, t) for o, t in zip(*(outcomes[name] for name in names), strict=False) if o is not None is not t]
+            if both:
+                cells = ratio_cells(*([measure.value(one) for one in side] for side in zip(*both, strict=True)))
+                published = f'{measure.published[names]:.2f}' if names in measure.published else ''
+                ratios.append([' / '.join(names), measure.title, *cells, published])
+    titles = ['', *(measure.title for measure in measures), 'turns']
+    return '\n\n'.join(
+        [
+            machine_line(),
+            as_table(titles, rows),
+            as_table(['ours / theirs', 'of', 'ratio', '95 %', 'published'], ratios),
+        ]
+    )
+
+
+def as_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Formats a Markdown table; all but the first column are numbers."""
+    return Table([TableColumn(title, is_number=bool(i)) for i, title in enumerate(titles)], rows).as_markdown()
+
+
+def machine_line() -> str:
+    """Formats the machine, the versions and the load, which belong to every table."""
+    machine: Mapping[str, Any] = machine_facts()
+    versions = ', '.join(f'{name} {version}' for name, version in machine['versions'].items() if version)
+    load = ' '.join(f'{average:.1f}' for average in os.getloadavg())
+    return f'{machine["cpu_model"]}, {versions}; {os.cpu_count()} cores, load {load}'

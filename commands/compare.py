@@ -17,15 +17,15 @@ from comparison.ratios import Clock
 from comparison.regression import Judged, judge
 from comparison.sides import Side, group_names, read_side, side_of
 from comparison.tables import print_table
-from errors import UsageError, counted, format_warning, spelled
+from errors import RunError, UsageError, counted, format_warning, spelled
 from params import parse_argv
 from params.file_flags import OUTPUTS
 from params.spec import flag
 from planning.line import check_launch
 from results.document import Record
 from results.history import read_setting
-from sweeps.runner import Starter, take_turns
-from sweeps.settings import Settings
+from sweeps.folder import Folder
+from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
 # The flags of a process that waits for others.
 _OF_CLUSTERS = ('job_name', 'ps_hosts', 'worker_hosts', 'controller_host')
@@ -71,16 +71,14 @@ class CompareOptions:
         "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both are run in turns, each time "
         'in a fresh process, and then compared; the first is the baseline.',
     )
-    rounds: int = flag(5, 'With --run: how often each is run at most.', lower_bound=3, unit='rounds')
-    until_interval: str = flag(
-        '1%', 'With --run: stop once half of the 95 % interval of the ratio is at most this share of it.'
-    )
+    rounds: int = flag(5, 'With --run: how often each is run.', lower_bound=3, unit='rounds')
     for_secs: float | None = flag(
         None, 'With --run: begin no round later than so many seconds after the start.', lower_bound=0, unit='s'
     )
     output: str | None = flag(
         None,
-        'With --run: a new folder for the results and logs; by default a temporary one, which stays.',
+        'With --run: a new folder for the results and logs, or that of the same runs, which then go on; by default a '
+        'temporary one, which stays.',
         is_path=True,
     )
 
@@ -128,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _compare(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
-    only_with_run = sorted(arguments.given & {'rounds', 'until_interval', 'for_secs', 'output'})
+    only_with_run = sorted(arguments.given & {'rounds', 'for_secs', 'output'})
     if options.run is not None:
         if arguments.positional or options.against is not None:
             other = arguments.positional[0] if arguments.positional else spelled('against', options.against)
@@ -160,41 +158,42 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
     """
     if len(texts) != 2:
         raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
-    narrow = Settings(until_interval=options.until_interval)
-    narrow.check()
-    runs = [_flags_of(text) for text in texts]
-    starter = Starter(environment=environment_of_runs(os.environ, 'compare --run'))
-    try:
-        path = Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-'))
-        if path.exists() and any(path.iterdir()):
-            raise UsageError(f'--output={path}: the folder is not empty; write the name of a new one')
-    except OSError as error:
-        raise UsageError(f'--output={options.output}: it cannot be used ({error.strerror}); write another') from None
+    # The results of each have a folder of their own.
+    contestants = [contestant_of_run(f'{name}/{name}', _flags_of(text)) for name, text in zip('ab', texts, strict=True)]
     names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
-    sides: list[Side] = []
+    starter = Starter(environment=environment_of_runs(os.environ, 'compare --run'))
+    folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
+    folder.begin({one.name: one.words for one in contestants})
+    rounds = Rounds(contestants, options.rounds, folder, starter)
     begin = time.monotonic()
 
-    def on_round(done: Sequence[Sequence[Record]]) -> bool:
-        sides[:] = [side_of(name, records, (), ()) for name, records in zip(names, done, strict=True)]
-        ratio = changes.make_rows(sides, Clock(options.clock), force=options.force)[1].ratio
-        first, second = (records[-1].images_per_second for records in done)
-        so_far = changes.format_ratio(ratio)
-        print(f'round {len(done[0])}: A {first:.1f}, B {second:.1f} images/sec; {so_far}', file=sys.stderr, flush=True)
-        is_over = options.for_secs is not None and time.monotonic() - begin > options.for_secs
-        # The interval of single runs is that of their steps, which does not predict further runs.
-        half = ratio.plus_minus if ratio and ratio.basis == 'runs' else None
-        return is_over or (half is not None and half <= (narrow.interval_share or 0.0))
+    def sides() -> list[Side]:
+        done = [[run for run in runs if isinstance(run, Record)] for runs in rounds.outcomes.values()]
+        return [side_of(name, runs, (), ()) for name, runs in zip(names, done, strict=True)] if all(done) else []
 
     try:
-        with Interrupts().listening():
-            take_turns(runs, options.rounds, path, on_round, starter)
+        with Interrupts().listening(), folder.locked():
+            for turn in rounds.run():
+                first, second = rounds.outcomes.values()
+                if not succeeded(turn.outcome):
+                    break
+                if len(first) == len(second):
+                    ratio = changes.make_rows(sides(), Clock(options.clock), force=options.force)[1].ratio
+                    rates = f'A {describe(first[-1])}, B {describe(second[-1])}'
+                    so_far = changes.format_ratio(ratio)
+                    print(f'round {turn.number}: {rates}; {so_far}', file=sys.stderr, flush=True)
+                    if options.for_secs is not None and time.monotonic() - begin > options.for_secs:
+                        break
     except KeyboardInterrupt:
-        if sides:
-            _show(sides, options)
+        if found := sides():
+            _show(found, options)
         raise
     finally:
-        print(f'The results and logs are in {path}', file=sys.stderr)
-    return _show(sides, options)
+        print(f'The results and logs are in {folder.path}', file=sys.stderr)
+    for text, runs in zip(texts, rounds.outcomes.values(), strict=True):
+        if failed := next((run for run in runs if not succeeded(run)), None):
+            raise RunError(f'{spelled("run", text)}: {failed.reason}; to try this run again, delete {failed.source}')
+    return _show(sides(), options)
 
 
 def _flags_of(text: str) -> list[str]:

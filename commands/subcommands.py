@@ -46,4 +46,6 @@ LEFT: Mapping[str, str] = {
     'predict --target': 'write several --workers, and look for it',
     'predict --num_ps': 'there are as many as in the results, or one',
     'predict --variable_update': 'the modes are those of the results, or all',
+    'compare --until_interval': 'write --rounds, such as --rounds=10',
+    'sweep --until_interval': 'write --repeats, such as --repeats=5',
 }

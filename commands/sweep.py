@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 from cluster.environments import environment_of_runs
 from cluster.roster import lay_out, read_hosts_flag
@@ -25,13 +26,13 @@ from params.modes import MODES
 from params.spec import flag
 from planning.line import check_launch
 from results.document import Record
+from results.live import can_redraw
 from results.repeats import as_key
 from sweeps.configurations import Configuration, LeftOut, SweepPlan, caption, make_plan
-from sweeps.durations import estimate_seconds, format_seconds
 from sweeps.folder import Folder, Outcome
-from sweeps.progress_line import Progress
+from sweeps.limited_process import Limits
 from sweeps.request import on_cpu, override, read_grid, settings_given
-from sweeps.runner import PROGRAM, Starter, Sweep, describe, limits_of, succeeded
+from sweeps.runner import PROGRAM, Rounds, Starter, contestant_of, describe, succeeded
 from sweeps.search import Search, check_search
 from sweeps.settings import Settings
 from sweeps.sweep_file import find_file, read_file, shipped
@@ -64,7 +65,7 @@ class SweepOptions(Settings):
     resume: bool = flag(
         False, 'Continue a sweep that was interrupted: FILE is its folder, or --output names it and FILE is as before.'
     )
-    dry_run: bool = flag(False, 'List the configurations, their commands and about how long they take; run nothing.')
+    dry_run: bool = flag(False, 'List the configurations and their commands; run nothing.')
     list: bool = flag(False, 'List the sweeps that come with the program.')
 
 
@@ -109,15 +110,15 @@ def _sweep(arguments: Arguments[SweepOptions]) -> int:
         _print_shipped()
         return 0
     plan, folder = _resumed(arguments) if _names_a_folder(arguments) else _planned(arguments)
-    starter = Starter(PROGRAM, environment=environment_of_runs(os.environ, 'sweep'), limits=limits_of(plan.settings))
     if options.dry_run:
-        _print_plan(plan, folder)
+        print(format_plan(plan, runs_of(plan, folder, Starter()).num_left))
         return 0
     if not options.resume:
         folder.create(plan)
         for line in format_left_out(plan.left_out):
             print(format_warning(line), file=sys.stderr)
-    return run_plan(plan, folder, starter)
+    limits = Limits(plan.settings.timeout_secs, plan.settings.memory_bytes, plan.settings.memory_limit)
+    return run_plan(plan, folder, Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), limits))
 
 
 def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
@@ -128,11 +129,10 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
       RunError: the disk is full, or fails.
     """
     with folder.locked():
-        sweep = Search(plan, folder, starter) if plan.settings.find_batch_size else Sweep(plan, folder, starter)
-        total = None if plan.settings.find_batch_size else sweep.num_done + sweep.num_left
+        sweep = runs_of(plan, folder, starter)
         try:
-            with Interrupts().listening(), Progress(sys.stderr, total, sweep.num_done) as progress:
-                sweep.run(progress)
+            with Interrupts().listening():
+                show_progress(sweep, sys.stderr)
         except KeyboardInterrupt:
             done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
             print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
@@ -146,6 +146,32 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
             folder.write(folder.path / 'table.md', table)
     print(f'The table, results and logs are in {folder.path}', file=sys.stderr)
     return int(any(row.problem for row in rows))
+
+
+def runs_of(plan: SweepPlan, folder: Folder, starter: Starter) -> Rounds | Search:
+    """Returns the runs of a plan, with what the folder has of them."""
+    settings = plan.settings
+    if settings.find_batch_size:
+        return Search(plan, folder, starter)
+    return Rounds([*map(contestant_of, plan.configurations)], settings.repeats, folder, starter, settings.seed)
+
+
+def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
+    """Makes the runs that are left; prints a line for each, and on a terminal a bar below them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(file=stream, markup=False, highlight=False)
+    # It is drawn rarely, since that takes time from the cores under measurement.
+    bar = Progress(*columns, console=console, refresh_per_second=1, transient=True, disable=not can_redraw(stream))
+    with bar:
+        task = bar.add_task('', total=runs.num_done + runs.num_left, completed=runs.num_done)
+        for turn in runs.run():
+            repeat = f' (repeat {turn.number})' if isinstance(runs, Rounds) and turn.number > 1 else ''
+            line = f'{turn.contestant.caption}{repeat}: {describe(turn.outcome)}, in {turn.seconds:.0f} s'
+            console.print(line, soft_wrap=True)
+            bar.update(task, completed=runs.num_done, total=runs.num_done + runs.num_left)
 
 
 def _names_a_folder(arguments: Arguments[SweepOptions]) -> bool:
@@ -182,7 +208,7 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     if not gpu and (with_device := on_cpu(request)) is not request:
         print(format_warning('this machine has no GPU: all runs get --device=cpu'), file=sys.stderr)
         request = with_device
-    plan = _on_hosts(make_plan(request, _check, has_gpu=gpu), of_hosts)
+    plan = _on_hosts(make_plan(request, _check), of_hosts)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=gpu)
     folder = Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
@@ -254,15 +280,6 @@ def _check(params: Params, alone: bool) -> None:
     check_launch(params, alone=alone)
 
 
-def _print_plan(plan: SweepPlan, folder: Folder) -> None:
-    if plan.settings.find_batch_size:
-        print(format_plan(plan, Search(plan, folder, Starter()).num_left, None, ''))
-        return
-    sweep = Sweep(plan, folder)
-    seconds, basis = estimate_seconds(sweep.left(), sweep.seconds, has_gpu=has_nvidia_gpu())
-    print(format_plan(plan, sweep.num_left, seconds, basis))
-
-
 def _print_shipped() -> None:
     for name, path in shipped().items():
         print(f'{name:16}{read_file(path).title}')
@@ -287,30 +304,20 @@ class SweepRow:
     exchange: Sequence[str] | None = None
 
 
-def format_plan(plan: SweepPlan, num_left: int, seconds: float | None, basis: str) -> str:
-    """Formats the lines of a dry run.
-
-    Args:
-      plan: the plan.
-      num_left: the most runs that are still to be made.
-      seconds: how long these will take, None if unknown.
-      basis: the basis of that estimate, in words.
-    """
+def format_plan(plan: SweepPlan, num_left: int) -> str:
+    """Formats the lines of a dry run, in which so many runs are left to be made."""
     count = len(plan.configurations)
     if plan.settings.find_batch_size:
         runs = f'the largest batch size of {counted(num_left, "configuration")} is to be found'
     else:
-        repeats = plan.settings.num_repeats
-        at_most = 'at most ' if plan.settings.until_interval else ''
-        runs = f'{counted(count, "configuration")}, {at_most}{counted(repeats, "run")} of each; {num_left} to be made'
+        repeats = plan.settings.repeats
+        runs = f'{counted(count, "configuration")}, {counted(repeats, "run")} of each; {num_left} to be made'
     lines = [f'{plan.title}: {runs}']
     width = len(str(count))
     for number, one in enumerate(plan.configurations, start=1):
         lines.append(f'  {number:{width}}. {one.caption}')
         lines.append(f'  {"":{width}}  {shlex.join(["tf_cnn_benchmarks", *one.command()])}')
     lines += format_left_out(plan.left_out)
-    if seconds is not None:
-        lines.append(f'about {format_seconds(seconds)} ({basis})')
     return '\n'.join(lines)
 
 

@@ -98,17 +98,11 @@ def caption(varied: Mapping[str, str]) -> str:
     return ' '.join(f'{name}={value}' for name, value in varied.items())
 
 
-def make_plan(request: Request, check: Check, *, has_gpu: bool) -> SweepPlan:
+def make_plan(request: Request, check: Check) -> SweepPlan:
     """Combines the values of a request, in its order.
 
     A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.
-
-    Args:
-      check: refuses settings that cannot run.
-      has_gpu: whether this machine has a GPU; some runs need --device without one.
-
-    Raises:
-      UsageError: no combination of a grid can run, an included configuration cannot run, or there is no configuration.
+    Raises UsageError if no combination of a grid can run, or an included configuration cannot.
     """
     if not request.grids and not request.include:
         raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
@@ -134,7 +128,6 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> SweepPlan:
             if made is None:
                 left_out.append(LeftOut(varied, 'it is excluded'))
                 continue
-            _check_device(made, request.source, has_gpu)
             key = (*made.argv, str(shape))
             if key in found:
                 left_out.append(LeftOut(varied, 'it is in the sweep already'))
@@ -244,18 +237,6 @@ def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[st
         variable_update=params.variable_update,
         batch_size=params.batch_size,
     )
-
-
-def _check_device(one: Configuration, source: str, has_gpu: bool) -> None:
-    mode = MODES[one.variable_update]
-    if 'device' in one.given or has_gpu:
-        return
-    if one.shape.devices > 1 or mode.has_controller:
-        what = f'shape {one.shape} of {spelled("variable_update", mode.name)}'
-        raise UsageError(
-            f'{source}: {what} needs --device, since this machine has no GPU; write --device=cpu after --, or '
-            'device = "cpu" in [flags]'
-        )
 
 
 def _id(number: int, one: Configuration, count: int) -> str:

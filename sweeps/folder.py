@@ -14,7 +14,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from results.document import Failure, Record, read_file
 from sweeps.configurations import Configuration, LeftOut, SweepPlan
 from sweeps.settings import Settings
 
+# Instead of a plan: the commands that take turns, one in a line.
+COMMANDS_FILE = 'commands.txt'
+
 _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
 # With less free space than this, the next document may not fit.
 _FEWEST_FREE_BYTES = 64 * 1024
@@ -36,7 +39,7 @@ Outcome = Record | Failure
 
 
 class Folder:
-    """The folder of one sweep."""
+    """The folder of one sweep, or of other commands that take turns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,24 +51,8 @@ class Folder:
         return shlex.join(['tf_cnn_benchmarks', 'sweep', '--resume', str(self.path)])
 
     def create(self, plan: SweepPlan) -> None:
-        """Makes the folder, which must be missing or empty, and writes the plan.
-
-        Raises:
-          UsageError: it is not empty, or cannot be made.
-          RunError: the plan cannot be written.
-        """
-        if '{' in str(self.path):
-            raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
-        try:
-            if self.path.exists() and any(self.path.iterdir()):
-                if (self.path / SWEEP_FILE).exists():
-                    hint = f'continue it with {self.resume_command}, or write another --output'
-                    raise UsageError(f'--output={self.path}: there is a sweep in it; {hint}')
-                raise UsageError(f'--output={self.path}: the folder is not empty; write the name of a new one')
-        except OSError as error:
-            raise UsageError(
-                f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
-            ) from None
+        """Makes the folder, which must be missing or empty, and writes the plan; raises UsageError or RunError."""
+        self._check_new()
         self._make(self.path)
         # First of all: if the disk is full, the folder stays empty, and the same command can start again.
         self.write(self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False))
@@ -75,6 +62,37 @@ class Folder:
         """Makes the folders that are missing; raises UsageError if one cannot be made."""
         self._make(self.path, self.results, self.logs)
 
+    def begin(self, commands: Mapping[str, Sequence[str]]) -> None:
+        """Makes the folder for commands by name; one that has results of the same commands goes on.
+
+        Raises UsageError if something else is in it.
+        """
+        path = self.path / COMMANDS_FILE
+        text = '\n'.join(f'{name}: {shlex.join(words)}' for name, words in commands.items())
+        if not path.exists():
+            self._check_new()
+        elif read_regular(path).decode().rstrip() != text:
+            raise UsageError(f'--output={self.path}: it has results of other commands, see {path}; write another path')
+        self.make()
+        self._make(*((self.results / name).parent for name in commands))
+        self.write(path, text)
+
+    def _check_new(self) -> None:
+        """Raises UsageError if something is in the folder, or its path cannot be used."""
+        if '{' in str(self.path):
+            raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
+        try:
+            if not self.path.exists() or not any(self.path.iterdir()):
+                return
+        except OSError as error:
+            raise UsageError(
+                f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
+            ) from None
+        if (self.path / SWEEP_FILE).exists():
+            hint = f'continue it with {self.resume_command}, or write another --output'
+            raise UsageError(f'--output={self.path}: there is a sweep in it; {hint}')
+        raise UsageError(f'--output={self.path}: the folder is not empty; write the name of a new one')
+
     def _make(self, *folders: Path) -> None:
         try:
             for folder in folders:
@@ -83,11 +101,7 @@ class Folder:
             raise UsageError(f'{self.path}: the folder cannot be made ({error.strerror}); write another path') from None
 
     def read_plan(self) -> SweepPlan:
-        """Reads the plan of the sweep in this folder.
-
-        Raises:
-          UsageError: there is no plan, or it cannot be read.
-        """
+        """Reads the plan of the sweep in this folder; raises UsageError if there is none, or it cannot be read."""
         path = self.path / SWEEP_FILE
         try:
             document = json.loads(read_regular(path))
@@ -109,10 +123,9 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other sweeps while the block runs. The kernel releases the lock when this process ends.
+        """Excludes other sweeps while the block runs; raises UsageError if one is running in the folder.
 
-        Raises:
-          UsageError: another sweep is running in the folder.
+        The kernel releases the lock when this process ends.
         """
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -135,22 +148,18 @@ class Folder:
             return None
 
     def adopt(self, unfinished: Path, path: Path) -> Outcome:
-        """Moves the complete document of a run to its final name, and returns it.
-
-        Raises:
-          RunError: the disk is full, or fails.
-        """
+        """Moves the complete document of a run to its final name, and returns it; raises RunError as write()."""
         with self._writing(path):
             move_whole(unfinished, path)
         return read_file(path)
 
     def copy(self, source: Path, path: Path) -> Outcome:
-        """Copies a document, and returns it; raises RunError if the disk is full, or fails."""
+        """Copies a document, and returns it; raises RunError as write()."""
         self.write(path, source.read_text(encoding='utf-8').rstrip('\n'))
         return read_file(path)
 
     def write_failure(self, path: Path, document: Mapping[str, Any]) -> Failure:
-        """Writes the document of a run that left no result; raises RunError if the disk is full, or fails."""
+        """Writes the document of a run that left no result; raises RunError as write()."""
         self.write(path, json.dumps(document, indent=1, ensure_ascii=False))
         return Failure(str(path), document)
 
@@ -191,23 +200,15 @@ def unfinished_name(path: Path) -> Path:
 
 def difference(before: SweepPlan, after: SweepPlan) -> str | None:
     """Describes how a new plan differs from that of a folder; None if it does not."""
-    for name, old in asdict(before.settings).items():
-        new = getattr(after.settings, name)
-        if old != new:
-            return f'{name} was {old}, and is {new}'
-    olds, news = ({one.id: one for one in plan.configurations} for plan in (before, after))
-    for id_, one in olds.items():
-        if id_ not in news:
-            return f'{_which(before, one)} is not among the configurations any more'
-        if one != news[id_]:
-            words = sorted({*one.command()} ^ {*news[id_].command()})
-            return f'{_which(before, one)} differs in {" ".join(words)}'
-    added = next((one for id_, one in news.items() if id_ not in olds), None)
-    return f'{_which(after, added)} was not among the configurations' if added else None
 
+    def lines(plan: SweepPlan) -> list[str]:
+        settings = [f'{name}={value}' for name, value in asdict(plan.settings).items()]
+        return settings + [f'{one.id}: {shlex.join(one.command())}' for one in plan.configurations]
 
-def _which(plan: SweepPlan, one: Configuration) -> str:
-    return f'configuration {plan.configurations.index(one) + 1} ({one.caption})'
+    old, new = lines(before), lines(after)
+    gone, added = ([line for line in one if line not in other][:1] for one, other in ((old, new), (new, old)))
+    parts = [f'it has {line}' for line in gone] + [f'this one has {line}' for line in added]
+    return ', '.join(parts) or None
 
 
 def _document_of(plan: SweepPlan) -> dict[str, Any]:

@@ -1,22 +1,23 @@
 """Runs one command in a process of its own, within limits of time and memory. Linux only."""
 
-import os
+import contextlib
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.child_process import ChildProcess, end_of, processes_of
+import psutil
+
+from cluster.child_process import ChildProcess, end_of
 from errors import RunError, UsageError
 
 _SECS_BETWEEN_READINGS = 0.1
 # The seconds in which a run must end after SIGTERM. `cluster` gives its own processes 15 s.
 _GRACE_SECS = 20.0
-_PAGE = os.sysconf('SC_PAGE_SIZE')
 # Reading the process tree takes milliseconds of a core under measurement, so only every tenth reading does it.
 _READINGS_OF_A_TREE = 10
 
@@ -39,14 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended.
-
-    Attributes:
-      exit_code: its exit code; 128 + n if signal n ended it.
-      seconds: how long it ran.
-      reason: why it failed, in one line; None if it did not fail.
-      cause: TIMEOUT, MEMORY or ERROR; None if it did not fail.
-    """
+    """How a process ended: its exit code (128 + n if signal n ended it), and if it failed why, and the cause."""
 
     exit_code: int
     seconds: float
@@ -61,17 +55,10 @@ def run_process(
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> Ended:
-    """Runs a command to its end, as a ChildProcess. Call it from the main thread.
+    """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main thread.
 
     An exception here, such as KeyboardInterrupt, stops the command first: SIGTERM, and SIGKILL after grace_secs.
-
-    Args:
-      log: the file for its standard output and standard error.
-      environment: its whole environment; None for that of this process.
-
-    Raises:
-      RunError: the log cannot be written, or the command cannot be started.
-      UsageError: this is not Linux.
+    Raises RunError if the command cannot be started, UsageError if this is not Linux.
     """
     if sys.platform != 'linux':
         raise UsageError(f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by itself instead')
@@ -135,48 +122,31 @@ def _await_end(child: ChildProcess, started: float, limits: Limits) -> str | Non
 
 
 class MemoryMeter:
-    """Checks repeatedly and cheaply whether a process and its descendants use more memory than a limit.
-
-    The measure is the proportional set size, which counts shared pages, such as TensorFlow's code, once. To compute it
-    the kernel walks through all pages, which slows the run down. So it is read only if its quick bounds, private pages
-    and all resident pages, do not decide, and then rarely.
-    """
+    """Checks repeatedly whether a process and its descendants use more memory than a limit."""
 
     def __init__(self, root: int, limit: int) -> None:
         self._root = root
         self._limit = limit
-        self._pids: list[int] = []
+        self._processes: list[psutil.Process] = []
         self._num_readings = 0
-        self._num_undecided = 0
 
     def is_exceeded(self) -> bool:
-        """Whether the processes use more than the limit."""
+        """Whether the processes use more than the limit; pages that they share count once."""
         if self._num_readings % _READINGS_OF_A_TREE == 0:
-            self._pids = processes_of(self._root)
+            with contextlib.suppress(psutil.Error):
+                root = psutil.Process(self._root)
+                self._processes = [root, *root.children(recursive=True)]
         self._num_readings += 1
-        sizes = [_sizes(pid) for pid in self._pids]
-        if sum(resident for resident, _ in sizes) <= self._limit:
+        # The proportional set size counts each shared page once, such as those of TensorFlow's code. To compute it, the
+        # kernel walks through all pages, so it is read only where all resident pages exceed the limit.
+        if self._sum(lambda process: process.memory_info().rss) <= self._limit:
             return False
-        if sum(private for _, private in sizes) > self._limit:
-            return True
-        self._num_undecided += 1
-        return self._num_undecided % _READINGS_OF_A_TREE == 1 and sum(map(_proportional, self._pids)) > self._limit
+        return self._sum(lambda process: process.memory_full_info().pss) > self._limit
 
-
-def _sizes(pid: int) -> tuple[int, int]:
-    """Returns the bytes of all resident pages of a process, and of its private ones (not files or shared memory)."""
-    try:
-        resident, shared = (int(pages) for pages in Path(f'/proc/{pid}/statm').read_bytes().split()[1:3])
-    except (OSError, ValueError):
-        # The process has ended.
-        return 0, 0
-    return resident * _PAGE, (resident - shared) * _PAGE
-
-
-def _proportional(pid: int) -> int:
-    try:
-        lines = Path(f'/proc/{pid}/smaps_rollup').read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith('Pss:'))
-    except (OSError, ValueError, IndexError, StopIteration):
-        # The kernel is older than 4.14, or the process has ended.
-        return _sizes(pid)[0]
+    def _sum(self, size: Callable[[psutil.Process], int]) -> int:
+        total = 0
+        for process in self._processes:
+            # It may have ended.
+            with contextlib.suppress(psutil.Error):
+                total += size(process)
+        return total

@@ -18,44 +18,34 @@ from params.result_flags import field_values, fill
 from results.console import BANNER_END, BANNER_START, Console, format_total
 from results.document import Record
 from results.repeats import far_from_others
-from sweeps.folder import Outcome
-from sweeps.runner import Starter, describe, run_repeats, succeeded
+from sweeps.folder import Folder, Outcome
+from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
 
 def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
     """Makes the runs of --repeat and prints their total; returns the exit code, 1 if a run failed.
 
     The total is all images over all seconds of the complete runs. The banner of the first run and the warnings of all
-    runs go to standard error.
-
-    Args:
-      argv: the flags of the run.
-      params: the settings in these flags, checked for a run of one process.
-      console: prints the total and the messages.
-      starter: how processes are started; by default this program, without the variables that describe a cluster.
-
-    Raises:
-      RunError: no run succeeded, or a result cannot be written.
-      KeyboardInterrupt: on Ctrl-C, after printing the total of the runs that are done.
+    runs go to standard error. Raises RunError if no run succeeded, or a result cannot be written.
     """
-    path = params.result_file
     outcomes: list[Outcome] = []
-
-    def note(number: int, outcome: Outcome) -> None:
-        outcomes.append(outcome)
-        if number == 1 and (banner := _banner(Path(folder) / 'logs' / 'repeat.1.log')):
-            console.note(banner)
-        console.note(f'run {number} of {params.repeat}: {describe(outcome)}')
-        if path and isinstance(outcome, Record):
-            _keep(outcome, params, path, number)
-        if number < params.repeat:
-            console.phase(f'Run {number + 1} of {params.repeat}')
-
     starter = starter or Starter(environment=environment_of_runs(os.environ, f'--repeat={params.repeat}'))
     console.phase(f'Run 1 of {params.repeat}')
-    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder, Interrupts().listening():
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, Interrupts().listening():
+        folder = Folder(Path(path))
+        folder.make()
         try:
-            run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)
+            for turn in Rounds(
+                [contestant_of_run('repeat', [*argv, '--repeat=1'])], params.repeat, folder, starter
+            ).run():
+                outcomes.append(turn.outcome)
+                if turn.number == 1 and (banner := _banner(folder.logs / 'repeat.1.log')):
+                    console.note(banner)
+                console.note(f'run {turn.number} of {params.repeat}: {describe(turn.outcome)}')
+                if params.result_file and isinstance(turn.outcome, Record):
+                    _keep(turn.outcome, params, params.result_file, turn.number)
+                if turn.number < params.repeat:
+                    console.phase(f'Run {turn.number + 1} of {params.repeat}')
         except (KeyboardInterrupt, RunError):
             # RunError: no room for a result, neither here nor where --result_file names a place.
             if any(map(succeeded, outcomes)):
@@ -76,36 +66,23 @@ def files_of_runs(params: Params) -> list[str]:
         model = MODELS.find_model(params.model, params.data_name)
     except UsageError:
         return []
-    batch_size, shape = params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}'
-    return [
-        _file_of(params, params.result_file, model.name, batch_size, shape, number)
-        for number in range(1, params.repeat + 1)
-    ]
+    facts = (model.name, params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}')
+    return [_file_of(params, params.result_file, *facts, number) for number in range(1, params.repeat + 1)]
 
 
 def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
     """Prints the total of the complete runs, at least one."""
-    records = [outcome for outcome in outcomes if isinstance(outcome, Record) and outcome.is_complete]
-    found = estimate(records)
+    runs = {f'run {i}': run for i, run in enumerate(outcomes, 1) if isinstance(run, Record) and run.is_complete}
+    found = estimate([*runs.values()])
     console.result(format_total(found.images_per_second))
     console.note(format_runs(found))
-    far = far_from_others(
-        {
-            f'run {number}': outcome.images_per_second
-            for number, outcome in enumerate(outcomes, 1)
-            if isinstance(outcome, Record) and outcome.is_complete
-        }
-    )
-    if far:
+    if far := far_from_others({name: run.images_per_second for name, run in runs.items()}):
         console.note(format_outliers(far))
     for line in _warnings(outcomes):
         console.warning(line)
-    failed = [outcome for outcome in outcomes if not succeeded(outcome)]
-    if failed:
-        console.warning(
-            f'{len(failed)} of {counted(len(outcomes), "run")} failed ({failed[0].reason}); '
-            'the total is that of the others'
-        )
+    if failed := [outcome for outcome in outcomes if not succeeded(outcome)]:
+        share = f'{len(failed)} of {counted(len(outcomes), "run")}'
+        console.warning(f'{share} failed ({failed[0].reason}); the total is that of the others')
 
 
 def _banner(log: Path) -> str | None:
@@ -145,12 +122,7 @@ def _keep(record: Record, params: Params, path: str, number: int) -> None:
 
 def _file_of(params: Params, path: str, model: str, batch_size: int, shape: str, number: int) -> str:
     values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
-    return fill(_numbered(path, number), values)
-
-
-def _numbered(path: str, number: int) -> str:
-    """Returns the path of one run; without a field for the number, the number goes before the last dot."""
-    if '{run}' in path:
-        return path
-    name = Path(path)
-    return str(name.with_name(f'{name.stem}.{number}{name.suffix}'))
+    if '{run}' not in path:
+        # Without a field for it, the number goes before the last dot.
+        path = str(Path(path).with_name(f'{Path(path).stem}.{number}{Path(path).suffix}'))
+    return fill(path, values)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from cluster.shape import Shape
 from errors import UsageError, nearest, spelled
+from params.modes import MODES
 from params.older_names import OLDER_NAMES
 from params.parsing import split_argv
 from params.spec import FlagSpec, Value
@@ -75,14 +76,7 @@ class Request:
 
 
 def read_setting(name: str, value: object, where: str) -> Setting:
-    """Reads the value of a flag, or of a shape.
-
-    Args:
-      where: the source and the table, for errors.
-
-    Raises:
-      UsageError: the flag is unknown, belongs to the sweep, or refuses the value.
-    """
+    """Reads the value of a flag, or of a shape; errors begin with `where`, the source and the table."""
     if name in _GIVEN_BY_SWEEP:
         raise UsageError(f'{where} {shown(name, value)}: {_GIVEN_BY_SWEEP[name]}; leave {name} out')
     if name == SHAPE:
@@ -120,11 +114,7 @@ def shown(name: str, value: object) -> str:
 
 
 def read_grid(texts: Sequence[str]) -> Request:
-    """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'.
-
-    Raises:
-      UsageError: a flag is unknown, is given twice, or refuses a value.
-    """
+    """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'."""
     values: dict[str, tuple[Setting, ...]] = {}
     for text in texts:
         where = f'--grid={text}:'
@@ -138,11 +128,7 @@ def read_grid(texts: Sequence[str]) -> Request:
 
 
 def override(request: Request, argv: Sequence[str], settings: Mapping[str, object]) -> Request:
-    """Overrides the flags of all runs by those after --, and the settings by those on the command line.
-
-    Raises:
-      UsageError: a flag is unknown, refuses its value, or is one that the sweep varies.
-    """
+    """Overrides the flags of all runs by those after --, and the settings by those on the command line."""
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
         value = read_setting(name, text, '--:')
@@ -160,11 +146,14 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
 
 
 def on_cpu(request: Request) -> Request:
-    """Adapts a request to a machine without a GPU: adds --device=cpu if it has several devices but no --device."""
-    if any('device' in row for row in (request.flags, *(axes.values for axes in request.axes))):
-        return request
-    shapes = [request.flags.get(SHAPE), *(shape for axes in request.axes for shape in axes.values.get(SHAPE, ()))]
-    if not any(isinstance(shape, Shape) and shape.devices > 1 for shape in shapes):
+    """Adapts a request to a machine without a GPU: adds --device=cpu if runs need a --device and have none."""
+
+    def values(name: str) -> list[Setting | None]:
+        return [request.flags.get(name), *(value for axes in request.axes for value in axes.values.get(name, ()))]
+
+    has_towers = any(isinstance(shape, Shape) and shape.devices > 1 for shape in values(SHAPE))
+    has_controller = any(mode.has_controller for name, mode in MODES.items() if name in values('variable_update'))
+    if any(values('device')) or not (has_towers or has_controller):
         return request
     return replace(request, flags={**request.flags, 'device': 'cpu'})
 

@@ -1,8 +1,8 @@
 """Finds the largest batch size of each configuration that fits in memory, by short runs with several sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from errors import UsageError, spelled
 from models.registry import MODELS
@@ -10,8 +10,7 @@ from results.document import Failure
 from sweeps.configurations import Configuration, SweepPlan
 from sweeps.folder import Folder, Outcome
 from sweeps.limited_process import MEMORY
-from sweeps.progress_line import Progress
-from sweeps.runner import Starter, describe, facts_of, failure_document, succeeded
+from sweeps.runner import Starter, Turn, contestant_of, failure_document, succeeded
 
 # The first size to try for models from a user's file.
 _START_SIZE = 32
@@ -20,16 +19,13 @@ LARGEST = 2**16
 
 
 class Search:
-    """The search for the batch sizes of a plan. Sizes whose results the folder already has are not tried again.
-
-    Attributes:
-      outcomes: the result of each configuration's largest size, or its failure, by the configuration's id.
-    """
+    """The search for the batch sizes of a plan. Sizes whose results the folder already has are not tried again."""
 
     def __init__(self, plan: SweepPlan, folder: Folder, starter: Starter) -> None:
         self._plan = plan
         self._folder = folder
         self._starter = starter
+        # The result of each configuration's largest size, or its failure, by the configuration's id.
         self.outcomes: dict[str, list[Outcome]] = {one.id: [] for one in plan.configurations}
         for one in plan.configurations:
             if found := folder.outcome(folder.results / f'{one.id}.1.json'):
@@ -43,25 +39,22 @@ class Search:
     def num_left(self) -> int:
         return len(self._plan.configurations) - self.num_done
 
-    def run(self, progress: Progress) -> None:
-        """Searches for each configuration that has no result yet; raises RunError if the disk is full, or fails."""
+    def run(self) -> Iterator[Turn]:
+        """Searches for each configuration that has no result yet, and yields each try when it has ended."""
         self._folder.make()
         self._folder.tries.mkdir(exist_ok=True)
         for one in self._plan.configurations:
             if not self.outcomes[one.id]:
-                self.outcomes[one.id].append(self._search(one, progress))
+                self.outcomes[one.id].append((yield from self._search(one)))
 
-    def _search(self, one: Configuration, progress: Progress) -> Outcome:
+    def _search(self, one: Configuration) -> Generator[Turn, None, Outcome]:
         tries = self._earlier_tries(one)
         start = one.batch_size or _default_size(one.model)
         while size := next_size(start, {size: succeeded(tried) for size, tried in tries.items()}):
-            what = f'{one.caption} batch_size={size}'
-            progress.starting(what, None)
-            flags = {**_length_of_try(one), 'batch_size': spelled('batch_size', size)}
-            facts = facts_of([*one.argv, *flags.values()], {**one.given, **flags}, one.shape)
-            command, path = one.command(*flags.values()), self._try_path(one, size)
-            tries[size], seconds = self._starter.run(self._folder, command, facts, path)
-            progress.finished(what, describe(tries[size]), seconds)
+            contestant = contestant_of(one, *_length_of_try(one), spelled('batch_size', size))
+            contestant = replace(contestant, caption=f'{one.caption} batch_size={size}')
+            tries[size], seconds = self._starter.run(self._folder, contestant, self._try_path(one, size))
+            yield Turn(contestant, len(tries), tries[size], seconds)
             if not succeeded(tries[size]) and not _lacks_memory(tries[size]):
                 return self._give_up(one, tries[size], f'with --batch_size={size}: {tries[size].reason}')
         largest = largest_size({size: succeeded(tried) for size, tried in tries.items()})
@@ -70,11 +63,10 @@ class Search:
         return self._folder.copy(self._try_path(one, largest), self._result_path(one))
 
     def _give_up(self, one: Configuration, tried: Outcome, reason: str) -> Outcome:
-        facts = facts_of(one.argv, one.given, one.shape)
+        facts = contestant_of(one).facts
         if isinstance(tried, Failure):
-            document: Mapping[str, Any] = {**tried.document, **facts, 'reason': reason}
-        else:
-            document = failure_document(facts, reason, tried.document['ended']['exit_code'], tried.started_at)
+            return self._folder.write_failure(self._result_path(one), {**tried.document, **facts, 'reason': reason})
+        document = failure_document(facts, reason, tried.document['ended']['exit_code'], tried.started_at)
         return self._folder.write_failure(self._result_path(one), document)
 
     def _earlier_tries(self, one: Configuration) -> dict[int, Outcome]:
@@ -92,12 +84,12 @@ class Search:
         return self._folder.results / f'{one.id}.1.json'
 
 
-def _length_of_try(one: Configuration) -> dict[str, str]:
+def _length_of_try(one: Configuration) -> list[str]:
     """Returns the flags of a short run, unless the sweep sets its length; the first step already takes all memory."""
     wanted = {'num_warmup_batches': 1}
     if not {'num_epochs', 'target_seconds'} & {*one.given}:
         wanted['num_batches'] = 3
-    return {name: spelled(name, value) for name, value in wanted.items() if name not in one.given}
+    return [spelled(name, value) for name, value in wanted.items() if name not in one.given]
 
 
 def _lacks_memory(outcome: Outcome) -> bool:
@@ -125,12 +117,8 @@ def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
 def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
     """Returns the batch size to try next: doubled until one does not fit, or halved until one fits, then bisected.
 
-    Args:
-      start: the first size to try.
-      fits: whether each size that was tried fits.
-
-    Returns:
-      The next size; None if the largest one is known, or not even 1 fits.
+    The arguments are the first size to try, and whether each size that was tried fits. The result is None if the
+    largest one is known, or not even 1 fits.
     """
     if not fits:
         return start

@@ -30,11 +30,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find_file(name: str) -> Path:
-    """Finds the file with this path, or the sweep of this name that comes with the program.
-
-    Raises:
-      UsageError: there is neither.
-    """
+    """Finds the file with this path, or the sweep of this name that comes with the program."""
     path, known = Path(name), shipped()
     if path.is_file():
         return path
@@ -47,15 +43,7 @@ def find_file(name: str) -> Path:
 
 
 def read_file(path: Path, source: str | None = None) -> Request:
-    """Reads a sweep.
-
-    Args:
-      path: the file.
-      source: the name of the file in errors; by default its path.
-
-    Raises:
-      UsageError: the file cannot be read or is not TOML, a key or a flag is unknown, or a value is wrong.
-    """
+    """Reads a sweep; errors name the file as `source`, by default its path."""
     table = _parse(path)
     source = source or str(path)
     for key, value in table.items():

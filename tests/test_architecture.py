@@ -306,9 +306,8 @@ def test_no_two_classes_and_no_two_modules_share_a_name() -> None:
     paths = [*PATHS, *(ROOT / 'benchmarks').rglob('*.py')]
     classes = [node.name for path in paths for node in syntax_of(path).body if isinstance(node, ast.ClassDef)]
     assert not [name for name, count in Counter(classes).items() if count > 1 and not name.startswith('_')]
-    # A subcommand has the name that users write; a session is planned and then opened; peers write documents, too.
+    # A subcommand has the name that users write; a session is planned and then opened.
     known = {*(path for path in paths if path.parent.name == 'commands'), ROOT / 'planning/session.py'}
-    known |= {ROOT / 'benchmarks/peers/document.py'}
     modules = Counter(path.stem for path in paths if path.stem != '__init__' and path not in known)
     assert not [name for name, count in modules.items() if count > 1]
 

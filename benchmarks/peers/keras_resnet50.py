@@ -3,7 +3,6 @@
 python benchmarks/peers/keras_resnet50.py --batch_size=32 --precision=bf16
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -16,11 +15,10 @@ os.environ['KERAS_BACKEND'] = 'tensorflow'
 import keras
 import tensorflow as tf
 
-from benchmarks.peers.document import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY
-from benchmarks.peers.measuring import parse_flags, run_steps
+from benchmarks.peers.measuring import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY, parse_flags, run_steps
 
 
-def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compile: bool) -> Callable[[], float]:
+def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
     """Returns a function that takes a step and returns the loss."""
     keras.mixed_precision.set_global_policy('mixed_bfloat16' if precision == 'bf16' else 'float32')
     images = tf.random.uniform([batch_size, IMAGE_SIZE, IMAGE_SIZE, 3], -1, 1)
@@ -31,7 +29,7 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compil
             continue
         layer.kernel.regularizer = keras.regularizers.L2(WEIGHT_DECAY / 2)
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(LEARNING_RATE), cross_entropy, jit_compile=jit_compile)
+    model.compile(keras.optimizers.SGD(LEARNING_RATE), cross_entropy)
     if not forward_only:
 
         def train() -> float:
@@ -41,22 +39,18 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compil
 
         return train
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function
     def forward() -> tf.Tensor:
         return cross_entropy(labels, model(images, training=False))
 
     return lambda: float(forward())
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--jit_compile', action='store_true', help='compile steps with XLA')
-
-
 def main() -> None:
-    args = parse_flags('ResNet-50 in Keras.', _add_flags)
-    step = make_step(args.batch_size, args.precision, forward_only=args.forward_only, jit_compile=args.jit_compile)
+    args = parse_flags('ResNet-50 in Keras.')
+    step = make_step(args.batch_size, args.precision, forward_only=args.forward_only)
     versions = {'tensorflow': tf.__version__, 'keras': keras.__version__}
-    run_steps(args, 'Keras with XLA' if args.jit_compile else 'Keras', versions, step)
+    run_steps(args, 'Keras', versions, step)
 
 
 if __name__ == '__main__':

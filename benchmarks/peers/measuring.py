@@ -1,24 +1,41 @@
-"""The flags of a peer, and its timed steps. Needs no TensorFlow."""
+"""The flags of a peer, its timed steps, and its result, which `compare` and `report` read. Needs no TensorFlow."""
 
 import argparse
+import itertools
 import json
+import os
+import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
 
-from benchmarks.peers.document import make_document
 from hardware.atomic import write_whole
-from hardware.meters import Disturbances
+from hardware.meters import Disturbances, host_peak_bytes
+from hardware.surroundings import environment_facts, machine_facts
+from models.costs import read_table
+from models.registry import MODELS
+from params import make_params
+from results import sections
+from results.facts import as_json
+from results.result import Cause, Ending, Phase, Result, Step, StepValues, Transfer
+from results.statistics import describe
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)
+WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
+IMAGE_SIZE = 224  # of ResNet-50
+# Constant, and low enough for random labels; the program's own schedule starts as low. It does not affect the speed.
+LEARNING_RATE = 0.005
+_TRAINED_PASSES = 3  # docs/results.md: the backward pass is two forward passes
 
 
 def parse_flags(description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None) -> argparse.Namespace:
     """Reads the command line, whose flags have the same meaning as in this program; `extra` adds flags of one peer."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument('--batch_size', type=int, default=32)
-    parser.add_argument('--num_batches', type=int, default=10)
-    parser.add_argument('--num_warmup_batches', type=int, default=2)
+    for name, default in {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}.items():
+        parser.add_argument(f'--{name}', type=int, default=default)
     parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32')
     parser.add_argument('--forward_only', action='store_true')
     parser.add_argument('--result_file', help='the JSON file to write')
@@ -49,21 +66,95 @@ def run_steps(
     Raises:
       OSError: the result cannot be written.
     """
-    disturbances = Disturbances()
-    starts, seconds, losses = [], [], []
-    # One clock for starts and durations, so that their sums agree.
-    first = time.time() - time.perf_counter()
-    for number in range(args.num_warmup_batches + args.num_batches):
-        if number == args.num_warmup_batches:
+    disturbances, steps = Disturbances(), list[Step[StepValues]]()
+    for number in range(-args.num_warmup_batches, args.num_batches):
+        if not number:
             disturbances.start()
+        index, phase = (number + 1, Phase.TIMED) if number >= 0 else (len(steps) + 1, Phase.WARMUP)
         start = time.perf_counter()
-        losses.append(step())
-        seconds.append(time.perf_counter() - start)
-        starts.append(first + start)
-    document = make_document(
-        args, peer, versions, starts, seconds, losses, disturbances.stop(), model, is_synthetic=is_synthetic
-    )
-    print(f'{peer}: loss {losses[-1]:.3f}')
-    print(f'total images/sec: {document["throughput"]["images_per_second"]:.2f}')
+        loss = step()
+        values = StepValues(loss, steps_before=len(steps), steps_after=len(steps) + 1)
+        steps.append(Step(phase, index, time.perf_counter() - start, values, start))
+    disturbance = disturbances.stop()
+    gaps = [{Cause.OTHER: max(0.0, after.start - before.end)} for before, after in itertools.pairwise(steps)]
+    facts = MODELS.find_model(model)
+    run = {
+        'role': 'forward-only' if args.forward_only else 'training',
+        'variable_update': 'none',
+        'sync': True,
+        'together': True,
+        'all_reduce_spec': None,
+        'optimizer': 'sgd',
+        'precision': args.precision,
+        'tf32': False,
+        'data_format': 'NHWC',
+        'device': 'cpu',
+        'devices': ['/cpu:0'],
+        'data_set': 'imagenet',
+        'is_synthetic': is_synthetic,
+        'image_size': facts.image_size,
+        'num_warmup': args.num_warmup_batches,
+        'num_timed': args.num_batches,
+        'num_epochs': None,
+        'display_every': args.num_batches,
+        'steps_per_run': 1,
+        'num_missing_shards': 0,
+        'num_skipped_steps': 0,
+        **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
+    }
+    result = Result(make_params(), model, run, versions.get('tensorflow', ''), tuple(steps), True, (*gaps, {}))
+    document = _document(result, peer, versions, disturbance)
+    print(f'{peer}: loss {loss:.3f}')
+    print(f'total images/sec: {result.images_per_second:.2f}')
     if args.result_file:
-        write_whole(json.dumps(document), args.result_file)
+        write_whole(json.dumps(as_json(document)), args.result_file)
+
+
+def _document(
+    result: Result, peer: str, versions: Mapping[str, str], disturbance: Mapping[str, Any]
+) -> sections.ResultDocument:
+    """Returns the document of a result: docs/results.md."""
+    parameters, multiply_adds = read_table()[result.model, result.data_set, result.run['image_size']]
+    memory, machine = sections.MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes={}), machine_facts()
+    flops = 2.0 * multiply_adds * (1 if result.run['role'] == 'forward-only' else _TRAINED_PASSES)
+    unix_at_zero = time.time() - time.perf_counter()
+    worker = sections.WorkerSection(
+        task=None,
+        host=machine['hostname'] or '',
+        memory=memory,
+        steps=sections.StepsSection.of(result, unix_at_zero),
+    )
+    return sections.ResultDocument(
+        id=uuid.uuid4().hex,
+        complete=True,
+        ended=Ending(),
+        started_at=_utc(unix_at_zero + result.steps[0].start),
+        ended_at=_utc(unix_at_zero + result.steps[-1].end),
+        program=sections.ProgramSection(version=peer, git_commit=None),
+        command=sections.CommandSection(argv=sys.argv[1:], flags={'peer': peer}, given={}),
+        run=result.run,
+        cluster=sections.ClusterSection(shape='1*1', num_workers=1, devices_per_worker=1, num_ps=0, tasks=()),
+        model=sections.ModelSection(name=result.model, parameters=parameters, gflops_per_image=multiply_adds / 1e9),
+        workers=[worker],
+        throughput=sections.ThroughputSection.of(result),
+        statistics=describe([step.seconds for step in result.timed_steps]),
+        phases=dict.fromkeys((*sections.START_PHASES, 'first_step')),
+        compute=sections.ComputeSection(
+            flops_per_image=flops,
+            flops_per_second=flops * result.images_per_second,
+            peak_flops_per_second=None,
+            share_of_peak=None,
+        ),
+        memory=memory,
+        transfer=Transfer(bytes_per_step=0),
+        input=sections.InputSection(wait_seconds=None, wait_share=None, stages=None, memory=None),
+        energy=sections.EnergySection(source=None, joules=None, joules_per_image=None),
+        evaluations=(),
+        machine={**machine, 'versions': {**machine['versions'], **versions}},
+        environment=environment_facts(os.environ),
+        disturbance=disturbance,
+    )
+
+
+def _utc(seconds: float) -> str:
+    return f'{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%SZ}'

@@ -4,9 +4,8 @@
 
 The pipeline follows TensorFlow's guides: parse an example, decode a random window by the fused op, flip, resize and
 normalise it, in a parallel map with AUTOTUNE. Everything else has TensorFlow's defaults, so libjpeg-turbo also smooths
-the colours between pixels (fancy upscaling), which this program turns off. --whole_pictures decodes the whole picture
-and crops it, as pipelines did before the fused op existed. --distortions changes colours as well, by the functions of
-tf.image, in the ranges of this program's --distortions.
+the colours between pixels (fancy upscaling), which this program turns off. --distortions changes colours as well, by
+the functions of tf.image, in the ranges of this program's --distortions.
 """
 
 import argparse
@@ -31,9 +30,7 @@ _FEATURES = {
 }
 
 
-def make_pipeline(
-    data_dir: str, batch_size: int, *, whole_pictures: bool, distortions: bool
-) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
+def make_pipeline(data_dir: str, batch_size: int, *, distortions: bool) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
     """Returns a function that adds the pipeline: images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32."""
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -48,11 +45,8 @@ def make_pipeline(
             max_attempts=100,
             use_image_if_no_bounding_boxes=True,
         )
-        if whole_pictures:
-            image = tf.slice(tf.io.decode_jpeg(file, channels=3), begin, size)
-        else:
-            window = tf.concat([begin[:2], size[:2]], 0)
-            image = tf.io.decode_and_crop_jpeg(file, window, channels=3)
+        window = tf.concat([begin[:2], size[:2]], 0)
+        image = tf.io.decode_and_crop_jpeg(file, window, channels=3)
         image.set_shape([None, None, 3])
         image = tf.image.resize(tf.image.random_flip_left_right(image), [_IMAGE_SIZE, _IMAGE_SIZE])
         if distortions:
@@ -82,13 +76,10 @@ def _distorted(image: tf.Tensor) -> tf.Tensor:
 def main() -> None:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
-        parser.add_argument('--whole_pictures', action='store_true', help='decode whole pictures')
         parser.add_argument('--distortions', action='store_true', help='change colours at random')
 
     args = parse_flags('The network of --model=trivial on JPEG records, in a plain TensorFlow loop.', add_flags)
-    pipeline = make_pipeline(
-        args.data_dir, args.batch_size, whole_pictures=args.whole_pictures, distortions=args.distortions
-    )
+    pipeline = make_pipeline(args.data_dir, args.batch_size, distortions=args.distortions)
     step = make_step('trivial', args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline)
     versions = {'tensorflow': tf.version.VERSION}
     run_steps(args, 'plain tf.data', versions, step, model='trivial', is_synthetic=False)

@@ -16,9 +16,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks.peers.document import LEARNING_RATE, WEIGHT_DECAY
-from benchmarks.peers.measuring import parse_flags, run_steps
-from benchmarks.peers.plain_networks import NETWORKS, PlainNetwork
+from benchmarks.peers.measuring import LEARNING_RATE, WEIGHT_DECAY, parse_flags, run_steps
+from benchmarks.peers.plain_networks import NETWORKS, Layers, PlainNetwork
 
 
 def make_step(
@@ -37,7 +36,7 @@ def make_step(
       pipeline: adds the images and labels to the graph; None for random ones, which stay in variables.
     """
     network = NETWORKS[model]
-    layers = network.layers(is_training=not forward_only)
+    layers = Layers(is_training=not forward_only)
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         images, labels = pipeline() if pipeline else _random_images(batch_size, network)
         inputs = tf.cast(images, tf.bfloat16 if precision == 'bf16' else tf.float32)

@@ -4,7 +4,6 @@ pip install -r benchmarks/requirements.txt
 python benchmarks/peers/pytorch_resnet50.py --batch_size=32 --precision=bf16
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -15,8 +14,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 import torch
 from torch import nn
 
-from benchmarks.peers.document import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY
-from benchmarks.peers.measuring import BLOCKS, parse_flags, run_steps
+from benchmarks.peers.measuring import (
+    BLOCKS,
+    IMAGE_SIZE,
+    LEARNING_RATE,
+    NUM_CLASSES,
+    WEIGHT_DECAY,
+    parse_flags,
+    run_steps,
+)
 
 
 def _conv(channels: int, filters: int, size: int, strides: int) -> nn.Sequential:
@@ -54,7 +60,7 @@ def make_network() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, NUM_CLASSES))
 
 
-def make_step(batch_size: int, precision: str, *, forward_only: bool, compiled: bool) -> Callable[[], float]:
+def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
     """Returns a function that takes a step and returns the loss."""
     model = make_network().to(memory_format=torch.channels_last)
     images = torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE).mul_(2).sub_(1).to(memory_format=torch.channels_last)
@@ -64,8 +70,6 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool, compiled: 
         model.eval()
         if is_bf16:
             model, images = model.bfloat16(), images.bfloat16()
-    if compiled:
-        model.compile()
     if forward_only:
 
         def forward() -> float:
@@ -89,15 +93,11 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool, compiled: 
     return train
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--compile', action='store_true', help='compile the network with torch.compile')
-
-
 def main() -> None:
-    args = parse_flags('ResNet-50 in PyTorch.', _add_flags)
+    args = parse_flags('ResNet-50 in PyTorch.')
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    step = make_step(args.batch_size, args.precision, forward_only=args.forward_only, compiled=args.compile)
-    run_steps(args, 'PyTorch compiled' if args.compile else 'PyTorch', {'torch': torch.__version__}, step)
+    step = make_step(args.batch_size, args.precision, forward_only=args.forward_only)
+    run_steps(args, 'PyTorch', {'torch': torch.__version__}, step)
 
 
 if __name__ == '__main__':

@@ -467,36 +467,42 @@ def test_many_rows_are_summed_up_and_piped_rows_are_one_line_each(capsys: pytest
     assert len(rows_of(capsys, 'many')) == count
 
 
-def test_two_commands_run_in_turns_until_the_interval_is_narrow(
+def test_two_commands_run_in_turns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path))
     argv = ['compare', '--run=--model=lenet --batch_size=8', '--run', '--model=lenet --batch_size=16']
-    assert tf_cnn_benchmarks.main([*argv, '--rounds=6', '--output=out', '--format=json']) == 0
+    assert tf_cnn_benchmarks.main([*argv, '--rounds=3', '--output=out', '--format=json']) == 0
     out, err = capsys.readouterr()
-    # The small program always has the same rate, so that three rounds are enough, each backwards after the one before.
+    # Each round is backwards after the one before.
     assert sizes_in(tmp_path)[:4] == [8, 16, 16, 8]
     assert sorted(sizes_in(tmp_path)[4:]) == [8, 16]
     first, second = json.loads(out)['rows']
     assert (first['num_runs'], second['num_runs'], second['verdict']) == (3, 3, 'faster')
     assert second['ratio'] == pytest.approx(2)
     lines = [line for line in err.splitlines() if line.startswith('round')]
-    assert [line.partition(';')[0] for line in lines] == [f'round {n}: A 80.0, B 160.0 images/sec' for n in (1, 2, 3)]
+    assert [line.partition(';')[0] for line in lines] == [
+        f'round {n}: A 80.0 images/sec, B 160.0 images/sec' for n in (1, 2, 3)
+    ]
     assert '95 %' not in lines[1]
     check_line(lines[2], 'B / A 2.000, 95 % 2.000 to 2.000 (+/- 0.0 %)')
     # The files are there for later comparisons.
-    assert rows_of(capsys, 'out/a', 'out/b')[1]['ratio'] == second['ratio']
+    assert rows_of(capsys, 'out/results/a', 'out/results/b')[1]['ratio'] == second['ratio']
     for wrong, facts in (
         (argv[:2], ['--run=--model=lenet', '1 time']),
-        ([*argv, 'out/a'], ['--run', 'out/a']),
-        ([*argv, '--output=out'], ['--output=out', 'not empty']),
+        ([*argv, 'a'], ['--run', 'a']),
+        ([*argv[:3], '--batch_size=4', '--output=out'], ['--output=out', 'other commands']),
         ([*argv[:3], '--model=lenet --repeat=2'], ['--repeat=2', '--rounds']),
         ([*argv[:3], '--model=lenett'], ['--model=lenett']),
         ([*argv[:3], "--model='lenet"], ['--run']),
-        (['compare', 'out/a', 'out/b', '--rounds=3'], ['--rounds', '--run']),
+        (['compare', 'a', 'b', '--rounds=3'], ['--rounds', '--run']),
     ):
         assert tf_cnn_benchmarks.main(wrong) == 2
         check_line(capsys.readouterr().err.strip().splitlines()[-1], *facts)
+    # The same runs go on.
+    assert tf_cnn_benchmarks.main([*argv, '--rounds=4', '--output=out', '--format=json']) == 0
+    assert [row['num_runs'] for row in json.loads(capsys.readouterr().out)['rows']] == [4, 4]
+    assert len(sizes_in(tmp_path)) == 8
     # A run that fails ends the comparison, with its reason.
     behaviours: dict[str, object] = {'--batch_size=16': 'fail'}
     monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))

@@ -26,8 +26,10 @@ from results.sections import StepsSection, ThroughputSection
 from results.statistics import describe
 from sweeps.configurations import SweepPlan, make_plan
 from sweeps.folder import Folder
+from sweeps.limited_process import Limits
 from sweeps.request import override
-from sweeps.runner import Starter, limits_of
+from sweeps.runner import Starter
+from sweeps.settings import Settings
 from sweeps.sweep_file import read_file
 
 # ---- sample results --------------------------------------------------------------------------------------------------
@@ -196,11 +198,11 @@ def accept(params: Params, alone: bool) -> None:
     del params, alone
 
 
-def plan_of(folder: Path, text: str, *rest: str, has_gpu: bool = False) -> SweepPlan:
+def plan_of(folder: Path, text: str, *rest: str) -> SweepPlan:
     """Makes the plan of a TOML file with this text, and of the flags after --."""
     path = folder / 'sweep_file.toml'
     path.write_text(text)
-    return make_plan(override(read_file(path), rest, {}), accept, has_gpu=has_gpu)
+    return make_plan(override(read_file(path), rest, {}), accept)
 
 
 def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:
@@ -216,8 +218,9 @@ def environment(folder: Path, behaviours: Mapping[str, object] | None = None, nu
 
 def starter(folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
     """Returns a starter of the small program within the limits of the plan."""
-    limits = {} if plan is None else {'limits': limits_of(plan.settings)}
-    return Starter(FAKE, environment(folder, behaviours), **limits)
+    settings = plan.settings if plan else Settings()
+    limits = Limits(settings.timeout_secs, settings.memory_bytes, settings.memory_limit)
+    return Starter(FAKE, environment(folder, behaviours), limits)
 
 
 def created(folder: Path, plan: SweepPlan) -> Folder:

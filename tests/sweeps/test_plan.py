@@ -126,7 +126,7 @@ def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> Non
 
 def test_a_grid_of_flags_is_one_of_a_file(tmp_path: Path) -> None:
     request = read_grid(['--batch_size=8,16', 'shape=1*1,1*2'])
-    plan = make_plan(request, lambda params, alone: None, has_gpu=True)
+    plan = make_plan(request, lambda params, alone: None)
     assert [one.caption for one in plan.configurations] == [
         *('batch_size=8 shape=1*1', 'batch_size=8 shape=1*2', 'batch_size=16 shape=1*1', 'batch_size=16 shape=1*2')
     ]
@@ -168,8 +168,6 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('[grid]\nbatch_size = [1, 2]\npublished = 2\n', ('[grid]', 'published')),
         ('repeat = 3\n' + GRID, ('repeat', 'repeats')),
         ('memory_limit = "lots"\n' + GRID, ('memory_limit', 'lots')),
-        ('until_interval = "-1%"\n' + GRID, ('until_interval', '-1%')),
-        ('until_interval = "1%"\nrepeats = 2\n' + GRID, ('until_interval', '--repeats=2')),
         ('find_batch_size = true\n' + GRID, ('[grid]', 'batch_size', 'find_batch_size')),
         ('find_batch_size = true\nrepeats = 2\n[grid]\nxla = [true, false]\n', ('find_batch_size', '--repeats=2')),
         ('[[include]]\nbatch_size = [1, 2]\n', ('[[include]] 1', 'batch_size')),
@@ -179,7 +177,6 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('[[include]]\nvariable_update = "replicated"\nshape = "2*1+1"\n', ('[[include]] 1', 'replicated', '2*1+1')),
         ('[grid]\nvariable_update = "replicated"\nshape = "2*1+1"\n', ('[grid]', 'replicated', '2*1+1')),
         ('[grid]\nvariable_update = "horovod"\n', ('[grid]', 'horovod')),
-        ('[grid]\nshape = ["1*1", "1*2"]\n', ('1*2', '--device=cpu')),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(text: str, facts: tuple[str, ...], tmp_path: Path) -> None:
@@ -206,7 +203,7 @@ def check_run(params: Params, alone: bool) -> None:
 
 @pytest.mark.parametrize('name', shipped())
 def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
-    plan = make_plan(on_cpu(read_file(find_file(name), name)), check_run, has_gpu=False)
+    plan = make_plan(on_cpu(read_file(find_file(name), name)), check_run)
     assert len(plan.configurations) > 2
     assert plan.title != name
 
@@ -219,7 +216,7 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
     request = read_file(find_file('seed_table'), 'seed_table')
     for argv, has_gpu in ((['--model=inception3', '--num_batches=200'], True), (LAPTOP, False)):
         asked = override(request, argv, {})
-        plan = make_plan(asked if has_gpu else on_cpu(asked), check_run, has_gpu=has_gpu)
+        plan = make_plan(asked if has_gpu else on_cpu(asked), check_run)
         assert [tuple(one.varied.values()) for one in plan.configurations] == rows
         assert not plan.left_out
         assert all({*argv} <= {*one.argv} for one in plan.configurations)

@@ -1,4 +1,4 @@
-"""The order of runs, the search for a batch size, sizes and durations as text."""
+"""The order of runs, the search for a batch size, sizes as text."""
 
 import itertools
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.durations import format_seconds, seconds_left
 from sweeps.limited_process import ERROR, MEMORY, explain
 from sweeps.runner import order_of_round
 from sweeps.search import LARGEST, largest_size, next_size
@@ -73,23 +72,6 @@ def test_sizes_have_units(text: str, size: int | None) -> None:
     else:
         settings.check()
         assert settings.memory_bytes == size
-
-
-def test_repeats_have_defaults() -> None:
-    assert Settings().num_repeats == 1
-    assert Settings(until_interval='1%').num_repeats == 10
-    assert Settings(until_interval='0.02').interval_share == 0.02
-    assert Settings(until_interval='2%').interval_share == 0.02
-
-
-def test_durations_are_for_people() -> None:
-    shown = [format_seconds(seconds) for seconds in (0.4, 59.4, 60, 130, 3599, 3600, 3900, 7320)]
-    assert shown == ['0 s', '59 s', '1 min', '2 min 10 s', '59 min 59 s', '1 h', '1 h 5 min', '2 h 2 min']
-
-
-def test_what_is_left_takes_as_long_as_it_did_before() -> None:
-    assert seconds_left(['a', 'a', 'b', 'c'], {'a': [1.0, 3.0], 'b': [5.0], 'c': []}) == 2 + 2 + 5 + 3
-    assert seconds_left(['a'], {'a': []}) is None
 
 
 @pytest.mark.parametrize(

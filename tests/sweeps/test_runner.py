@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from commands.sweep import runs_of, show_progress
 from results.collection import collect
 from results.document import Failure, Record
 from sweeps.folder import Folder
 from sweeps.limited_process import MEMORY, TIMEOUT, Limits, run_process
-from sweeps.progress_line import Progress
-from sweeps.runner import Starter, Sweep, describe, is_narrow, run_repeats
+from sweeps.runner import Rounds, Starter, Turn, describe
 from sweeps.search import Search
 from tests.support.outputs import check_line, failed
 from tests.support.sample_results import (
@@ -20,7 +20,6 @@ from tests.support.sample_results import (
     assert_ended,
     created,
     cut_off,
-    environment,
     plan_of,
     runs_in,
     sample_document,
@@ -33,17 +32,17 @@ pytestmark = pytest.mark.distributed
 SIZES = '[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3]\n'
 
 
-def quiet(total: int | None = None) -> Progress:
-    return Progress(io.StringIO(), total)
+def made(runs: Rounds | Search) -> list[Turn]:
+    """Makes the runs that are left."""
+    return [*runs.run()]
 
 
 def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'repeats = 4\n' + SIZES)
     folder = created(tmp_path, plan)
-    sweep = Sweep(plan, folder, starter(tmp_path))
+    sweep = runs_of(plan, folder, starter(tmp_path))
     said = io.StringIO()
-    with Progress(said, sweep.num_left) as progress:
-        sweep.run(progress)
+    show_progress(sweep, said)
     sizes = sizes_in(tmp_path)
     assert sizes[:6] == [1, 2, 3, 3, 2, 1]
     assert [sorted(sizes[start : start + 3]) for start in (6, 9)] == [[1, 2, 3], [1, 2, 3]]
@@ -58,9 +57,9 @@ def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None
     found = collect([str(folder.path)])
     assert (len(found.records), found.failures, found.problems) == (12, (), ())
     lines = said.getvalue().splitlines()
-    assert len(lines) == 24
-    check_line(lines[2], 'run 2 of 12', 'batch_size=2', 'left')
-    check_line(lines[3], '20.0 images/sec')
+    assert len(lines) == 12
+    check_line(lines[1], 'batch_size=2 shape=1*1: 20.0 images/sec')
+    check_line(lines[4], 'batch_size=2 shape=1*1 (repeat 2): 20.0 images/sec')
 
 
 def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
@@ -68,9 +67,8 @@ def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None
     plan = plan_of(tmp_path, text)
     folder = created(tmp_path, plan)
     behaviours = {'--batch_size=1': 'fail', '--batch_size=2': 'die', '--batch_size=4': 'fail as a cluster'}
-    sweep = Sweep(plan, folder, starter(tmp_path, plan, behaviours))
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, folder, starter(tmp_path, plan, behaviours))
+    made(sweep)
     # Those that failed are not repeated.
     assert sizes_in(tmp_path) == [1, 2, 3, 4, 5, 5, 3]
     found = {one.batch_size: sweep.outcomes[one.id][0] for one in plan.configurations}
@@ -90,15 +88,14 @@ def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None
 def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'repeats = 3\n' + SIZES)
     folder = created(tmp_path, plan)
-    with quiet() as progress:
-        Sweep(plan, folder, starter(tmp_path)).run(progress)
+    made(runs_of(plan, folder, starter(tmp_path)))
     kept = {path.name: path.read_text() for path in folder.results.iterdir()}
     del kept['2-2-1x1.1.json']
     (folder.results / '2-2-1x1.1.json').unlink()
-    sweep = Sweep(plan, folder, starter(tmp_path))
-    assert [one.caption for one in sweep.left()] == ['batch_size=2 shape=1*1']
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, folder, starter(tmp_path))
+    assert isinstance(sweep, Rounds)
+    assert [contestant.caption for contestant, _ in sweep.left()] == ['batch_size=2 shape=1*1']
+    made(sweep)
     assert sizes_in(tmp_path)[9:] == [2]
     assert {name: (folder.results / name).read_text() for name in kept} == kept
     assert len(list(folder.results.iterdir())) == 9
@@ -107,9 +104,8 @@ def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path
 def test_half_a_result_does_not_count(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     folder = created(tmp_path, plan)
-    sweep = Sweep(plan, folder, starter(tmp_path, plan, {'': 'half'}))
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'': 'half'}))
+    made(sweep)
     for found in sweep.outcomes.values():
         assert isinstance(found[0], Failure)
         check_line(found[0].reason, 'no result')
@@ -124,9 +120,8 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
     document.write_text(json.dumps(sample_document(**cut_off('the loss is nan'))))
     # The process writes its incomplete document and fails.
     fails = (*FAKE[:-1], '-c', f'exec(open({FAKE[-1]!r}).read()); import sys; sys.exit(1)')
-    sweep = Sweep(plan, folder, Starter(fails, program.environment))
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, folder, Starter(fails, program.environment))
+    made(sweep)
     for found in sweep.outcomes.values():
         assert isinstance(found[0], Record)
         assert found[0].reason == 'the loss is nan'
@@ -135,9 +130,8 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
 def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'timeout_secs = 3\n' + SIZES)
     folder = created(tmp_path, plan)
-    sweep = Sweep(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'wait'}))
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'wait'}))
+    made(sweep)
     assert sizes_in(tmp_path) == [1, 2, 3]
     found = sweep.outcomes[plan.configurations[1].id][0]
     check_line(found.reason, '--timeout_secs=3')
@@ -147,9 +141,8 @@ def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(tmp_path: Pat
 def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'timeout_secs = 1\n[grid]\nbatch_size = [1, 2]\n')
     folder = created(tmp_path, plan)
-    sweep = Sweep(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'stop when told'}))
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'stop when told'}))
+    made(sweep)
     (found,) = sweep.outcomes[plan.configurations[1].id]
     assert isinstance(found, Record)
     assert not found.is_complete
@@ -164,9 +157,8 @@ def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_p
 def test_a_run_that_needs_too_much_memory_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'memory_limit = "100MiB"\n' + SIZES)
     folder = created(tmp_path, plan)
-    sweep = Sweep(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'grow'}))
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'grow'}))
+    made(sweep)
     assert sizes_in(tmp_path) == [1, 2, 3]
     found = sweep.outcomes[plan.configurations[1].id][0]
     check_line(found.reason, '--memory_limit=100MiB')
@@ -188,37 +180,12 @@ def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path: Path) -> 
     assert_ended([int((tmp_path / 'log').read_text())])
 
 
-def test_repeats_stop_when_the_interval_is_narrow(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, 'until_interval = "1%"\nrepeats = 5\n' + SIZES)
-    sweep = Sweep(plan, created(tmp_path, plan), starter(tmp_path, plan))
-    said = io.StringIO()
-    with Progress(said, sweep.num_left) as progress:
-        sweep.run(progress)
-    # The small program always has the same rate, so that three runs are enough.
-    assert sorted(sizes_in(tmp_path)) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert 'run 9 of 11' in said.getvalue()
-
-
-def test_an_interval_is_narrow_relative_to_its_mean() -> None:
-    def records(*rates: float) -> list[Record]:
-        return [
-            Record('', {**sample_document(rate=rate), 'throughput': {'images_per_second': rate}, 'workers': []})
-            for rate in rates
-        ]
-
-    assert not is_narrow(records(100, 100), 0.01)
-    # Half of the interval is 4.303 * 1 / sqrt(3) = 2.48 % of the mean.
-    assert is_narrow(records(99, 100, 101), 0.025)
-    assert not is_narrow(records(99, 100, 101), 0.0245)
-
-
 def test_a_try_that_stopped_early_ends_the_search_with_a_failure_that_can_be_read(tmp_path: Path) -> None:
     text = 'find_batch_size = true\nmemory_limit = "1GiB"\n[grid]\nprecision = ["fp32", "bf16"]'
     plan = plan_of(tmp_path, text)
     folder = created(tmp_path, plan)
-    search = Search(plan, folder, starter(tmp_path, plan, {'--precision=fp32': 'stop early', '--precision=bf16': 0}))
-    with quiet() as progress:
-        search.run(progress)
+    search = runs_of(plan, folder, starter(tmp_path, plan, {'--precision=fp32': 'stop early', '--precision=bf16': 0}))
+    made(search)
     failures = collect([str(folder.results)]).failures
     assert len(failures) == 2
     assert any('the loss is nan' in failure.reason for failure in failures)
@@ -231,9 +198,8 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     plan = plan_of(tmp_path, text)
     folder = created(tmp_path, plan)
     program = starter(tmp_path, plan, {'--precision=fp32': 37, '--precision=bf16': 70})
-    search = Search(plan, folder, program)
-    with quiet() as progress:
-        search.run(progress)
+    search = runs_of(plan, folder, program)
+    made(search)
     assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37, 32, 64, 128, 96, 80, 72, 68, 70, 71]
     found = [search.outcomes[one.id][0] for one in plan.configurations]
     assert [outcome.run['batch_size'] for outcome in found if isinstance(outcome, Record)] == [37, 70]
@@ -244,14 +210,13 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     assert len(collect([str(folder.tries)]).failures) == 9
     assert '--num_batches=3' in runs_in(tmp_path)[0]
     # Both are there already: nothing runs.
-    again = Search(plan, folder, program)
+    again = runs_of(plan, folder, program)
     assert (again.num_done, again.num_left) == (2, 0)
     # An interrupted search goes on from the sizes that were tried.
     (folder.results / f'{plan.configurations[0].id}.1.json').unlink()
     (folder.tries / f'{plan.configurations[0].id}.37.json').unlink()
-    again = Search(plan, folder, program)
-    with quiet() as progress:
-        again.run(progress)
+    again = runs_of(plan, folder, program)
+    made(again)
     assert sizes_in(tmp_path)[16:] == [37]
     assert again.outcomes[plan.configurations[0].id][0].document['run']['batch_size'] == 37
 
@@ -260,32 +225,18 @@ def test_a_search_ends_when_nothing_fits_or_something_else_fails(tmp_path: Path)
     text = 'find_batch_size = true\nmemory_limit = "1GiB"\n[grid]\nprecision = ["fp32", "bf16"]'
     plan = plan_of(tmp_path, text)
     program = starter(tmp_path, plan, {'--precision=fp32': 0, '--precision=bf16': 'fail'})
-    search = Search(plan, created(tmp_path, plan), program)
-    with quiet() as progress:
-        search.run(progress)
+    search = runs_of(plan, created(tmp_path, plan), program)
+    made(search)
     assert sizes_in(tmp_path) == [32, 16, 8, 4, 2, 1, 32]
     reasons = [search.outcomes[one.id][0].reason for one in plan.configurations]
     check_line(reasons[0], '--batch_size=1', 'OOM')
     check_line(reasons[1], '--batch_size=32', 'the disk is on fire')
 
 
-def test_one_configuration_can_be_run_several_times(tmp_path: Path) -> None:
-    told = []
-    program = Starter(FAKE, environment(tmp_path, {'--batch_size=3': 'fail'}))
-    outcomes = run_repeats(
-        ['--batch_size=2'], 3, tmp_path / 'out', lambda number, outcome: told.append(number), program
-    )
-    assert [outcome.images_per_second for outcome in outcomes if isinstance(outcome, Record)] == [20.0] * 3
-    assert told == [1, 2, 3]
-    (failure,) = run_repeats(['--batch_size=3'], 1, tmp_path / 'other', starter=program)
-    assert failure.reason == 'the disk is on fire'
-
-
 def test_a_program_that_cannot_be_started_is_a_row(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
-    sweep = Sweep(plan, created(tmp_path, plan), Starter((str(tmp_path / 'missing'),)))
-    with quiet() as progress:
-        sweep.run(progress)
+    sweep = runs_of(plan, created(tmp_path, plan), Starter((str(tmp_path / 'missing'),)))
+    made(sweep)
     for found in sweep.outcomes.values():
         check_line(found[0].reason, 'missing', '127')
 
@@ -295,5 +246,5 @@ def test_a_log_that_cannot_be_written_ends_the_sweep(tmp_path: Path) -> None:
     folder = created(tmp_path, plan)
     folder.logs.rmdir()
     folder.logs.write_text('a file')
-    with quiet() as progress, failed(folder.logs):
-        Sweep(plan, Folder(folder.path), starter(tmp_path)).run(progress)
+    with failed(folder.logs):
+        made(runs_of(plan, Folder(folder.path), starter(tmp_path)))
