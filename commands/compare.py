@@ -15,7 +15,7 @@ from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
 from comparison import changes, regression
 from comparison.ratios import Clock
-from comparison.regression import Judged, judge
+from comparison.regression import judge
 from comparison.sides import Side, group_names, read_side, side_of
 from comparison.tables import Table, TableColumn, print_table
 from errors import UsageError, counted, format_warning, spelled
@@ -23,8 +23,8 @@ from params import parse_argv
 from params.file_flags import OUTPUTS
 from params.spec import flag
 from planning.line import check_launch
+from results.collection import collect
 from results.document import Failure, Record, read_file
-from results.history import read_setting
 from scaling.verdict import read_prediction, verdict_of
 from sweeps.runner import Starter, take_turns
 from sweeps.settings import Settings
@@ -63,7 +63,7 @@ class CompareOptions:
     )
     against: str | None = flag(
         None,
-        'A file that --history wrote. Each result is judged against the median of the last runs of the same setting on '
+        'Folder of earlier results. Each result is judged by the median of the last runs there of the same setting on '
         'the same machine, instead of against the first one.',
         is_path=True,
     )
@@ -95,7 +95,7 @@ DECLARATION = Declaration(
         'before.json after.json',
         'before/ after/ --fail_below=0.95',
         'sweep-results/ --format=markdown',
-        'after.json --against=history.sqlite',
+        'after.json --against=results/',
         'predicted.json measured.json',
         "--run='--model=lenet --device=cpu' --run='--model=lenet --device=cpu --xla' --rounds=10",
     ),
@@ -125,7 +125,6 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
       UsageError: an argument is wrong, or the results cannot be compared.
-      RunError: the history is locked.
     """
     return DECLARATION.run(join_repeated(argv, 'run'), _compare)
 
@@ -151,7 +150,7 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
         content = 'one setting' if sides[0].groups else 'no result with a throughput'
         raise UsageError(
             f'{sides[0].argument}: it holds {content}, and compare takes at least two; '
-            'write the baseline and then the others, or --against=HISTORY'
+            'write the baseline and then the others, or --against=FOLDER'
         )
     _check_distinct(sides)
     return _show(sides, options)
@@ -239,7 +238,7 @@ def _flags_of(text: str) -> list[str]:
     except ValueError as error:
         raise UsageError(f'{spelled("run", text)}: it is no command line ({error}); close its quotes') from None
     params = parse_argv(argv).params
-    taken = [name for name in ('repeat', *_OF_CLUSTERS, *OUTPUTS) if name in params.given and name != 'history']
+    taken = [name for name in ('repeat', *_OF_CLUSTERS, *OUTPUTS) if name in params.given]
     if taken:
         raise UsageError(
             f'{params.given[taken[0]]}: --run takes the flags of one process that writes no files; leave it out, '
@@ -275,32 +274,33 @@ def _check_distinct(sides: Sequence[Side]) -> None:
                 print(format_warning(f'{what}, and differ less than they should'), file=sys.stderr)
 
 
-def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
-    """Judges each setting of each side by a history, prints the result, and returns the exit code."""
+def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
+    """Judges each setting of each side by the earlier results in a folder, prints the result, and returns the exit code."""
     for side in sides:
         for group in side.groups:
             if group.first.machine.get('fingerprint') is None:
                 raise UsageError(
                     f'{group.first.source}: it does not say on which machine it was measured, and '
-                    f'{spelled("against", history)} needs that; give a file that --result_file wrote'
+                    f'{spelled("against", folder)} needs that; give a file that --result_file wrote'
                 )
     clock = Clock(options.clock)
     names = group_names(sides)
-    rows, problems = [], [problem for side in sides for problem in side.problems]
+    if not Path(folder).is_dir():
+        raise UsageError(f'{spelled("against", folder)}: there is no such folder; give one of results (--result_file)')
+    earlier = collect([folder])
+    rows, problems = [], [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out]
     for group in (group for side in sides for group in side.groups):
-        earlier = read_setting(history, group.first)
-        problems += earlier.problems
         if group.reason:
             problems.append(f'{group.first.source}: it is judged by the steps that it made: {group.reason}')
-        rows.append(Judged(names[id(group)], group.first.shape, judge(group.records, earlier.records, clock)))
+        rows.append(judge(group.records, earlier.records, clock, names[id(group)]))
     for problem in dict.fromkeys(problems):
         print(format_warning(problem), file=sys.stderr)
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     document = regression.make_document(rows, clock)
     print_table(regression.make_table(rows), options.format, document, regression.make_notes(rows))
-    slower = {row.name: row.judgement.ratio for row in rows if row.judgement.ratio and row.judgement.is_slower}
+    slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
     return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar, cast
 
 from errors import Refusals, UsageError, nearest
+from params.older_names import LEFT
 from params.spec import FlagSpec, Value, asks_for_help, expand, specs_of
 from params.words import split_words
 
@@ -226,7 +227,9 @@ class Declaration(Generic[OptionsT]):
 
     def _unknown(self, name: str, specs: Mapping[str, FlagSpec]) -> str:
         near = nearest(name, specs)
-        if near:
+        if name in LEFT:
+            hint = LEFT[name]
+        elif near:
             hint = f'did you mean --{near}?'
         else:
             hint = f'write {self.rest.what} after --, {self._see}' if self.rest else self._see

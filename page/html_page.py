@@ -20,7 +20,6 @@ from page.findings import ended_groups, flag_table, machine_table, warning_group
 from page.plots import Plot, make_plots
 from page.rows import BATCH_SIZE, FOLDER, SHAPE, STANDARD, ReportRow, Summary, number, percent, summarize_collection
 from results.collection import Collection
-from results.document import Record
 from results.summary import goal_of
 
 _TEMPLATES = Path(__file__).parent / 'templates'
@@ -38,20 +37,17 @@ class Page:
     plots: Sequence[Plot]
 
 
-def make_page(
-    collection: Collection, *, now: datetime, title: str | None = None, history: Sequence[Record] = ()
-) -> Page:
+def make_page(collection: Collection, *, now: datetime, title: str | None = None) -> Page:
     """Makes the page of results.
 
     Args:
       collection: of results.collection.collect.
       now: when the page is made, in UTC; the page states it.
       title: its heading; by default it names the models.
-      history: the runs of the last months.
     """
     summary = summarize_collection(collection)
     published_in = {row.place.published_in: None for row in summary.rows if row.place.published}
-    plots = make_plots(summary, history)
+    plots = make_plots(summary)
     html = _render(
         title=title or _title(summary),
         facts=_facts(summary, now),

@@ -8,7 +8,6 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from comparison.intervals import FEWEST_RUNS
-from comparison.regression import MOST_RUNS, expectation
-from comparison.tables import Table, TableColumn, few
+from comparison.tables import Table, TableColumn
 from errors import counted
 from hardware.atomic import write_whole
-from page.rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent, summarize_collection
-from results.collection import Collection
+from page.rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent
 from results.document import CAUSES, Record, as_float
 from results.statistics import OUTLIER_DEVIATIONS, outliers
 
@@ -47,7 +43,6 @@ _STYLE: dict[Any, Any] = {
     **{f'axes.spines.{side}': False for side in ('left', 'right', 'top')},
     'axes.titlelocation': 'left',
     'axes.titlesize': 'medium',
-    'date.converter': 'concise',
     'figure.dpi': _DPI,
     'font.sans-serif': ['DejaVu Sans', 'Verdana', 'Arial'],
     'font.size': 12,
@@ -126,11 +121,11 @@ class Plot:
             write_whole(self.image(kind), folder / f'{self.name}.{kind}')
 
 
-def make_plots(summary: Summary, history: Sequence[Record] = ()) -> list[Plot]:
-    """The plots of results, and of the runs of a history in any order."""
+def make_plots(summary: Summary) -> list[Plot]:
+    """The plots of results."""
     with mpl.rc_context(_STYLE):
         made = [plot(summary) for plot in (_rates, _scaling, _exchanges, _distribution, _timeline, _time)]
-        return [plot for plot in (*made, _history(history)) if plot]
+        return [plot for plot in made if plot]
 
 
 def _rates(summary: Summary) -> Plot | None:
@@ -404,54 +399,6 @@ def _time(summary: Summary) -> Plot | None:
         f'{finding}{left_out}',
         ('setting', *(f'{name} s' for name in shown)),
         [(row.label, *(number(value, 3) for value in line)) for row, line in zip(rows, seconds, strict=True)],
-        figure,
-    )
-
-
-def _history(records: Sequence[Record]) -> Plot | None:
-    """Images/sec of the settings that were measured most often, and what the runs before each run lead to expect."""
-    ordered = sorted(records, key=lambda record: record.started_at)
-    # A change by a new version of TensorFlow must show.
-    summary = summarize_collection(Collection(tuple(ordered), (), ()), across_versions=True)
-    repeated = [row for row in summary.shown if len(row.runs) >= FEWEST_RUNS]
-    rows = sorted(repeated, key=lambda row: -len(row.runs))[:_MOST_RUNS]
-    if not rows:
-        return None
-    figure, every = _facets([row.label for row in rows], 150 if len(rows) > 1 else 250)
-    lines: list[tuple[str, ...]] = []
-    begins: list[str] = []
-    for axes, row in zip(every, rows, strict=True):
-        starts, rates = [run.started_at for run in row.runs], np.array([run.images_per_second for run in row.runs])
-        expected = [expectation([rate for rate in rates[:i] if rate > 0]) for i in range(len(rates))]
-        medians = np.array([one.median if one else math.nan for one in expected])
-        low, high = np.transpose([(one and one.interval) or (math.nan, math.nan) for one in expected])
-        is_outside = (rates < low) | (rates > high)
-        changes = [f'{rate / median - 1:+.1%}' for rate, median in zip(rates, medians, strict=True)]
-        # A level that lasts is named where it begins.
-        begins += [
-            f'{row.label} by {changes[i]} on {starts[i][:10]}'
-            for i in np.flatnonzero(is_outside)
-            if not is_outside[i - 1]
-        ]
-        cells = zip(starts, map(number, rates), changes, is_outside, strict=True)
-        lines += [(row.label, start, rate, change if outside else '') for start, rate, change, outside in cells]
-
-        days: Any = [datetime.fromisoformat(start.replace('Z', '+00:00')) for start in starts]
-        axes.fill_between(days, low, high, color=SERIES[0], alpha=0.15, linewidth=0)
-        axes.plot(days, medians, color=SERIES[0])
-        axes.scatter(days, rates, s=16, c=[BAD if outside else SERIES[0] for outside in is_outside], zorder=2)
-        axes.set_ylim(0, rates.max() * 1.2)
-        axes.grid(axis='y')
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.set_ylabel('images/sec')
-    return Plot(
-        'history',
-        'Over the months',
-        f'A dot is a run, the line the median of the up to {MOST_RUNS} runs before it, and the band what counts as '
-        'before. A run outside is red.',
-        f'Outside: {few(begins)}.' if begins else 'No run is outside.',
-        ('setting', 'started', 'images/sec', 'change'),
-        lines,
         figure,
     )
 

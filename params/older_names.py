@@ -19,6 +19,7 @@ OLDER_NAMES: Mapping[str, FlagSpec] = {
 
 # Flags that earlier versions of this program had, and what to do instead.
 LEFT: Mapping[str, str] = {
+    'history': 'write --result_file=FOLDER/{date}-{time}.json, and judge a run by compare RESULT --against=FOLDER',
     'shared_memory': 'leave it out: workers on one host send gradients as workers on two hosts do',
 }
 

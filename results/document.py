@@ -35,7 +35,6 @@ CAUSES = tuple(cause.value for cause in Cause)
 _NO_SETTING = frozenset(
     {
         'result_file',
-        'history',
         'benchmark_log_dir',
         'benchmark_test_id',
         'repeat',

@@ -134,7 +134,6 @@ WITHOUT_TENSORFLOW = [
     'comparison.ratios',
     'comparison.changes',
     'results.console',
-    'results.history',
     'comparison.intervals',
     'results.live',
     'comparison.original_logs',

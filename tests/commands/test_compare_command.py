@@ -1,10 +1,8 @@
 """The subcommand `compare`: what it prints for results, folders, logs and histories, and what it refuses."""
 
-import contextlib
 import csv
 import json
 import shutil
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,7 +14,6 @@ import pytest
 
 import commands.compare
 import tf_cnn_benchmarks
-from results import history
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
     assert_ended,
@@ -252,14 +249,15 @@ def test_a_log_is_compared_with_a_result(capsys: pytest.CaptureFixture[str]) -> 
     assert 'too little for an interval' in run_compare(capsys, 'old.log', 'new.json')
 
 
-def test_results_are_judged_by_a_history(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_judged_by_earlier_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    Path('earlier').mkdir()
     for number in range(12):
         document = sample_document(rate=100 + number % 3, seed=number, started_at=f'2026-10-{number + 1:02}T08:00:00Z')
-        history.add('history.sqlite', document)
+        Path(f'earlier/{number}.json').write_text(json.dumps(document))
     for name, rate in (('same', 101), ('slow', 80)):
         write_sample(Path(f'{name}.json'), rate=rate, seed=99)
     write_sample(Path('other.json'), flags={'batch_size': 64})
-    argv = ('same.json', 'slow.json', 'other.json', '--against=history.sqlite')
+    argv = ('same.json', 'slow.json', 'other.json', '--against=earlier')
     document = json.loads(run_compare(capsys, *argv, '--format=json'))
     verdicts = {row['name']: row['verdict'] for row in document['rows']}
     assert verdicts == {
@@ -288,7 +286,6 @@ def _write_bad_files() -> None:
     Path('folder').mkdir()
     Path('notes').mkdir()
     Path('notes/a.json').write_text('{}')
-    Path('text.sqlite').write_text('this is no database' * 100)
 
 
 @pytest.mark.parametrize(
@@ -309,8 +306,9 @@ def _write_bad_files() -> None:
         ([], ['compare']),
         (['good.json', 'good.json', '--fail_below=much'], ['--fail_below=much']),
         (['good.json', 'good.json', '--format=xml'], ['--format=xml']),
-        (['good.json', '--against=missing.sqlite'], ['missing.sqlite']),
-        (['good.json', '--against=text.sqlite'], ['text.sqlite']),
+        (['good.json', '--against=missing'], ['--against=missing']),
+        (['good.json', '--against=folder'], ['folder']),
+        (['good.json', '--history=h'], ['--history', '--against=FOLDER']),
         (['good.json', '--agianst=x'], ['--agianst', '--against']),
     ],
 )
@@ -381,18 +379,6 @@ def test_an_evaluation_is_refused_as_what_it_is(capsys: pytest.CaptureFixture[st
     assert 'None' not in line
 
 
-def test_a_damaged_row_of_a_history_is_told_and_the_others_judge(capsys: pytest.CaptureFixture[str]) -> None:
-    for number in range(5):
-        history.add('h.sqlite', sample_document(seed=number, started_at=f'2026-10-0{number + 1}T00:00:00Z'))
-    with contextlib.closing(sqlite3.connect('h.sqlite')) as database, database:
-        database.execute("UPDATE runs SET document = '{' WHERE started_at LIKE '2026-10-03%'")
-    write_sample(Path('new.json'), seed=9)
-    assert tf_cnn_benchmarks.main(['compare', 'new.json', '--against=h.sqlite', '--format=json']) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)['rows'][0]['num_earlier_runs'] == 4
-    check_line(err.strip(), 'h.sqlite', 'run ')
-
-
 def test_an_outlying_run_is_named_and_the_same_runs_on_both_sides_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -420,7 +406,7 @@ def test_an_outlying_run_is_named_and_the_same_runs_on_both_sides_are_refused(
 def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest.CaptureFixture[str]) -> None:
     write_repeats('old', 100)
     write_repeats('new', 100.5, flags={'xla': True})
-    history.add('h.sqlite', sample_document(seed=9))
+    write_sample(Path('earlier/9.json'), seed=9)
     run_compare(capsys, 'old', 'new', '--fail_below=0.9')
     # An evaluation has no throughput in any case.
     write_untimed(Path('new/evaluation.json'), '', run={'role': 'evaluation'})
@@ -429,16 +415,16 @@ def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest
     for text, reason in (('{"schema', 'JSON'), (json.dumps(sample_failure(reason='out of memory')), 'out of memory')):
         bad.write_text(text)
         run_compare(capsys, 'old', 'new')
-        for argv in (('old', 'new'), ('new', '--against=h.sqlite')):
+        for argv in (('old', 'new'), ('new', '--against=earlier')):
             assert tf_cnn_benchmarks.main(['compare', *argv, '--fail_below=0.9']) == 1
             lines = capsys.readouterr().err.splitlines()
             check_line(lines[-1], '--fail_below=0.9', 'new/bad.json', reason)
-            # The table of a history has no rows for what it leaves out.
+            # The table of --against has no rows for what it leaves out.
             if argv[1] != 'new':
                 assert any('new/bad.json' in line and reason in line for line in lines[:-1])
                 assert any('new/evaluation.json' in line for line in lines[:-1])
     write_sample(Path('short.json'), **cut_off('the run was interrupted'))
-    assert tf_cnn_benchmarks.main(['compare', 'short.json', '--against=h.sqlite']) == 0
+    assert tf_cnn_benchmarks.main(['compare', 'short.json', '--against=earlier']) == 0
     check_line(capsys.readouterr().err.strip(), 'short.json', 'interrupted')
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from html.parser import HTMLParser
 from pathlib import Path
@@ -40,8 +39,8 @@ def page_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Page:
     return make_page(Collection(records, failures, ()), now=NOW)
 
 
-def plots_of(*records: Record, history: Sequence[Record] = ()) -> dict[str, Plot]:
-    made = make_plots(summarize_collection(Collection(records, (), ())), history)
+def plots_of(*records: Record) -> dict[str, Plot]:
+    made = make_plots(summarize_collection(Collection(records, (), ())))
     return {plot.name: plot for plot in made}
 
 
@@ -203,23 +202,6 @@ def test_the_bars_of_the_time_are_the_phases_and_the_steps() -> None:
     assert bars == pytest.approx([*expected.values()])
     # The other warm-up steps are not part of the time to the first step.
     check_line(plot.finding, 'start takes 12.8 s', 'first step was done after 4.80 s')
-
-
-def test_the_history_names_its_changes() -> None:
-    records = [
-        sample_record(
-            seconds=step_seconds(32 / rate, noise=0.001, seed=number),
-            started_at=f'2026-{1 + number:02d}-01T08:00:00Z',
-        )
-        for number, rate in enumerate([100.0] * 5 + [90.0] * 5)
-    ]
-    plot = plots_of(history=records[::-1])['history']
-    check_line(plot.finding, '-10.0%', '2026-06-01')
-    assert '2026-07-01' not in plot.finding
-    assert len(plot.rows) == 10
-    assert [row[-1] for row in plot.rows[:7]] == ['', '', '', '', '', '-10.0%', '-10.0%']
-    assert 'No run is outside' in plots_of(history=records[:5])['history'].finding
-    assert 'history' not in plots_of(history=records[:2])
 
 
 def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
