@@ -16,19 +16,15 @@ import numpy as np
 
 from benchmarks.turns import Outcome, Turns, load, outcomes
 from comparison import ratios as comparison
-from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs, mean_error
+from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs
 from comparison.ratios import Ratio, Significance
 from comparison.tables import Table, TableColumn
 from hardware.surroundings import machine_facts
 from results.document import Record
 
-# With at least so many pairs, the interval takes into account that neighbouring pairs may be correlated, as steps are.
-# With fewer, that estimate has too few degrees of freedom.
-_SERIES = 12
 _VERDICTS = {
     Significance.SAME: 'no significant difference',
-    Significance.FEW_RUNS: 'unknown: too few turns',
-    Significance.DISTURBED: 'unknown: too disturbed',
+    Significance.FEW_RUNS: 'too few turns',
 }
 
 
@@ -102,16 +98,11 @@ def paired_ratio(costs: Sequence[float] | np.ndarray, baseline: Sequence[float] 
     ours, theirs = (np.asarray(values, dtype=np.float64) for values in (costs, baseline))
     size, rate, other_rate = ours.size, 1 / float(ours.mean()), 1 / float(theirs.mean())
     differences = ours * rate - theirs * other_rate
-    error = mean_error(differences) if size >= _SERIES else None
-    if error:
-        variance, degrees = error.variance, error.degrees_of_freedom
-    elif size >= FEWEST_RUNS:
-        variance, degrees = float(differences.var(ddof=1)) / size, size - 1.0
-    else:
-        return Ratio(rate / other_rate, None, None, Significance.FEW_RUNS)
+    if size < FEWEST_RUNS:
+        return Ratio(rate / other_rate, None)
     # The differences contain the errors of both, so the baseline counts as exact.
-    exact = Estimate(other_rate, size, 0, 0.0, degrees, 0.0)
-    return comparison.compare(exact, Estimate(rate, size, 0, variance, degrees, variance * size))
+    exact, variance = Estimate(other_rate, size, 0, 0.0, size - 1), float(differences.var(ddof=1)) / size
+    return comparison.compare(exact, Estimate(rate, size, 0, variance, size - 1))
 
 
 def contestants_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]]) -> str:

@@ -14,10 +14,10 @@ from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
 from comparison import changes, regression
-from comparison.ratios import Clock
+from comparison.ratios import Clock, Significance
 from comparison.regression import judge
 from comparison.sides import Side, group_names, read_side, side_of
-from comparison.tables import Table, TableColumn, print_table
+from comparison.tables import Table, TableColumn, few, print_table
 from errors import UsageError, counted, format_warning, spelled
 from params import parse_argv
 from params.file_flags import OUTPUTS
@@ -27,7 +27,6 @@ from results.collection import collect
 from results.document import Failure, Record, read_file
 from scaling.verdict import read_prediction, verdict_of
 from sweeps.runner import Starter, take_turns
-from sweeps.settings import Settings
 
 # The flags of a process that waits for others.
 _OF_CLUSTERS = ('job_name', 'ps_hosts', 'worker_hosts', 'controller_host')
@@ -48,13 +47,6 @@ class CompareOptions:
         False, 'Print every row. Without it a table of more than 40 rows is summed up; JSON and CSV always have all.'
     )
     force: bool = flag(False, 'Compare runs of different work: another model, data set, image size or role.')
-    run_spread: float | None = flag(
-        None,
-        'How much the rates of two processes of one setting differ on this machine: their standard deviation divided '
-        'by the mean, such as 0.01. Used to judge single runs; by default the spread of those settings that were '
-        'repeated, or else that of single steps.',
-        lower_bound=0,
-    )
     fail_below: float | None = flag(
         None,
         'For scripts: exit with code 1 if a result is slower than this part of its baseline, such as 0.95. The '
@@ -73,10 +65,7 @@ class CompareOptions:
         "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both are run in turns, each time "
         'in a fresh process, and then compared; the first is the baseline.',
     )
-    rounds: int = flag(5, 'With --run: how often each is run at most.', lower_bound=3, unit='rounds')
-    until_interval: str = flag(
-        '1%', 'With --run: stop once half of the 95 % interval of the ratio is at most this share of it.'
-    )
+    rounds: int = flag(5, 'With --run: how often each is run.', lower_bound=3, unit='rounds')
     for_secs: float | None = flag(
         None, 'With --run: begin no round later than so many seconds after the start.', lower_bound=0, unit='s'
     )
@@ -102,8 +91,8 @@ DECLARATION = Declaration(
     details=(
         'A folder holds the results of several settings, or several runs of one setting (--repeat). Two folders are '
         'compared setting by setting; the settings of a single folder with the first of them. Several runs of a '
-        'setting show how much processes differ. Single runs do not: the interval is then that of their steps, and '
-        'only a difference beyond the likely one between processes is called faster or slower.'
+        'setting show how much processes differ: with three or more on both sides there is an interval, and a verdict. '
+        'A single run has its rate and the spread of its steps only.'
         '\n\n'
         'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read, or 2 if the '
         'arguments cannot be compared.'
@@ -131,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _compare(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
-    only_with_run = sorted(arguments.given & {'rounds', 'until_interval', 'for_secs', 'output'})
+    only_with_run = sorted(arguments.given & {'rounds', 'for_secs', 'output'})
     if options.run is not None:
         if arguments.positional or options.against is not None:
             other = arguments.positional[0] if arguments.positional else spelled('against', options.against)
@@ -194,8 +183,6 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
     """
     if len(texts) != 2:
         raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
-    narrow = Settings(until_interval=options.until_interval)
-    narrow.check()
     runs = [_flags_of(text) for text in texts]
     starter = Starter(environment=environment_of_runs(os.environ, 'compare --run'))
     try:
@@ -214,10 +201,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
         first, second = (records[-1].images_per_second for records in done)
         so_far = changes.format_ratio(ratio)
         print(f'round {len(done[0])}: A {first:.1f}, B {second:.1f} images/sec; {so_far}', file=sys.stderr, flush=True)
-        is_over = options.for_secs is not None and time.monotonic() - begin > options.for_secs
-        # The interval of single runs is that of their steps, which does not predict further runs.
-        half = ratio.plus_minus if ratio and ratio.basis == 'runs' else None
-        return is_over or (half is not None and half <= (narrow.interval_share or 0.0))
+        return options.for_secs is not None and time.monotonic() - begin > options.for_secs
 
     try:
         with Interrupts().listening():
@@ -251,12 +235,16 @@ def _flags_of(text: str) -> list[str]:
 def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     """Prints the comparison, and returns the exit code."""
     clock = Clock(options.clock)
-    rows = changes.make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
+    rows = changes.make_rows(sides, clock, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
     shown = rows if options.all else changes.most_telling(rows)
     notes = changes.make_notes(rows, problems, shown)
     print_table(changes.make_table(shown), options.format, changes.make_document(rows, problems, clock), notes)
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
+    unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
+    if options.fail_below is not None and unjudged:
+        what = f'{spelled("fail_below", options.fail_below)}: too few runs to judge {few(unjudged)}; write --repeat=3'
+        print(format_warning(what), file=sys.stderr)
     return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 
 
@@ -275,7 +263,7 @@ def _check_distinct(sides: Sequence[Side]) -> None:
 
 
 def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
-    """Judges each setting of each side by the earlier results in a folder, prints the result, and returns the exit code."""
+    """Judges each setting of each side by the earlier results in a folder; returns the exit code."""
     for side in sides:
         for group in side.groups:
             if group.first.machine.get('fingerprint') is None:

@@ -153,10 +153,7 @@ def _figure(row: ReportRow | None, value: float | None, form: str) -> str:
 
 
 def _plus_minus(row: ReportRow) -> str:
-    if not row.estimate or not row.estimate.basis:
-        return _UNKNOWN
-    share = row.estimate.plus_minus
-    return 'too disturbed' if share is None else percent(share)
+    return percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN
 
 
 def _mean(row: ReportRow, part: str, name: str) -> float | None:

@@ -87,13 +87,12 @@ def test_what_disturbs_both_contestants_of_a_round_does_not_widen_the_interval()
     assert found.verdict is Significance.SLOWER
 
 
-@pytest.mark.parametrize(('rounds', 'rho'), [(3, 0.0), (8, 0.0), (40, 0.0), (60, 0.5)])
-def test_the_interval_of_paired_turns_contains_the_true_ratio_in_95_percent_of_cases(rounds: int, rho: float) -> None:
+@pytest.mark.parametrize('rounds', [3, 8, 40])
+def test_the_interval_of_paired_turns_contains_the_true_ratio_in_95_percent_of_cases(rounds: int) -> None:
     draw = np.random.default_rng(3)
     hits, num_cases = 0, 300
     for _ in range(num_cases):
-        shocks = draw.normal(0, 0.05 * np.sqrt(1 - rho**2), rounds + 50)
-        own = np.convolve(shocks, rho ** np.arange(50.0))[50 : rounds + 50]
+        own = draw.normal(0, 0.05, rounds)
         common = np.exp(draw.normal(0, 0.3, rounds))
         interval = paired_ratio(common * np.exp(own), common).interval
         assert interval
