@@ -17,7 +17,7 @@ from params.spec import flag
 from results.collection import collect
 
 if TYPE_CHECKING:
-    from page.html_page import Page
+    from comparison.report_page import Page
 
 _NEEDED = ('jinja2', 'matplotlib')
 # How many unreadable results are named; the page lists all.
@@ -30,13 +30,13 @@ class ReportOptions:
 
     output: str = flag('report.html', 'The file to write.', is_path=True)
     title: str | None = flag(None, 'The heading of the page; by default it names the models.')
-    plots: str | None = flag(None, 'Folder for each plot as PNG and SVG, for papers; made if missing.', is_path=True)
+    plots: str | None = flag(None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True)
 
 
 DECLARATION = Declaration(
     'report',
     ReportOptions,
-    'Makes one HTML page of results, which needs no network: a table with speed-ups, plots, machines, flags and '
+    'Makes one HTML page of results, which needs no network: a table with speed-ups, three plots, machines and '
     'warnings.',
     examples=('results', 'results --output=page.html --plots=figures'),
     details='It needs jinja2 and matplotlib, which the extra [report] installs.',
@@ -66,7 +66,7 @@ def _report(arguments: Arguments[ReportOptions]) -> int:
 def _make_report(arguments: Arguments[ReportOptions]) -> int:
     options = arguments.options
     _check_installed()
-    from page.html_page import make_page
+    from comparison.report_page import make_page
 
     output = Path(options.output)
     _check_output(output)

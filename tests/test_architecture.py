@@ -26,7 +26,6 @@ ROOMS = (
     'inputs',
     'managers',
     'models',
-    'page',
     'params',
     'planning',
     'records',
@@ -137,7 +136,7 @@ WITHOUT_TENSORFLOW = [
     'comparison.intervals',
     'results.live',
     'comparison.original_logs',
-    'page.html_page',
+    'comparison.report_page',
     'comparison.regression',
     'results.result',
     'results.sections',
@@ -182,7 +181,6 @@ MAY_KNOW = {
         'training',
     },
     'scaling': {'errors', 'params', 'inputs', 'models', 'training', 'records', 'results'},
-    'page': {'comparison', 'errors', 'params', 'inputs', 'models', 'training', 'records', 'results'},
     'cluster': {'errors', 'hardware', 'params', 'results', 'inputs', 'models', 'training', 'records'},
     # Its checks call everything except the command.
     'doctor': {
@@ -224,7 +222,6 @@ PARAMS_READERS = {
     'commands',
     'comparison',
     'doctor',
-    'page',
     'params',
     'planning',
     'results',
