@@ -209,9 +209,10 @@ def _outputs(text: str) -> list[_Output]:
             elif name != 'Model' and outputs and not (found := output_of(line[: fact.start()])).steps:
                 found.facts.setdefault(name, value)
         elif ' per device' in line and outputs:
-            number = line.partition(' per device')[0].rpartition(' ')[2]
-            if found_number := re.fullmatch(_NUMBER, number):
-                output_of(line.partition(number)[0]).per_device = int(float(found_number[0]))
+            before = line.partition(' per device')[0]
+            prefix = before.rstrip('0123456789.')
+            if re.fullmatch(_NUMBER, before[len(prefix) :]):
+                output_of(prefix).per_device = int(float(before[len(prefix) :]))
         elif outputs and (server := _ON_SERVER.search(line)):
             output_of(line[: server.start()]).num_servers += 1
     return outputs

@@ -180,9 +180,10 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
         (
             code,
             texts[0][0],
-            f'{len(texts)} of {counted(len(summary.runs), "run")}: {few([*dict.fromkeys(label for _, label in texts)])}',
+            f'{len(texts)} of {counted(len(summary.runs), "run")}: {few(list(dict.fromkeys(names)))}',
         )
         for code, texts in found.items()
+        for names in [[label for _, label in texts]]
     ]
 
 
