@@ -37,7 +37,7 @@ CORE = [
 ]
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
-REPORT = ['jinja2>=3.1', 'markupsafe', 'matplotlib>=3.8']
+REPORT = ['jinja2>=3.1', 'markupsafe', 'matplotlib>=3.10']
 # TensorFlow 2.21 no longer installs it; what it shows is written without it.
 TENSORBOARD = ['tensorboard>=2.16']
 # Without the libraries of CUDA, which take gigabytes.
@@ -118,7 +118,7 @@ setup(
     package_data={
         f'{PROGRAM}.doctor': ['report.schema.json'],
         f'{PROGRAM}.models': ['costs.csv'],
-        f'{PROGRAM}.page': ['templates/*'],
+        f'{PROGRAM}.comparison': ['templates/*'],
         f'{PROGRAM}.results': ['result.schema.json'],
         f'{PROGRAM}.sweeps': ['*.toml'],
     },

@@ -13,17 +13,17 @@ from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
 from comparison import changes, regression
-from comparison.ratios import Clock
-from comparison.regression import Judged, judge
+from comparison.ratios import Clock, Significance
+from comparison.regression import judge
 from comparison.sides import Side, group_names, read_side, side_of
-from comparison.tables import print_table
+from comparison.tables import few, print_table
 from errors import RunError, UsageError, counted, format_warning, spelled
 from params import parse_argv
 from params.file_flags import OUTPUTS
 from params.spec import flag
 from planning.line import check_launch
+from results.collection import collect
 from results.document import Record
-from results.history import read_setting
 from sweeps.folder import Folder
 from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
@@ -46,13 +46,6 @@ class CompareOptions:
         False, 'Print every row. Without it a table of more than 40 rows is summed up; JSON and CSV always have all.'
     )
     force: bool = flag(False, 'Compare runs of different work: another model, data set, image size or role.')
-    run_spread: float | None = flag(
-        None,
-        'How much the rates of two processes of one setting differ on this machine: their standard deviation divided '
-        'by the mean, such as 0.01. Used to judge single runs; by default the spread of those settings that were '
-        'repeated, or else that of single steps.',
-        lower_bound=0,
-    )
     fail_below: float | None = flag(
         None,
         'For scripts: exit with code 1 if a result is slower than this part of its baseline, such as 0.95. The '
@@ -61,7 +54,7 @@ class CompareOptions:
     )
     against: str | None = flag(
         None,
-        'A file that --history wrote. Each result is judged against the median of the last runs of the same setting on '
+        'Folder of earlier results. Each result is judged by the median of the last runs there of the same setting on '
         'the same machine, instead of against the first one.',
         is_path=True,
     )
@@ -91,14 +84,14 @@ DECLARATION = Declaration(
         'before.json after.json',
         'before/ after/ --fail_below=0.95',
         'sweep-results/ --format=markdown',
-        'after.json --against=history.sqlite',
+        'after.json --against=results/',
         "--run='--model=lenet --device=cpu' --run='--model=lenet --device=cpu --xla' --rounds=10",
     ),
     details=(
         'A folder holds the results of several settings, or several runs of one setting (--repeat). Two folders are '
         'compared setting by setting; the settings of a single folder with the first of them. Several runs of a '
-        'setting show how much processes differ. Single runs do not: the interval is then that of their steps, and '
-        'only a difference beyond the likely one between processes is called faster or slower.'
+        'setting show how much processes differ: with three or more on both sides there is an interval, and a verdict. '
+        'A single run has its rate and the spread of its steps only.'
         '\n\n'
         'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read, or 2 if the '
         'arguments cannot be compared.'
@@ -119,7 +112,6 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
       UsageError: an argument is wrong, or the results cannot be compared.
-      RunError: the history is locked.
     """
     return DECLARATION.run(join_repeated(argv, 'run'), _compare)
 
@@ -143,7 +135,7 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
         content = 'one setting' if sides[0].groups else 'no result with a throughput'
         raise UsageError(
             f'{sides[0].argument}: it holds {content}, and compare takes at least two; '
-            'write the baseline and then the others, or --against=HISTORY'
+            'write the baseline and then the others, or --against=FOLDER'
         )
     _check_distinct(sides)
     return _show(sides, options)
@@ -203,7 +195,7 @@ def _flags_of(text: str) -> list[str]:
     except ValueError as error:
         raise UsageError(f'{spelled("run", text)}: it is no command line ({error}); close its quotes') from None
     params = parse_argv(argv).params
-    taken = [name for name in ('repeat', *_OF_CLUSTERS, *OUTPUTS) if name in params.given and name != 'history']
+    taken = [name for name in ('repeat', *_OF_CLUSTERS, *OUTPUTS) if name in params.given]
     if taken:
         raise UsageError(
             f'{params.given[taken[0]]}: --run takes the flags of one process that writes no files; leave it out, '
@@ -216,12 +208,16 @@ def _flags_of(text: str) -> list[str]:
 def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     """Prints the comparison, and returns the exit code."""
     clock = Clock(options.clock)
-    rows = changes.make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
+    rows = changes.make_rows(sides, clock, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
     shown = rows if options.all else changes.most_telling(rows)
     notes = changes.make_notes(rows, problems, shown)
     print_table(changes.make_table(shown), options.format, changes.make_document(rows, problems, clock), notes)
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
+    unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
+    if options.fail_below is not None and unjudged:
+        what = f'{spelled("fail_below", options.fail_below)}: too few runs to judge {few(unjudged)}; write --repeat=3'
+        print(format_warning(what), file=sys.stderr)
     return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 
 
@@ -239,32 +235,33 @@ def _check_distinct(sides: Sequence[Side]) -> None:
                 print(format_warning(f'{what}, and differ less than they should'), file=sys.stderr)
 
 
-def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
-    """Judges each setting of each side by a history, prints the result, and returns the exit code."""
+def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
+    """Judges each setting of each side by the earlier results in a folder; returns the exit code."""
     for side in sides:
         for group in side.groups:
             if group.first.machine.get('fingerprint') is None:
                 raise UsageError(
                     f'{group.first.source}: it does not say on which machine it was measured, and '
-                    f'{spelled("against", history)} needs that; give a file that --result_file wrote'
+                    f'{spelled("against", folder)} needs that; give a file that --result_file wrote'
                 )
     clock = Clock(options.clock)
     names = group_names(sides)
-    rows, problems = [], [problem for side in sides for problem in side.problems]
+    if not Path(folder).is_dir():
+        raise UsageError(f'{spelled("against", folder)}: there is no such folder; give one of results (--result_file)')
+    earlier = collect([folder])
+    rows, problems = [], [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out]
     for group in (group for side in sides for group in side.groups):
-        earlier = read_setting(history, group.first)
-        problems += earlier.problems
         if group.reason:
             problems.append(f'{group.first.source}: it is judged by the steps that it made: {group.reason}')
-        rows.append(Judged(names[id(group)], group.first.shape, judge(group.records, earlier.records, clock)))
+        rows.append(judge(group.records, earlier.records, clock, names[id(group)]))
     for problem in dict.fromkeys(problems):
         print(format_warning(problem), file=sys.stderr)
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     document = regression.make_document(rows, clock)
     print_table(regression.make_table(rows), options.format, document, regression.make_notes(rows))
-    slower = {row.name: row.judgement.ratio for row in rows if row.judgement.ratio and row.judgement.is_slower}
+    slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
     return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 
 

@@ -26,8 +26,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar, cast
 
-from commands.subcommands import LEFT
+from commands.subcommands import LEFT as LEFT_SUBCOMMANDS
 from errors import Refusals, UsageError, nearest
+from params.older_names import LEFT
 from params.spec import FlagSpec, Value, asks_for_help, expand, specs_of
 from params.words import split_words
 
@@ -227,7 +228,7 @@ class Declaration(Generic[OptionsT]):
 
     def _unknown(self, name: str, specs: Mapping[str, FlagSpec]) -> str:
         near = nearest(name, specs)
-        if left := LEFT.get(f'{self.name} --{name}'):
+        if left := LEFT_SUBCOMMANDS.get(f'{self.name} --{name}') or LEFT.get(name):
             hint = left
         elif near:
             hint = f'did you mean --{near}?'

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +14,10 @@ from commands.options import Arguments, Declaration, Positional
 from errors import RunError, UsageError, counted, format_warning, not_installed, spelled
 from hardware.atomic import write_whole
 from params.spec import flag
-from results import history
 from results.collection import collect
-from results.history import History
 
 if TYPE_CHECKING:
-    from page.html_page import Page
+    from comparison.report_page import Page
 
 _NEEDED = ('jinja2', 'matplotlib')
 # How many unreadable results are named; the page lists all.
@@ -32,14 +30,13 @@ class ReportOptions:
 
     output: str = flag('report.html', 'The file to write.', is_path=True)
     title: str | None = flag(None, 'The heading of the page; by default it names the models.')
-    history: str | None = flag(None, 'A file of --history; its rates over the months are shown, too.', is_path=True)
-    plots: str | None = flag(None, 'Folder for each plot as PNG and SVG, for papers; made if missing.', is_path=True)
+    plots: str | None = flag(None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True)
 
 
 DECLARATION = Declaration(
     'report',
     ReportOptions,
-    'Makes one HTML page of results, which needs no network: a table with speed-ups, plots, machines, flags and '
+    'Makes one HTML page of results, which needs no network: a table with speed-ups, three plots, machines and '
     'warnings.',
     examples=('results', 'results --output=page.html --plots=figures'),
     details='It needs jinja2 and matplotlib, which the extra [report] installs.',
@@ -69,22 +66,16 @@ def _report(arguments: Arguments[ReportOptions]) -> int:
 def _make_report(arguments: Arguments[ReportOptions]) -> int:
     options = arguments.options
     _check_installed()
-    from page.html_page import make_page
+    from comparison.report_page import make_page
 
     output = Path(options.output)
     _check_output(output)
     if options.plots:
         _make_folder('plots', Path(options.plots))
     collection = collect(arguments.positional)
-    past = history.read(options.history) if options.history else History([], [])
-    page = make_page(
-        replace(collection, problems=(*collection.problems, *past.problems)),
-        now=datetime.now(timezone.utc),
-        title=options.title,
-        history=past.records,
-    )
+    page = make_page(collection, now=datetime.now(timezone.utc), title=options.title)
     _write(page, output, options.plots)
-    _warn_of_problems([*collection.problems, *past.problems])
+    _warn_of_problems(collection.problems)
     size = output.stat().st_size / 1000
     results, plots = counted(len(collection.records), 'result'), counted(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')

@@ -408,6 +408,4 @@ def format_results(columns: Sequence[str], rows: Sequence[SweepRow]) -> str:
 
 
 def _interval(found: Estimate | None) -> str:
-    if not found or found.basis != 'runs':
-        return ''
-    return f'{found.interval[0]:.2f} to {found.interval[1]:.2f}' if found.interval else 'too disturbed'
+    return f'{found.interval[0]:.2f} to {found.interval[1]:.2f}' if found and found.interval else ''

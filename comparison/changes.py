@@ -10,18 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comparison.differences import flag_differences, machine_differences, varying, work_differences
-from comparison.intervals import FEWEST_RUNS, MIN_STEPS, Estimate
-from comparison.ratios import (
-    Clock,
-    Ratio,
-    Significance,
-    Spread,
-    compare,
-    estimate,
-    given_spread,
-    known_spread,
-    rate_of,
-)
+from comparison.intervals import FEWEST_RUNS, Estimate
+from comparison.ratios import Clock, Ratio, Significance, compare, estimate, rate_of
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
 from comparison.tables import Table, TableColumn, few, printable
 from errors import UsageError, counted
@@ -45,14 +35,8 @@ _COLUMNS = (
 _MOST_LINES = 8
 # The most rows of a table, and how many are shown at each end of a larger one.
 _MOST_ROWS, _MOST_AT_AN_END = 40, 10
-_NOTABLE_SHARE = 0.05
 # The advice where too little was measured.
-_TOO_FEW_RUNS = f'at least {FEWEST_RUNS} runs are needed (--repeat={FEWEST_RUNS})'
-_TOO_FEW_STEPS = f'single runs need at least {MIN_STEPS} timed steps each, better 100 (--num_batches=100)'
-_DISTURBED = (
-    'the runs, or their steps, differ too much; measure again while nothing else runs on the machine, with more runs '
-    '(--repeat=5)'
-)
+_TOO_FEW_RUNS = f'an interval needs {FEWEST_RUNS} runs or more (--repeat={FEWEST_RUNS})'
 
 
 @dataclass(frozen=True)
@@ -96,24 +80,19 @@ class ChangeRow:
     outliers: Mapping[str, float] = field(default_factory=dict)
 
 
-def make_rows(
-    sides: Sequence[Side], clock: Clock, *, force: bool = False, run_spread: float | None = None
-) -> list[ChangeRow]:
+def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> list[ChangeRow]:
     """Compares the runs of the sides; the first side is the baseline.
 
     Args:
       sides: the runs of each argument.
       clock: the seconds that count.
       force: whether to compare runs that did different work.
-      run_spread: the relative spread of single runs; by default that of repeats of other settings on the same machine,
-        else an assumed one.
 
     Raises:
       UsageError: runs to be compared did different work; the message has each difference with both values.
     """
     paired = pairs(sides)
     estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}
-    spreads = _spreads(paired, estimates)
     flags = [name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS]
     names = group_names(sides)
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
@@ -121,10 +100,7 @@ def make_rows(
     for pair in paired:
         if pair.baseline and (work := work_differences([pair.baseline.first, pair.group.first])) and not force:
             raise UsageError(_refusal(pair.baseline, pair.group, work))
-        spread = spreads.get(pair.group.first.machine.get('fingerprint'))
-        if run_spread is not None:
-            spread = given_spread(run_spread)
-        row = _row(pair, names, estimates, flags, spread, has_partner=id(pair.group) in matched)
+        row = _row(pair, names, estimates, flags, has_partner=id(pair.group) in matched)
         rates = {record.source: rate_of(record, clock) for record in pair.group.records}
         rows.append(replace(row, outliers=far_from_others(rates)))
     return rows + [_left_out(left) for side in sides for left in side.left_out]
@@ -135,10 +111,8 @@ def format_runs(found: Estimate) -> str:
     line = (
         f'rate of {counted(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
     )
-    if found.num_runs < FEWEST_RUNS:
-        return f'{line}; for an interval {_TOO_FEW_RUNS}'
-    if found.interval is None or found.plus_minus is None:
-        return f'{line}; too disturbed for an interval: {_DISTURBED}'
+    if found.plus_minus is None:
+        return f'{line}; {_TOO_FEW_RUNS}'
     return f'{line}, 95 % interval {_interval(found, 2)} (+/- {100 * found.plus_minus:.1f} %)'
 
 
@@ -146,10 +120,8 @@ def format_ratio(ratio: Ratio | None) -> str:
     """Formats a preliminary ratio: 'B / A 1.052, 95 % 1.041 to 1.063 (+/- 1.0 %)', or why there is no interval."""
     if ratio is None:
         return 'nothing to compare'
-    if ratio.basis != 'runs':
-        return f'B / A {ratio.value:.3f}, for an interval {_TOO_FEW_RUNS.partition(" (")[0]}'
     if ratio.plus_minus is None:
-        return f'B / A {ratio.value:.3f}, {ratio.verdict.value}'
+        return f'B / A {ratio.value:.3f}, {ratio.verdict.value} for an interval'
     return f'B / A {ratio.value:.3f}, 95 % {_interval(ratio, 3)} (+/- {100 * ratio.plus_minus:.1f} %)'
 
 
@@ -214,7 +186,6 @@ def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequen
         *(f'not read: {printable(problem)}' for problem in named),
         *([f'not read: {counted(rest, "more file")}; --all names each'] if rest else []),
         *_advice(rows),
-        *_about_single_runs(rows),
     ]
 
 
@@ -223,12 +194,11 @@ def _row(
     names: Mapping[int, str],
     estimates: Mapping[int, Estimate],
     flags: Sequence[str],
-    spread: Spread | None,
     *,
     has_partner: bool,
 ) -> ChangeRow:
     group, baseline = pair.group, pair.baseline
-    ratio = compare(estimates[id(baseline)], estimates[id(group)], spread) if baseline else None
+    ratio = compare(estimates[id(baseline)], estimates[id(group)]) if baseline else None
     remark = ''
     if pair.is_baseline and not has_partner:
         remark = 'only here: no other argument has this setting'
@@ -258,16 +228,6 @@ def _row(
 
 def _left_out(left: Unmatched) -> ChangeRow:
     return ChangeRow(left.name, left.argument, (left.name,), left.shape, 'left out', left.reason, dict(left.given))
-
-
-def _spreads(paired: Sequence[Pair], estimates: Mapping[int, Estimate]) -> dict[Any, Spread | None]:
-    """Returns the spread of runs on each machine, by its fingerprint; None if no setting was repeated there."""
-    found: dict[Any, list[Estimate]] = {}
-    for pair in paired:
-        machine = pair.group.first.machine.get('fingerprint')
-        if machine is not None:
-            found.setdefault(machine, []).append(estimates[id(pair.group)])
-    return {machine: known_spread(each) for machine, each in found.items()}
 
 
 def _refusal(before: Group, after: Group, work: Changes) -> str:
@@ -323,54 +283,21 @@ def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
 
 
 def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
-    def verdict(row: ChangeRow) -> Significance | None:
-        is_wide = row.estimate and row.estimate.basis and not row.estimate.interval
-        return Significance.DISTURBED if is_wide else row.ratio.verdict if row.ratio else None
-
-    for significance, text in (
-        (Significance.FEW_RUNS, f'too few runs: {_TOO_FEW_RUNS}'),
-        (Significance.FEW_STEPS, f'too few steps: {_TOO_FEW_STEPS}'),
-        (Significance.DISTURBED, f'too disturbed: {_DISTURBED}'),
-    ):
-        names = [printable(row.name) for row in rows if verdict(row) is significance]
-        if names:
-            yield f'{few(names)}: {text}'
-
-
-def _about_single_runs(rows: Sequence[ChangeRow]) -> Iterator[str]:
-    single = [row.ratio for row in rows if row.ratio and row.ratio.spread and row.ratio.threshold]
-    used = [ratio.spread for ratio in single if ratio.spread]
-    if not used:
-        return
-    sources = sorted({spread.source for spread in used})
-    spreads = [spread.relative for spread in used]
-    factors = [ratio.threshold for ratio in single if ratio.threshold]
-    shares = [row.estimate.share_of_others for row in rows if row.estimate]
-    is_disturbed = max(shares) >= _NOTABLE_SHARE and not all(spread.includes_others for spread in used)
-    others = f', and other processes took up to {max(shares):.0%} of the cores' if is_disturbed else ''
-    yield (
-        'single runs: their intervals tell how exactly these processes were measured, not how much processes differ. '
-        f'That is taken to be {_range(spreads)} ({"; ".join(sources)}){others}, so that only a ratio above '
-        f'{_numbers(factors)}, or below the inverse, is called a difference. Measure with --repeat=5 to know it, '
-        'or give it with --run_spread.'
-    )
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = (f'{number:.1%}' for number in (min(values), max(values)))
-    return low if low == high else f'{low} to {high}'
-
-
-def _numbers(values: Sequence[float]) -> str:
-    low, high = (f'{number:.3f}' for number in (min(values), max(values)))
-    return low if low == high else f'{low} to {high}'
+    names = [printable(row.name) for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
+    if names:
+        yield (
+            f'{few(names)}: too few runs: {_TOO_FEW_RUNS} on both sides; or run both in turns with compare --run=FLAGS '
+            '--run=FLAGS'
+        )
 
 
 def _interval(found: Estimate | Ratio, decimals: int) -> str:
     if found.interval is None:
-        return 'too disturbed' if found.basis else ''
+        # A single run does not know how much the next one will differ, only its steps.
+        spread = found.step_spread if isinstance(found, Estimate) and found.num_runs == 1 else math.nan
+        return f'steps +/- {100 * spread:.1f} %' if math.isfinite(spread) else ''
     low, high = found.interval
-    return f'{low:.{decimals}f} to {high:.{decimals}f}{" (steps)" if found.basis == "steps" else ""}'
+    return f'{low:.{decimals}f} to {high:.{decimals}f}'
 
 
 def _value(value: object) -> str:
@@ -402,7 +329,6 @@ def _as_object(row: ChangeRow) -> dict[str, Any]:
     found, ratio = row.estimate, row.ratio
     low, high = (found.interval if found else None) or (None, None)
     ratio_low, ratio_high = (ratio.interval if ratio else None) or (None, None)
-    spread = ratio.spread if ratio else None
     return {
         'name': row.name,
         'argument': row.argument,
@@ -418,17 +344,12 @@ def _as_object(row: ChangeRow) -> dict[str, Any]:
         'images_per_second': _number(found.images_per_second if found else None),
         'low': low,
         'high': high,
-        'interval_from': found.basis if found else None,
-        'share_of_others': found.share_of_others if found else None,
+        'step_spread': _number(found.step_spread if found else None),
         'ratio': ratio.value if ratio else None,
         'ratio_low': ratio_low,
         'ratio_high': ratio_high,
-        'ratio_from': ratio.basis if ratio else None,
         'verdict': ratio.verdict.value if ratio else None,
         'is_significant': ratio.is_significant if ratio else None,
-        'run_spread': spread.relative if spread else None,
-        'run_spread_from': spread.source if spread else None,
-        'threshold': ratio.threshold if ratio else None,
         'different_work': _as_lists(row.work_changes),
         'different_flags': _as_lists(row.flag_changes),
         'different_machine': _as_lists(row.machine_changes),

@@ -1,87 +1,151 @@
 """Reads the printed output of the original tf_cnn_benchmarks, and of this program, as results.
 
-A log contains less than a result; unknown values are None. Its step lines have the rate over all timed steps so far,
-with one decimal. The seconds between two lines are reconstructed from these rates, with their precision, and replace
-step seconds. In the document `steps_per_value` is the number of steps in each of these values, and `num_printed_steps`
-the number of steps up to the last line.
+A log gives what it prints: the facts of the banner, the step rates, the total. All else is None. People's logs are
+decorated with time stamps, ranks and names of pods, so lines are searched for their labels, in time linear in their
+length. In the document `num_printed_steps` is the number of the last step line.
 """
 
+import gzip
 import hashlib
+import io
+import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from comparison.intervals import MIN_STEPS
 from errors import UsageError
+from params.modes import MODES
 from results.console import IN_TF32, PERHAPS_IN_TF32
-from results.document import RESULT, SCHEMA_VERSION, Record
+from results.document import MOST_BYTES, RESULT, SCHEMA_VERSION, Record
 
-# A launcher or a logging library puts a prefix before each line: 'worker 0 | ', '[1,0]<stdout>:', 'I0504 ...] '.
-_WORKER = re.compile(r'^\s*([\w .:/-]*?\d) *\| ')
-_BEFORE = r'^(?:.*[|\]>:]\s*)?'
 _LABELS = (
-    'TensorFlow',
-    'Model',
-    'Dataset',
-    'Mode',
-    'SingleSess',
-    'Batch size',
-    'Num batches',
-    'Num epochs',
-    'Devices',
-    'NUMA bind',
-    'Data format',
-    'Precision',
-    'Layout optimizer',
-    'Optimizer',
-    'Variables',
-    'AllReduce',
-    'Sync',
+    *('TensorFlow', 'Model', 'Dataset', 'Mode', 'SingleSess', 'Batch size', 'Num batches', 'Num epochs', 'Devices'),
+    *('NUMA bind', 'Data format', 'Precision', 'Layout optimizer', 'Optimizer', 'Variables', 'AllReduce', 'Sync'),
     'Workers',
 )
-_FACT = re.compile(rf'{_BEFORE}({"|".join(_LABELS)}): +(.*?)\s*$')
-_PER_DEVICE = re.compile(r'([0-9.]+) per device\s*$')
+# Facts that differ between the tasks of one job.
+_OF_A_TASK = ('Devices', 'NUMA bind')
+_FACT = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
+_NUMBER = r'\d{1,12}(?:\.\d{1,12})?'
+_RATE = re.compile(rf'\s*({_NUMBER})')
 _STEP = re.compile(
-    r'(?:^|[^\d.])(\d+)\s+images/sec: ([0-9.]+) \+/- ([0-9.]+) \(jitter = ([0-9.]+)\)(?:\s+(-?[0-9.]+|-?nan|-?inf)\b)?'
+    rf'\s*({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)(?:\s+(-?{_NUMBER}|-?nan|-?inf)(?![\d.]))?'
 )
-_TOTAL = re.compile(rf'{_BEFORE}total images/sec: ([0-9.]+)\s*$')
-_ON_SERVER = re.compile(rf'{_BEFORE}On ps \d+: ')
-_ESCAPES = re.compile(r'\x1b\[[0-9;?]*[A-Za-z]')
-
-# The reason if a log has no interval.
-TOO_LITTLE = 'the log holds too little for an interval'
+_ON_SERVER = re.compile(r'(?<![A-Za-z])On ps \d+:')
+_ESCAPES = re.compile(r'\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b\n]*\x07?|[()][A-Z0-9]|[=>78])')
+# What differs between the prefixes of one process: times, and the places in the code of logging libraries.
+_TIMES = re.compile(r'\d{4}-\d\d-\d\d|\d\d?:\d\d:\d\d(?:[.,]\d{1,9})?|\d{9,}(?:\.\d{1,9})?|[^\s/]*\.py:\d+')
+_LONGEST_PREFIX = 200
+# The keys of lines that are JSON objects, as container runtimes write them.
+_TEXT_KEYS = ('log', 'message', 'msg')
+# The rates of the tasks of one synchronous job differ by less than this.
+_SAME_JOB = 0.01
 
 
 @dataclass
-class _Run:
-    """The output of one worker about one run: the facts of its banner, its step lines, its total."""
+class _Output:
+    """The output of one task about one run: the facts of its banner, its step lines, its total.
 
+    Attributes:
+      speaker: what stands before its lines and has a number, such as a rank or a pod; else empty.
+      facts: the values of the banner's lines, by label.
+      per_device: the batch size of each device.
+      num_servers: the number of parameter servers, which this program prints.
+      steps: step number, images/sec so far, standard error, jitter.
+      total: images/sec of the run; the last one, as an evaluation during training may print another one before.
+    """
+
+    speaker: str = ''
     facts: dict[str, str] = field(default_factory=dict)
     per_device: int | None = None
     num_servers: int = 0
-    # Step number, images/sec so far, standard error, jitter, loss.
-    steps: list[tuple[int, float, float, float, float | None]] = field(default_factory=list)
+    steps: list[tuple[int, float, float, float]] = field(default_factory=list)
     total: float | None = None
 
     @property
-    def is_empty(self) -> bool:
-        return not self.steps and self.total is None
+    def rate(self) -> float | None:
+        return self.total if self.total is not None else self.steps[-1][1] if self.steps else None
+
+    @property
+    def devices(self) -> list[str]:
+        return re.findall(r"'([^']*)'", self.facts.get('Devices', ''))
+
+    @property
+    def global_batch(self) -> float | None:
+        return _first_number(self.facts.get('Batch size'))
+
+    @property
+    def shape(self) -> tuple[int | None, int | None]:
+        """(workers, devices of each); None if unknown."""
+        devices, workers = self.devices, _first_number(self.facts.get('Workers'))
+        tasks = {found[1] for device in devices if (found := re.search(r'/task:?(\d+)', device))}
+        if not devices:
+            return int(workers) if workers else None, None
+        if devices[0].startswith('horovod/'):
+            # Lists the devices of all workers.
+            return len(devices), 1
+        if len(tasks) > 1:
+            return len(tasks), len(devices) // len(tasks)
+        if not workers and self.global_batch and self.per_device:
+            workers = max(self.global_batch // (self.per_device * len(devices)), 1)
+        return int(workers) if workers else None, len(devices)
+
+    @property
+    def num_tasks(self) -> float:
+        """How many tasks of the job print a rate; infinite if unknown."""
+        mode = MODES.get(self.facts.get('Variables', ''))
+        # A controller prints for all workers.
+        return 1 if mode and mode.has_controller else self.shape[0] or math.inf
+
+    def is_of_one_job_with(self, others: Sequence['_Output'], *, has_speakers: bool) -> bool:
+        """Whether this can be another task of the job of `others`, rather than a repeat."""
+        first = others[0]
+        if self._setting != first._setting:
+            return False
+        if has_speakers:
+            return self.speaker not in {other.speaker for other in others}
+        # The tasks of a synchronous job end together.
+        rates = self.rate or 0.0, first.rate or 0.0
+        return self.facts.get('Sync') == 'False' or abs(rates[0] - rates[1]) <= _SAME_JOB * max(rates)
+
+    @property
+    def _setting(self) -> dict[str, Any]:
+        return {name: value for name, value in self.facts.items() if name not in _OF_A_TASK}
+
+
+def decode_log(data: bytes, source: str) -> str:
+    """Decodes text in UTF-8 or UTF-16, which may be compressed by gzip; replaces bytes that are no text.
+
+    Raises:
+      UsageError: the compressed file is cut off, or too large.
+    """
+    if data.startswith(b'\x1f\x8b'):
+        try:
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise UsageError(f'{source}: it cannot be decompressed ({error}); copy it again') from None
+        if len(data) > MOST_BYTES:
+            raise UsageError(f'{source}: it has more than the {MOST_BYTES} bytes that are read; give a smaller file')
+    if data.startswith((b'\xff\xfe', b'\xfe\xff')):
+        return data.decode('utf-16', errors='replace')
+    if 0 in data[:2]:
+        return data.decode('utf-16-be' if data[0] == 0 else 'utf-16-le', errors='replace')
+    return data.decode('utf-8-sig', errors='replace')
 
 
 def read_logs(text: str, source: str) -> list[Record]:
     """Reads a log, which may contain several runs one after the other, and lines of other programs.
 
-    For a cluster whose lines have prefixes such as `worker 0 | `, reads the run of the first worker, whose total is
-    that of all workers.
+    The tasks of one job are one run, whether their lines are mixed or follow each other: as many outputs with one
+    banner as the banner names workers, if they have prefixes of their own, or rates that differ by less than 1 %.
 
     Raises:
       UsageError: the log has neither step lines nor a total; the message names the source.
     """
-    runs = [run for run in _runs(text) if not run.is_empty]
+    runs = _runs([found for found in _outputs(text) if found.rate is not None])
     if not runs:
         raise UsageError(
             f'{source}: it is neither a result nor a log with images/sec in it; give a file that --result_file wrote, '
@@ -99,67 +163,105 @@ def printed_spread(record: Record) -> float | None:
 
     The +/- is the standard error of the rates of n steps, their standard deviation over √n, rounded to 0.1.
     """
-    found = record.document['throughput']
-    num_steps = record.document.get('num_printed_steps')
-    if not num_steps:
+    found, num_steps = record.document['throughput'], record.document.get('num_printed_steps')
+    if not num_steps or not found['images_per_second_of_steps']:
         return None
     return float(max(found['standard_error'], 0.05) * math.sqrt(num_steps) / found['images_per_second_of_steps'])
 
 
 def is_log(record: Record) -> bool:
     """Whether a record was read from a log, so that most of its facts are unknown."""
-    return 'steps_per_value' in record.document
+    return 'num_printed_steps' in record.document
 
 
-def _runs(text: str) -> list[_Run]:
-    """Returns the runs of the first worker that printed a rate."""
-    workers: dict[str, list[_Run]] = {}
-    for line in _ESCAPES.sub('', text).splitlines():
-        marked = _WORKER.match(line)
-        runs = workers.setdefault(marked[1] if marked else '', [])
-        fact = _FACT.match(line)
-        begins = fact and fact[1] in ('TensorFlow', 'Model') and runs and (fact[1] in runs[-1].facts or runs[-1].steps)
-        if not runs or begins:
-            runs.append(_Run())
-        _note(runs[-1], line, fact)
-    found = (runs for runs in workers.values() if any(not run.is_empty for run in runs))
-    return next(found, [])
+def _outputs(text: str) -> list[_Output]:
+    """Returns the output of each task in each run, in the order in which they begin."""
+    outputs: list[_Output] = []
+    latest: dict[str, _Output] = {}
+    versions: dict[str, str] = {}
+
+    def output_of(prefix: str) -> _Output:
+        if not outputs:
+            outputs.append(_Output())
+        return latest.get(_speaker(prefix), outputs[-1])
+
+    for line in map(_unwrapped, _ESCAPES.sub('', text).splitlines()):
+        before, label, after = line.partition('images/sec:')
+        before = before.rstrip()
+        if label:
+            words = before.removesuffix('total')
+            prefix = before.rstrip('0123456789')
+            number = before[len(prefix) :]
+            if words != before:
+                if rate := _RATE.match(after):
+                    output_of(words).total = float(rate[1])
+            elif number and len(number) <= 12 and (step := _STEP.match(after)):
+                output_of(prefix).steps.append((int(number), float(step[1]), float(step[2]), float(step[3])))
+        elif fact := _FACT.search(line):
+            speaker, name, value = _speaker(line[: fact.start()]), fact[1], fact[2].strip()
+            if name == 'TensorFlow':
+                versions[speaker] = value
+            elif name == 'Model' and len(value.split()) == 1:
+                outputs.append(_Output(speaker, {'Model': value}))
+                latest[speaker] = outputs[-1]
+                if speaker in versions:
+                    outputs[-1].facts['TensorFlow'] = versions.pop(speaker)
+            elif name != 'Model' and outputs and not (found := output_of(line[: fact.start()])).steps:
+                found.facts.setdefault(name, value)
+        elif ' per device' in line and outputs:
+            before = line.partition(' per device')[0]
+            prefix = before.rstrip('0123456789.')
+            if re.fullmatch(_NUMBER, before[len(prefix) :]):
+                output_of(prefix).per_device = int(float(before[len(prefix) :]))
+        elif outputs and (server := _ON_SERVER.search(line)):
+            output_of(line[: server.start()]).num_servers += 1
+    return outputs
 
 
-def _note(run: _Run, line: str, fact: re.Match[str] | None) -> None:
-    if fact:
-        run.facts.setdefault(fact[1], fact[2])
-    elif per_device := _PER_DEVICE.search(line):
-        run.per_device = int(float(per_device[1]))
-    elif _ON_SERVER.match(line):
-        run.num_servers += 1
-    elif step := _STEP.search(line):
-        loss = float(step[5]) if step[5] else None
-        run.steps.append((int(step[1]), float(step[2]), float(step[3]), float(step[4]), loss))
-    elif total := _TOTAL.match(line):
-        # An evaluation during training prints a total of its own, before that of the run.
-        run.total = float(total[1])
+def _runs(outputs: Sequence[_Output]) -> list[_Output]:
+    """Returns the output of the first task of each run."""
+    runs: list[list[_Output]] = []
+    has_speakers = len({found.speaker for found in outputs}) > 1
+    for found in outputs:
+        num_tasks = found.num_tasks
+        open_runs = (run for run in runs if len(run) < num_tasks) if num_tasks > 1 else ()
+        run = next((run for run in open_runs if found.is_of_one_job_with(run, has_speakers=has_speakers)), None)
+        if run:
+            run.append(found)
+        else:
+            runs.append([found])
+    return [run[0] for run in runs]
+
+
+def _unwrapped(line: str) -> str:
+    """Returns the text in a line of JSON, or the line itself."""
+    if line[:1] != '{':
+        return line
+    try:
+        found = json.loads(line)
+    except (RecursionError, ValueError):
+        return line
+    return next((found[key] for key in _TEXT_KEYS if isinstance(found.get(key), str)), line)
+
+
+def _speaker(prefix: str) -> str:
+    """Returns the part of a line's prefix that tells tasks apart; empty if there is no number in it."""
+    found = ' '.join(_TIMES.sub('', prefix[:_LONGEST_PREFIX]).split())
+    return found if any(map(str.isdigit, found)) else ''
 
 
 # Long, because the document is one literal, which reads best in one piece.
-def _document(run: _Run, identity: str) -> dict[str, Any]:
+def _document(run: _Output, identity: str) -> dict[str, Any]:
     facts = run.facts
     data_set, _, kind = facts.get('Dataset', '').partition(' (')
     role = _role(facts.get('Mode', ''))
-    devices = re.findall(r"'([^']*)'", facts.get('Devices', ''))
-    global_batch = _first_number(facts.get('Batch size'))
-    per_device = run.per_device
-    num_devices = len(devices) or None
-    num_workers = None
-    if global_batch and per_device and num_devices:
-        num_workers = max(int(global_batch) // (per_device * num_devices), 1)
+    devices, global_batch = run.devices, run.global_batch
+    num_workers, num_devices = run.shape
     last = run.steps[-1] if run.steps else None
-    rate = run.total if run.total is not None else last[1] if last else None
-    steps = _steps(run.steps, global_batch)
     num_timed = int(_first_number(facts.get('Num batches')) or 0) or (last[0] if last else None)
     setting = {
         'model': facts.get('Model'),
-        'batch_size': per_device,
+        'batch_size': run.per_device,
         'variable_update': facts.get('Variables'),
         'optimizer': facts.get('Optimizer'),
         'data_format': _first_word(facts.get('Data format')),
@@ -209,59 +311,17 @@ def _document(run: _Run, identity: str) -> dict[str, Any]:
             'tasks': [],
         },
         'model': {'name': facts.get('Model'), 'parameters': None, 'gflops_per_image': None},
-        'workers': [{'task': None, 'host': None, 'steps': steps}] if steps else [],
+        'workers': [],
         'throughput': {
-            'images_per_second': rate,
-            'images_per_second_of_steps': last[1] if last else rate,
+            'images_per_second': run.rate,
+            'images_per_second_of_steps': last[1] if last else run.rate,
             'standard_error': last[2] if last else None,
             'jitter': last[3] if last else None,
         },
-        'steps_per_value': _steps_per_value(run.steps),
         'num_printed_steps': last[0] if last else None,
         'machine': {'versions': {'tensorflow': facts.get('TensorFlow')}, 'fingerprint': None},
-        'warnings': []
-        if len(steps.get('seconds', ())) >= MIN_STEPS
-        else [{'code': 'too_little_for_an_interval', 'text': TOO_LITTLE}],
+        'warnings': [],
     }
-
-
-def _steps(lines: Sequence[tuple[int, float, float, float, float | None]], images: float | None) -> Mapping[str, Any]:
-    """Returns the steps of a document, each an interval between two lines; empty if the lines do not suffice.
-
-    Skips the first line, that of step 1, so that all intervals have the same number of steps.
-    """
-    every = _steps_per_value(lines)
-    chosen = [line for line in lines if every and line[0] % every == 0]
-    numbers = np.array([line[0] for line in chosen], dtype=np.float64)
-    rates = np.array([line[1] for line in chosen], dtype=np.float64)
-    if not chosen or np.any(rates <= 0):
-        return {}
-    # Without the batch size the unit is unknown, but only relative errors matter.
-    ends = numbers * (images or 1.0) / rates
-    seconds = np.diff(ends, prepend=0.0)
-    is_regular = np.array_equal(numbers, np.arange(1, len(chosen) + 1) * float(every or 0))
-    if not is_regular or np.any(seconds <= 0):
-        return {}
-    size = len(chosen)
-    return {
-        'phase': ['timed'] * size,
-        'index': [line[0] for line in chosen],
-        'global_step': [None] * size,
-        'start': (ends - seconds).tolist(),
-        'seconds': seconds.tolist(),
-        'loss': [line[4] if line[4] is not None and np.isfinite(line[4]) else None for line in chosen],
-        'top_1': None,
-        'top_5': None,
-        'learning_rate': None,
-        'input_wait': None,
-        'between': {},
-    }
-
-
-def _steps_per_value(lines: Sequence[tuple[int, float, float, float, float | None]]) -> int | None:
-    """Returns the number of steps between two step lines; None if there are fewer than two lines."""
-    numbers = [line[0] for line in lines]
-    return numbers[-1] - numbers[-2] if len(numbers) > 1 else None
 
 
 def _role(mode: str) -> str | None:
@@ -283,9 +343,5 @@ def _first_word(text: str | None) -> str | None:
 
 
 def _first_number(text: str | None) -> float | None:
-    found = next(_numbers(text or ''), None)
-    return found if found else None
-
-
-def _numbers(text: str) -> Iterator[float]:
-    return (float(number) for number in re.findall(r'[0-9]+(?:\.[0-9]+)?', text))
+    found = re.search(_NUMBER, text or '')
+    return float(found[0]) or None if found else None

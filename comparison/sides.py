@@ -1,12 +1,14 @@
 """Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs to compare."""
 
 import functools
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from comparison.differences import Facts, varying
-from comparison.original_logs import read_logs
+from comparison.original_logs import decode_log, read_logs
 from errors import UsageError, read_regular
 from results.collection import collect
 from results.document import MOST_BYTES, Failure, Record, read_document
@@ -135,13 +137,21 @@ def read_one(argument: str) -> Sequence[Record | Failure]:
         raise UsageError(f'{argument}: it cannot be read ({error.strerror}); give another file') from None
     if not data.strip():
         raise UsageError(f'{argument}: the file is empty; was its run stopped before it wrote a result?')
-    if data.lstrip()[:1] in (b'{', b'['):
-        try:
-            return [read_document(data.decode(), argument)]
-        except UnicodeDecodeError:
-            raise UsageError(f'{argument}: it is not UTF-8 text; give a file that --result_file wrote') from None
-    # A log may contain any bytes, such as text in another encoding.
-    return read_logs(data.decode(errors='replace').removeprefix('\ufeff'), argument)
+    text = decode_log(data, argument)
+    return [read_document(text, argument)] if _is_json(text) else read_logs(text, argument)
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is a JSON document, or the beginning of a result; a log may also begin with [ or {."""
+    if text.lstrip()[:1] not in ('{', '['):
+        return False
+    try:
+        json.loads(text)
+    except RecursionError:
+        return True
+    except ValueError:
+        return bool(re.match(r'\s*\{\s*"schema"', text))
+    return True
 
 
 def pairs(sides: Sequence[Side]) -> list[Pair]:

@@ -94,7 +94,6 @@ OUTPUTS: Mapping[str, Output] = {
     'benchmark_log_dir': Output.CHIEF_FOLDER,
     'export_saved_model': Output.NEW_FOLDER,
     'result_file': Output.CHIEF_FILE,
-    'history': Output.CHIEF_FILE,
 }
 
 

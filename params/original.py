@@ -45,7 +45,7 @@ def _no_effect(name: str, kind: type, silent: Value, says: str) -> OriginalFlag:
 
 
 _NO_TENSORRT = 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'
-_RESULT = '--result_file=FILE writes the numbers of a run, and --history=FILE collects those of many'
+_RESULT = '--result_file=FILE writes the numbers of a run'
 
 # Flags of the original that are not among ours.
 _OTHERS = (

@@ -64,7 +64,6 @@ class ResultFlags:
         '{date}, {time} and, with --repeat, {run}.',
         is_path=True,
     )
-    history: str | None = flag(None, 'SQLite file to which the result is added; made if missing.', is_path=True)
     benchmark_log_dir: str | None = flag(
         None,
         "Folder for benchmark_run.log and metric.log, in the format of the benchmark logger of TensorFlow's official "
@@ -96,14 +95,12 @@ def _fields_are_known(params: 'Params') -> str | None:
     # The table imports this module.
     from params.table import SPECS
 
-    for name in ('result_file', 'history'):
-        path = getattr(params, name) or ''
-        for field in FIELD.findall(path):
-            if field not in FACTS and field not in SPECS:
-                return (
-                    f'{spelled(name, path)}: {{{field}}} is no flag; write one of the flags, or one of '
-                    f'{", ".join(f"{{{fact}}}" for fact in FACTS)}'
-                )
+    for field in FIELD.findall(params.result_file or ''):
+        if field not in FACTS and field not in SPECS:
+            return (
+                f'{spelled("result_file", params.result_file)}: {{{field}}} is no flag; write one of the flags, or one '
+                f'of {", ".join(f"{{{fact}}}" for fact in FACTS)}'
+            )
     return None
 
 
@@ -123,10 +120,6 @@ def _repeats_do_not_meet_in_a_file(params: 'Params') -> str | None:
         if value := getattr(params, name):
             return f'{written} clashes with {spelled(name, value)}: all runs would write there; leave one out'
     return None
-
-
-def _a_history_is_a_file(params: 'Params') -> str | None:
-    return '--history=-: it must be a file; write another path' if params.history == STDOUT else None
 
 
 def _the_end_is_given_once(params: 'Params') -> str | None:
@@ -169,7 +162,6 @@ RULES: tuple[Rule, ...] = (
     _fields_are_known,
     _a_repeated_result_is_a_file,
     _repeats_do_not_meet_in_a_file,
-    _a_history_is_a_file,
     _the_end_is_given_once,
 )
 RUN_RULES: tuple[RunRule, ...] = (_workers_have_a_pace, _a_cluster_is_repeated_by_a_sweep, _a_cluster_does_not_wait)

@@ -85,9 +85,9 @@ def find_reports(
         environment.check_file(name, path)
         return path
 
-    result_file, history = filled('result_file'), filled('history')
+    result_file = filled('result_file')
     paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path}
-    paths |= {'result_file': result_file, 'history': history}
+    paths['result_file'] = result_file
     environment.check_clashes({name: path for name, path in paths.items() if path})
     log_folder = params.benchmark_log_dir if processes.is_chief else None
     # Where the folder itself cannot be used, that has been told.
@@ -95,7 +95,6 @@ def find_reports(
         environment.check_file('benchmark_log_dir', f'{log_folder}/{name}')
     reports = Reports(
         result_file=result_file,
-        history=history,
         log_folder=log_folder,
         test_id=params.benchmark_test_id,
         measures_peak=params.measure_peak and not params.eval and processes.cluster is None,

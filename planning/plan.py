@@ -518,7 +518,6 @@ class Reports:
 
     Attributes:
       result_file: the path of the JSON document, '-' for standard output; None if this process writes none.
-      history: the path of the SQLite file; None if this process adds nothing to one.
       log_folder: the folder of results.benchmark_log; None if this process writes none.
       test_id: what stands in it.
       measures_peak: whether the peak of the devices is measured after the steps.
@@ -527,7 +526,6 @@ class Reports:
     """
 
     result_file: str | None
-    history: str | None
     log_folder: str | None
     test_id: str | None
     measures_peak: bool

@@ -35,7 +35,6 @@ CAUSES = tuple(cause.value for cause in Cause)
 _NO_SETTING = frozenset(
     {
         'result_file',
-        'history',
         'benchmark_log_dir',
         'benchmark_test_id',
         'repeat',
@@ -272,6 +271,10 @@ def read_document(text: str, source: str) -> Record | Failure:
     except RecursionError:
         raise UsageError(f'{source}: its objects are nested too deeply; give a file that --result_file wrote') from None
     except ValueError as error:
+        if not text.lstrip().startswith('{'):
+            raise UsageError(
+                f'{source}: it is no result; give a file that --result_file wrote (only compare reads logs, too)'
+            ) from None
         raise UsageError(
             f'{source}: it is no whole JSON document ({" ".join(str(error).split())}); was its run, or a copy, cut off?'
         ) from None

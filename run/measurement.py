@@ -14,13 +14,12 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import BenchmarkError, RunError, spelled
+from errors import RunError, spelled
 from hardware.atomic import write_whole
 from inputs.buffers import format_memory
 from params.result_flags import STDOUT
 from planning.plan import Plan, Role
 from results import console as lines
-from results import history
 from results.benchmark_log import BenchmarkLog
 from results.console import Console
 from results.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
@@ -301,23 +300,7 @@ class Measurement:
                 )
             except RunError as error:
                 faults.append(error)
-        if reports.history:
-            try:
-                history.add(reports.history, document)
-            except BenchmarkError as error:
-                faults.append(RunError(f'{error}{self._kept_beside(reports.history, document)}'))
         return faults
-
-    def _kept_beside(self, path: str, document: Mapping[str, Any]) -> str:
-        """Keeps a result that a history did not take in a file of its own; returns the end of the message about it."""
-        if self._plan.reports.result_file:
-            return ''
-        beside = f'{path}.{document["id"]}.json'
-        try:
-            write_whole(json.dumps(document, allow_nan=False), beside)
-        except OSError:
-            return ''
-        return f'; the result is kept in {beside}'
 
     def _print(self, result: Result, ending: Ending) -> None:
         timed = result.timed_steps

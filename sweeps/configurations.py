@@ -18,8 +18,6 @@ from sweeps.settings import Settings
 # (settings, whether one process runs alone): raises UsageError if the settings cannot be run.
 Check = Callable[[Params, bool], None]
 
-# Flags for files to which many runs append.
-_SHARED_OUTPUTS = ('history',)
 _NO_NAME = re.compile(r'[^A-Za-z0-9.+_-]+')
 _LONGEST_NAME = 80
 
@@ -220,7 +218,7 @@ def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[st
     try:
         params = parse_argv(argv).params
         for name in OUTPUTS:
-            if getattr(params, name) and name not in _SHARED_OUTPUTS and not (params.eval and name == 'train_dir'):
+            if getattr(params, name) and not (params.eval and name == 'train_dir'):
                 written = spelled(name, getattr(params, name))
                 raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')
         check(params, alone)

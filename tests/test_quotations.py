@@ -24,7 +24,6 @@ from params import SPECS
 from params.older_names import OLDER_NAMES
 from params.original import TABLE
 from params.spec import specs_of
-from results import history
 from results.advice import ADVICE
 from tests.support.documents import PAGES, ROOT, shell_lines, split_line
 from tests.support.sample_results import sample_document, write_sample
@@ -216,11 +215,12 @@ def _write_before_and_after(folder: Path) -> None:
             (folder / name / f'{seed}.json').write_text(json.dumps(document))
 
 
-def _write_history(folder: Path) -> None:
+def _write_earlier(folder: Path) -> None:
     for day in range(10):
         document = sample_document(rate=100 + day % 2, seed=day, started_at=f'2026-10-{day + 1:02}T08:00:00Z')
         document['machine']['versions']['tensorflow'] = '2.20.0'
-        history.add(str(folder / 'history.sqlite'), document)
+        (folder / 'results').mkdir(exist_ok=True)
+        (folder / 'results' / f'{day}.json').write_text(json.dumps(document))
     write_sample(folder / 'after.json', rate=92)
 
 
@@ -231,7 +231,7 @@ OUTPUTS = (
         ShownOutput('docs/compare.md', 'compare before after', 'run', _write_before_and_after), marks=pytest.mark.unit
     ),
     pytest.param(
-        ShownOutput('docs/compare.md', 'compare after.json --against=history.sqlite', 'run ', _write_history),
+        ShownOutput('docs/compare.md', 'compare after.json --against=results', 'run ', _write_earlier),
         marks=pytest.mark.unit,
     ),
 )

@@ -43,7 +43,7 @@ def test_the_page_and_the_plots_are_written(
     # Nothing in it leads elsewhere: no script, style or picture of another file or host.
     assert not re.search(r'(src|href)="(?!#|data:)', page)
     names = {path.name for path in Path('figures/new').iterdir()}
-    assert {'timeline.png', 'timeline.svg'} <= names
+    assert names == {'steps.png', 'steps.svg'}
     assert sorted(path.name for path in tmp_path.iterdir()) == ['figures', 'new', 'results']
 
 

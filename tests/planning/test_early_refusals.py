@@ -30,7 +30,6 @@ REFUSED = {
     '--device=cpu --backbone_model_path=a*': ['--backbone_model_path=a*'],
     '--device=cpu --data_dir=no/such': ['--data_dir=no/such'],
     '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],
-    '--device=cpu --history=file/h': ['--history=file/h'],
     '--model_file=no/such': ['--model_file=no/such'],
     '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
     '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker --variable_update=collective_all_reduce': [

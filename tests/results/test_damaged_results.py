@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from comparison.changes import make_document, make_notes, make_rows, make_table
 from comparison.ratios import Clock
 from comparison.regression import judge
+from comparison.report_rows import summarize_collection
 from comparison.sides import read_side, side_of
 from comparison.tables import as_csv
 from errors import UsageError
-from page.rows import summarize_collection
 from results import document as record
 from results.collection import Collection, collect
 from results.document import FAILURE, Failure, Record, read_document

@@ -71,7 +71,7 @@ def test_what_is_done_between_steps_belongs_to_the_setting() -> None:
 
 def test_the_length_of_a_run_and_its_files_do_not() -> None:
     first = key_of(num_batches=10, result_file='a', tf_random_seed=1, repeat=2)
-    assert first == key_of(num_batches=20, history='b', measure_peak=True)
+    assert first == key_of(num_batches=20, measure_peak=True)
 
 
 def test_machines_versions_and_variables_tell_runs_apart() -> None:

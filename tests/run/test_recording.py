@@ -11,7 +11,6 @@ import pytest
 from benchmark_cnn import BenchmarkCNN
 from commands import benchmark
 from params import make_params
-from results import history
 from results import result as results
 from results.console import Console
 from results.document import Record, read_file
@@ -44,8 +43,9 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     out, err = io.StringIO(), io.StringIO()
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     settings = {**SHORT, 'num_gpus': 2, 'variable_update': 'replicated', 'train_dir': str(tmp_path / 'train')}
-    outputs = {'result_file': str(path), 'history': str(tmp_path / 'history.sqlite')}
-    params = make_params(**settings, save_model_steps=3, print_training_accuracy=True, wait_for_idle=1, **outputs)
+    params = make_params(
+        **settings, save_model_steps=3, print_training_accuracy=True, wait_for_idle=1, result_file=str(path)
+    )
     result = BenchmarkCNN(params, Console(out, err)).run()
     record = read(tmp_path / 'lenet-4-1*2.json')
     document = record.document
@@ -83,8 +83,6 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert document['compute']['flops_per_image'] == pytest.approx(6e9 * document['model']['gflops_per_image'])
     assert document['command']['given']['model'] == '--model=lenet'
     assert document['command']['flags']['momentum'] == 0.9
-    (kept,) = history.read(outputs['history']).records
-    assert kept.document == document
 
 
 def test_the_document_goes_to_standard_output_alone(capfd: pytest.CaptureFixture[str]) -> None:
@@ -168,29 +166,12 @@ def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Pa
     assert read(tmp_path / 'r.json').run['num_timed'] is None
 
 
-def test_a_history_that_cannot_be_used_loses_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / 'history').write_text('no database')
-    out, path = io.StringIO(), tmp_path / 'r.json'
-    params = make_params(**SHORT, result_file=str(path), history=str(tmp_path / 'history'))
-    with failed(f'{tmp_path}/history'):
-        BenchmarkCNN(params, Console(out, io.StringIO())).run()
-    assert out.getvalue().count('total images/sec:') == 1
-    assert read(path).is_complete
-    assert (tmp_path / 'history').read_text() == 'no database'
-    # Without a file of its own the result is kept beside the history.
-    with failed(f'{tmp_path}/history', '.json'):
-        BenchmarkCNN(make_params(**SHORT, history=str(tmp_path / 'history')), Console()).run()
-    (kept,) = tmp_path.glob('history.*.json')
-    assert read(kept).is_complete
-
-
 @pytest.mark.parametrize(
     ('flags', 'facts'),
     [
         ({'result_file': '/dev/null/r.json'}, ['--result_file=/dev/null/r.json']),
         ({'result_file': '{modell}.json'}, ['--result_file={modell}.json', '{modell}']),
         ({'result_file': '/dev/null/{model}.json'}, ['--result_file=/dev/null/lenet.json']),
-        ({'history': '-'}, ['--history=-']),
         ({'target_seconds': 3, 'num_batches': 5}, ['--target_seconds=3', '--num_batches=5']),
     ],
 )

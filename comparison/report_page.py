@@ -1,7 +1,6 @@
 """Results as one HTML page that needs nothing else: no network, no other file. Needs the extra `report`."""
 
 import base64
-import hashlib
 import math
 import shlex
 import statistics
@@ -9,18 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from comparison.tables import Table, TableColumn
+from comparison.differences import machine_facts
+from comparison.report_plots import Plot, make_plots
+from comparison.report_rows import (
+    BATCH_SIZE,
+    FOLDER,
+    SHAPE,
+    STANDARD,
+    ReportRow,
+    Summary,
+    number,
+    percent,
+    summarize_collection,
+)
+from comparison.tables import Table, TableColumn, few
 from errors import counted
-from page.findings import ended_groups, flag_table, machine_table, warning_groups
-from page.plots import Plot, make_plots
-from page.rows import BATCH_SIZE, FOLDER, SHAPE, STANDARD, ReportRow, Summary, number, percent, summarize_collection
 from results.collection import Collection
-from results.document import Record
 from results.summary import goal_of
 
 _TEMPLATES = Path(__file__).parent / 'templates'
@@ -28,6 +35,8 @@ _MOST_COMMANDS = 100
 _UNKNOWN = '—'
 # The figures that have a column even if no run knows them.
 _ALWAYS = ('images/sec', '±', 'speed-up', 'runs')
+# What is told of each machine.
+_MACHINE = ('cpu_model', 'num_cores', 'gpus', 'versions.tensorflow', 'versions.python', 'container', 'program.version')
 
 
 @dataclass(frozen=True)
@@ -38,40 +47,16 @@ class Page:
     plots: Sequence[Plot]
 
 
-def make_page(
-    collection: Collection, *, now: datetime, title: str | None = None, history: Sequence[Record] = ()
-) -> Page:
+def make_page(collection: Collection, *, now: datetime, title: str | None = None) -> Page:
     """Makes the page of results.
 
     Args:
       collection: of results.collection.collect.
       now: when the page is made, in UTC; the page states it.
       title: its heading; by default it names the models.
-      history: the runs of the last months.
     """
     summary = summarize_collection(collection)
-    published_in = {row.place.published_in: None for row in summary.rows if row.place.published}
-    plots = make_plots(summary, history)
-    html = _render(
-        title=title or _title(summary),
-        facts=_facts(summary, now),
-        summary=summary,
-        published_in=[*published_in],
-        table=_settings_table(summary),
-        plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
-        ended=ended_groups(summary),
-        warnings=warning_groups(summary),
-        machines=machine_table(summary.runs),
-        flags=flag_table(summary.runs),
-        programs=sorted({str((run.document.get('program') or {}).get('version', '?')) for run in summary.runs}),
-        commands=[(row.label, _command(row)) for row in summary.rows if row.runs][:_MOST_COMMANDS],
-    )
-    return Page(html, plots)
-
-
-def _render(**values: Any) -> str:
-    script = (_TEMPLATES / 'report.js').read_text(encoding='utf-8')
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    plots = make_plots(summary)
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -79,21 +64,28 @@ def _render(**values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters['breakable'] = _breakable
-    return environment.get_template('report.html.jinja').render(
-        **values,
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+    # A name may go on in the next line after an underscore.
+    environment.filters['breakable'] = lambda text: escape(text).replace('_', Markup('_<wbr>'))
+    html = environment.get_template('report.html.jinja').render(
+        title=title or _title(summary),
+        facts=_facts(summary, now),
+        problems=summary.problems,
+        published_in=list(dict.fromkeys(row.place.published_in for row in summary.rows if row.place.published)),
+        table=_settings_table(summary),
+        plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
+        ended=_ended(summary),
+        warnings=_warnings(summary),
+        machines=_machines(summary),
+        commands=[(row.label, _command(row)) for row in summary.rows if row.runs][:_MOST_COMMANDS],
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
-        script=Markup(script),
     )
+    return Page(html, plots)
 
 
 def _title(summary: Summary) -> str:
     models = list(dict.fromkeys(run.model for run in summary.runs))
     if not models:
         return 'Benchmark results'
-    if all(run.work['role'] == 'exchange-only' for run in summary.runs):
-        return 'How fast gradients meet'
     return f'How fast {models[0]} trains' if len(models) == 1 else f'How fast {len(models)} models train'
 
 
@@ -119,7 +111,7 @@ def _settings_table(summary: Summary) -> Table:
     decimals = 2 if least < 100 else 1 if least < 1000 else 0
     figures = {
         'images/sec': [_figure(row, row.rate, f',.{decimals}f') for row in rows],
-        '±': [_plus_minus(row) for row in rows],
+        '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
         'speed-up': [_figure(row, row.speed_up, '.2f') for row in rows],
         'published images/sec': [_figure(None, row.place.published, '.2f') for row in rows],
         'published speed-up': [_figure(None, row.published_speed_up, '.2f') for row in rows],
@@ -137,16 +129,8 @@ def _settings_table(summary: Summary) -> Table:
     columns |= {
         name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in summary.columns if name not in first
     }
-    numbers = ('#', BATCH_SIZE, SHAPE, *figures)
-    titles = [TableColumn(name, name in numbers or all(map(_is_number, cells))) for name, cells in columns.items()]
+    titles = [TableColumn(name, is_number=name in ('#', BATCH_SIZE, SHAPE, *figures)) for name in columns]
     return Table(titles, [*zip(*columns.values(), strict=True)])
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return text == _UNKNOWN
 
 
 def _figure(row: ReportRow | None, value: float | None, form: str) -> str:
@@ -154,13 +138,6 @@ def _figure(row: ReportRow | None, value: float | None, form: str) -> str:
     if value is None or not math.isfinite(value):
         return row.status if row and row.status != 'complete' else _UNKNOWN
     return f'{value:{form}}'
-
-
-def _plus_minus(row: ReportRow) -> str:
-    if not row.estimate or not row.estimate.basis:
-        return _UNKNOWN
-    share = row.estimate.plus_minus
-    return 'too disturbed' if share is None else percent(share)
 
 
 def _mean(row: ReportRow, part: str, name: str) -> float | None:
@@ -183,9 +160,42 @@ def _time_to_goal(row: ReportRow) -> str:
     return f'{after} s (top-1 {wanted:g}{of_runs})'
 
 
-def _breakable(text: str) -> Markup:
-    """A name that may go on in the next line after an underscore."""
-    return escape(text).replace('_', Markup('_<wbr>'))
+def _ended(summary: Summary) -> dict[tuple[str, str], list[str]]:
+    """The labels of the settings without a complete result, by status and reason."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for row in summary.rows:
+        if row.reason:
+            labels.setdefault((row.status, row.reason), []).append(row.label)
+    return labels
+
+
+def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
+    """The warnings of all runs: their code, the text of the first, and how many runs of which settings have it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in summary.rows:
+        for run in row.runs:
+            for code, text in {warning['code']: warning['text'] for warning in run.warnings}.items():
+                found.setdefault(code, []).append((text, row.label))
+    return [
+        (
+            code,
+            texts[0][0],
+            f'{len(texts)} of {counted(len(summary.runs), "run")}: {few(list(dict.fromkeys(names)))}',
+        )
+        for code, texts in found.items()
+        for names in [[label for _, label in texts]]
+    ]
+
+
+def _machines(summary: Summary) -> list[tuple[str, str]]:
+    """The host name of each machine, and its most important facts, by its first run."""
+    first = {str(run.machine['fingerprint']): run for run in reversed(summary.runs)}
+    machines = []
+    for run in first.values():
+        facts = machine_facts(run)
+        told = [f'{name.rpartition(".")[2]} {facts[name]}' for name in _MACHINE if facts.get(name)]
+        machines.append((str(run.machine['hostname']), ', '.join(told)))
+    return machines
 
 
 def _command(row: ReportRow) -> str:

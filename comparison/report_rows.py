@@ -5,7 +5,7 @@ Does not import TensorFlow or matplotlib.
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from comparison.intervals import Estimate
@@ -18,17 +18,15 @@ from results.repeats import repeat_key
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
 STANDARD = (MODE, BATCH_SIZE, SHAPE)
-MACHINE, FOLDER = 'machine', 'folder'
+FOLDER = 'folder'
 # Flags whose values stand in the standard columns, or in those of the work.
 _SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
 # Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.
 _GPUS = 'CUDA_VISIBLE_DEVICES'
-# The names of settings: their length, the columns that come first in them, and those whose values need no name.
+# The columns that come first in names of settings, those whose values need no name, and the longest name.
+_FIRST = (FOLDER, 'model', *STANDARD)
+_PLAIN = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
 _CHARACTERS = 48
-_PART_CHARACTERS = 28
-_NUMBERED_CHARACTERS = 44
-_FIRST = (FOLDER, 'model', MODE, BATCH_SIZE, SHAPE)
-_PLAIN = (FOLDER, MODE, SHAPE, 'model', MACHINE, 'data set', 'role')
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class ReportRow:
       place: where its results were found.
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
-      estimate: the rate of all repeats, with its interval by the repeats, or, for one run, by its steps.
+      estimate: the rate of all repeats.
       base: the first shown row of the same folder and work, which speed-ups are against; None if it is not shown.
       published_speed_up: its published rate over the first one of the same folder; None if it has none.
       label: tells it from other rows, in a few words; see names_of.
@@ -77,7 +75,7 @@ class ReportRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the rate, (low, high); None if too little was measured, or it would say nothing."""
+        """The 95 % interval of the rate, (low, high); None for fewer than three runs."""
         return self.estimate.interval if self.estimate else None
 
     @property
@@ -126,63 +124,65 @@ class Summary:
         """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
-    @property
-    def works(self) -> list[str]:
-        """The different works, in the order of the rows."""
-        return list(dict.fromkeys(row.work for row in self.rows if row.work))
 
-
-def summarize_collection(collection: Collection, *, across_versions: bool = False) -> Summary:
-    """Groups the repeats of each setting on each machine; see Summary.
-
-    Args:
-      across_versions: whether runs with different versions of TensorFlow are repeats; see results.repeats.repeat_key.
-    """
+def summarize_collection(collection: Collection) -> Summary:
+    """Groups the repeats of each setting on each machine; see Summary."""
     machines, folders = _machine_names(collection.records), _folder_names(collection)
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in collection.records:
         # An incomplete run is a row of its own.
-        key = repeat_key(record, across_versions=across_versions) if record.is_complete else record.source
+        key = repeat_key(record) if record.is_complete else record.source
         groups.setdefault((collection.place_of(record).folder, key), []).append(record)
     rows = []
     for records in groups.values():
         first, place = records[0], collection.place_of(records[0])
         traits = _traits(first, machines[first.machine['fingerprint']]) | folders.get(place.folder, {})
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
-        timed = [record for record in records if math.isfinite(record.images_per_second)]
-        found = estimate(timed) if timed else None
-        rows.append(ReportRow(traits, _work(first), place, tuple(records), reason, found))
+        timed = [record for record in records if record.images_per_second > 0]
+        work = ', '.join(str(value) for value in first.work.values())
+        rows.append(ReportRow(traits, work, place, tuple(records), reason, estimate(timed) if timed else None))
     for failure in collection.failures:
         place = collection.place_of(failure)
         traits = _failure_traits(failure) | folders.get(place.folder, {})
-        rows.append(ReportRow(traits, '', place, (), _failure_reason(failure)))
+        rows.append(ReportRow(traits, '', place, (), failure.reason))
     rows = _in_order(rows)
     columns = _columns(rows)
-    labels = names_of([row.traits for row in rows], columns)
-    rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    return Summary(tuple(_with_bases(rows)), columns, collection.problems)
+    bases = {(row.place.folder, row.work): row for row in reversed(rows) if row.is_shown}
+    published = {row.place.folder: row.place.published for row in reversed(rows) if row.place.published}
+    found = []
+    for row, label in zip(rows, names_of([row.traits for row in rows], columns), strict=True):
+        base = bases[row.place.folder, row.work] if row.is_shown else None
+        first_rate, own = published.get(row.place.folder), row.place.published
+        speed_up = own / first_rate if own and first_rate else None
+        found.append(replace(row, base=base, published_speed_up=speed_up, label=label))
+    return Summary(tuple(found), columns, collection.problems)
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """A name for each setting, from as few columns as tell them apart; '#3 ...' where that is not enough.
+    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too long or not unique.
 
     Args:
       settings: the traits of each.
       columns: the traits that a name may consist of.
     """
     candidates = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST]
-    # A flag that a failure was not given is unknown, and only tells it from others if nothing else does.
-    known = [setting for setting in settings if all(setting.get(name) for name in candidates)]
-    for among in (known or settings, settings):
-        chosen = _telling(among, candidates)
-        parts = [
-            [_part(name, setting[name]) for name in chosen if setting.get(name)] or [*setting.values()][:1]
-            for setting in settings
-        ]
-        names = [' · '.join(found) for found in parts]
-        if len(set(names)) == len(names) and all(len(name) <= _CHARACTERS for name in names):
-            return names
-    return [_shortened(f'#{position} {name}', _NUMBERED_CHARACTERS) for position, name in enumerate(names, 1)]
+    chosen: list[str] = []
+    num_groups = 1
+    for column in candidates:
+        num_found = len({tuple(setting.get(name) for name in (*chosen, column)) for setting in settings})
+        # The shape says how large a setting is, also where others would do.
+        is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
+        if num_found > num_groups or is_shape:
+            chosen.append(column)
+            num_groups = num_found
+    chosen = chosen or [name for name in candidates if name in _FIRST]
+    names = [' · '.join(_part(name, setting[name]) for name in chosen if setting.get(name)) for setting in settings]
+    if len(set(names)) == len(names) and all(0 < len(name) <= _CHARACTERS for name in names):
+        return names
+    return [
+        text if len(text) <= _CHARACTERS else f'{text[: _CHARACTERS - 1].rstrip()}…'
+        for text in (f'#{position} {name}' for position, name in enumerate(names, 1))
+    ]
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -200,16 +200,15 @@ def percent(share: float | None, digits: int = 2) -> str:
     return number(None) if share is None else f'{number(100 * share, digits)} %'
 
 
-def as_text(value: object) -> str:
+def _part(column: str, value: str) -> str:
+    return value if column in _PLAIN else f'batch {value}' if column == BATCH_SIZE else f'{column}={value}'
+
+
+def _as_text(value: object) -> str:
     """A value of a flag or a fact, as a command line would have it."""
     if value is None:
         return 'none'
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _failure_reason(failure: Failure) -> str:
-    code, reason = failure.document.get('exit_code'), failure.reason
-    return reason if code is None or str(code) in reason else f'{reason} (exit code {code})'
 
 
 def _failure_traits(failure: Failure) -> dict[str, str]:
@@ -230,7 +229,7 @@ def _traits(record: Record, machine: str) -> dict[str, str]:
         'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
         'image size': work['image_size'],
         'role': work['role'],
-        MACHINE: machine,
+        'machine': machine,
         'TensorFlow': record.machine['versions'].get('tensorflow'),
     }
     # A version that lacks a flag behaves as its default.
@@ -239,14 +238,7 @@ def _traits(record: Record, machine: str) -> dict[str, str]:
     environment = dict(record.document.get('environment') or {})
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
-    return {name: as_text(value) for name, value in (traits | settings | environment).items()}
-
-
-def _work(record: Record) -> str:
-    work = record.work
-    size = f'{work["image_size"]}*{work["image_size"]}'
-    data = f'{"synthetic " if work["is_synthetic"] else ""}{work["data_set"]} {size}'
-    return ', '.join([record.model, data, str(work['role'])])
+    return {name: _as_text(value) for name, value in (traits | settings | environment).items()}
 
 
 def _machine_names(records: Sequence[Record]) -> dict[str, str]:
@@ -271,11 +263,11 @@ def _in_order(rows: Sequence[ReportRow]) -> list[ReportRow]:
     folders = list(dict.fromkeys(row.place.folder for row in rows))
     works = list(dict.fromkeys(row.work for row in rows))
     modes = list(dict.fromkeys(row.traits[MODE] for row in rows))
-    num_tasks: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if row.runs:
-            cluster, mode = row.runs[0].document['cluster'], (row.work, row.traits[MODE])
-            found = cluster['num_workers'] + cluster['num_ps']
+    clusters = [row.runs[0].document['cluster'] if row.runs else {} for row in rows]
+    num_tasks: dict[str, int] = {}
+    for row, cluster in zip(rows, clusters, strict=True):
+        if cluster:
+            mode, found = row.traits[MODE], cluster['num_workers'] + cluster['num_ps']
             num_tasks[mode] = min(num_tasks.get(mode, found), found)
 
     def key(row: ReportRow) -> tuple[object, ...]:
@@ -283,10 +275,15 @@ def _in_order(rows: Sequence[ReportRow]) -> list[ReportRow]:
         place = (folders.index(row.place.folder), position, not row.runs)
         if not row.runs:
             return place
-        cluster, mode = row.runs[0].document['cluster'], row.traits[MODE]
-        shape = (row.num_devices, cluster['num_workers'], cluster['num_ps'])
-        mode_place = (num_tasks[row.work, mode], modes.index(mode))
-        return (*place, works.index(row.work), *mode_place, row.runs[0].run['batch_size'], *shape)
+        mode = row.traits[MODE]
+        setting = (
+            num_tasks[mode],
+            modes.index(mode),
+            row.runs[0].run['batch_size'],
+            row.num_devices,
+            row.traits[SHAPE],
+        )
+        return (*place, works.index(row.work), *setting)
 
     return sorted(rows, key=key)
 
@@ -300,39 +297,3 @@ def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:
         if len(values) > 1:
             more.append(name)
     return (*STANDARD, *more)
-
-
-def _with_bases(rows: Sequence[ReportRow]) -> Iterator[ReportRow]:
-    bases = {(row.place.folder, row.work): row for row in reversed(rows) if row.is_shown}
-    published = {row.place.folder: row.place.published for row in reversed(rows) if row.place.published}
-    for row in rows:
-        first, own = published.get(row.place.folder), row.place.published
-        yield replace(
-            row,
-            base=bases[row.place.folder, row.work] if row.is_shown else None,
-            published_speed_up=own / first if own and first else None,
-        )
-
-
-def _telling(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """The columns each of which tells apart settings that those before it do not; the first ones if there are none."""
-    chosen: list[str] = []
-    num_groups = 1
-    for column in columns:
-        num_found = len({tuple(setting.get(name) for name in (*chosen, column)) for setting in settings})
-        # The shape says how large a setting is, also where others would do.
-        is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
-        if num_found > num_groups or is_shape:
-            chosen.append(column)
-            num_groups = max(num_groups, num_found)
-    return chosen or [name for name in columns if name in _FIRST]
-
-
-def _part(column: str, value: str) -> str:
-    text = value if column in _PLAIN else f'batch {value}' if column == BATCH_SIZE else f'{column}={value}'
-    return _shortened(text, _PART_CHARACTERS)
-
-
-def _shortened(text: str, characters: int) -> str:
-    """A text of at most this many characters."""
-    return text if len(text) <= characters else f'{text[: characters - 1].rstrip()}…'

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from comparison.ratios import estimate
-from page.findings import flag_table, machine_table, warning_groups
-from page.rows import Summary, names_of, number, summarize_collection
+from comparison.report_rows import Summary, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
 from tests.support.sample_results import cut_off, sample_document, sample_failure, sample_record, step_seconds
@@ -65,7 +64,6 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     assert len(summary.rows) == 2
     assert {'machine', 'optimizer', 'OMP_NUM_THREADS'} <= set(summary.columns)
     assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
-    assert ('optimizer', 'sgd (1 run), momentum (1 run)') in flag_table(summary.runs).rows
 
 
 def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
@@ -148,39 +146,12 @@ def test_numbers_have_four_digits(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
-def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed() -> None:
+def test_machines_with_one_host_name_are_told_apart() -> None:
     records = [sample_record(seed=seed, machine={'cpu_model': model}) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
     for position, record in enumerate(records):
         record.document['machine']['fingerprint'] = f'{position}a2b3c4d5'
     summary = summary_of(*records)
     assert len({row.traits['machine'] for row in summary.rows}) == 2
-    table = machine_table(summary.runs)
-    assert [column.title for column in table.columns] == ['fact', 'alpha', 'alpha']
-    assert [*table.rows[:3]] == [
-        ['runs', '1', '1'],
-        ['fingerprint', '0a2b3c4d5', '1a2b3c4d5'],
-        ['cpu_model ≠', 'CPU 1', 'CPU 2'],
-    ]
-    facts = {str(name): value for name, value in machine_table(summary.runs[:1]).rows}
-    assert (facts['cpu_model'], facts['num_cores']) == ('CPU 1', '2')
-    assert str(facts['memory_bytes']).endswith(' GiB')
-
-
-def test_equal_gpus_of_a_machine_are_counted() -> None:
-    document = sample_document()
-    document['machine']['gpus'] = [{'name': 'Example GPU'}] * 8
-    assert ['gpus', '8 * Example GPU'] in machine_table([Record('sample.json', document)]).rows
-
-
-def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
-    texts = ['others used up to 76 % of the cores', 'others used up to 60 % of the cores']
-    records = [
-        sample_record(seed=seed, warnings=[{'code': 'others', 'text': texts[seed == 2]}] if seed else [])
-        for seed in range(4)
-    ]
-    (group,) = warning_groups(summary_of(*records))
-    assert group[:2] == ('others', f'{texts[0]} (and 1 with other figures)')
-    assert group[2].startswith('3 of 4 runs: ')
 
 
 def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
@@ -188,7 +159,6 @@ def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
     del old.document['command']['flags']['xla']
     summary = summary_of(old, new)
     assert len(summary.rows) == 1
-    assert flag_table(summary.runs).rows == []
     other = summary_of(old, sample_record(seed=2, flags={'xla': True}))
     assert 'xla' in other.columns
     assert [row.traits['xla'] for row in other.rows] == ['false', 'true']

@@ -1,0 +1,266 @@
+"""The plots of the report, drawn by matplotlib as SVG: rates, scaling, step times. Needs the extra `report`.
+
+Each plot is drawn once, at a width that can be read on a phone; the page scales it up on a desk. A plot is left out
+where there is nothing to see.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from comparison.report_rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent
+
+# The contrast of each with white is at least 4.5; neighbours differ in lightness too.
+INK, SOFT = '#191c20', '#555d66'
+SERIES = ('#1f5fa8', '#c2570c', '#0b7a6f', '#8a3f9e', '#8c6d0a', '#4d5b8c', '#b02a63', '#5d6b2f')
+_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', 'p')
+_LINES = ('-', '--', ':', '-.')
+
+# A figure has 72 CSS pixels to an inch. This width leaves text readable on a phone 360 pixels wide.
+WIDTH, _DPI = 400, 72
+_STYLE: dict[Any, Any] = {
+    'axes.axisbelow': True,
+    **{f'axes.spines.{side}': False for side in ('left', 'right', 'top')},
+    'axes.titlelocation': 'left',
+    'axes.titlesize': 'medium',
+    'figure.dpi': _DPI,
+    'font.sans-serif': ['DejaVu Sans', 'Verdana', 'Arial'],
+    'font.size': 12,
+    'grid.color': '#dfe3e8',
+    'legend.frameon': False,
+    'lines.markersize': 5,
+    'savefig.dpi': 216,
+    # Text stays text, and the same results give the same bytes.
+    'svg.fonttype': 'none',
+    'svg.hashsalt': 'report',
+    'text.color': INK,
+    # Names of hosts and values of flags may contain dollar signs.
+    'text.parse_math': False,
+    **{f'{axis}tick.major.size': 0 for axis in 'xy'},
+}
+
+# More do not fit a page that people read; the table has all.
+_MOST_ROWS = 50
+_MOST_SERIES = 8
+_MOST_FACETS = 4
+# The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends at the edge.
+_MARGIN = 1.25
+# The ends of the line of a box, in per cent.
+_WHISKERS = (5, 95)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot of the page.
+
+    Attributes:
+      name: of its files and its anchor.
+      title: its heading.
+      help: how to read it.
+      finding: its most important numbers, in a sentence.
+      figure: the drawing.
+    """
+
+    name: str
+    title: str
+    help: str
+    finding: str
+    figure: Figure
+
+    def image(self) -> bytes:
+        """The drawing as SVG."""
+        buffer = io.BytesIO()
+        with mpl.rc_context(_STYLE):
+            self.figure.savefig(buffer, format='svg', metadata={'Date': None})
+        return buffer.getvalue()
+
+    def save(self, folder: Path) -> None:
+        """Writes NAME.svg and NAME.png into a folder; raises OSError if a file cannot be written."""
+        with mpl.rc_context(_STYLE):
+            for kind in ('svg', 'png'):
+                self.figure.savefig(folder / f'{self.name}.{kind}')
+
+
+def make_plots(summary: Summary) -> list[Plot]:
+    """The plots of results."""
+    with mpl.rc_context(_STYLE):
+        return [plot for plot in (_rates(summary), _scaling(summary), _steps(summary)) if plot]
+
+
+def _rates(summary: Summary) -> Plot | None:
+    """Images/sec of all settings as bars, the fastest on top, with their intervals."""
+    rows = _fastest(summary.shown)
+    if len(rows) < 2:
+        return None
+    best, last = rows[0], rows[-1]
+    figure, axes = _lines_figure(rows, [number(row.rate) for row in rows])
+    colors = [_color(summary, row) for row in rows]
+    look: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
+    axes.barh(range(len(rows)), [row.rate for row in rows], 0.42, color=colors, xerr=_errors(rows), error_kw=look)
+    highest = max(row.interval[1] if row.interval else row.rate for row in rows)
+    axes.set_xlim(0, min(highest * 1.02, best.rate * _MARGIN))
+    axes.set_xlabel('images/sec')
+    return Plot(
+        'rates',
+        'Images per second',
+        'Longer is faster. The line at the end of a bar is the 95 % interval of three or more runs.',
+        f'{best.label} leads with {number(best.rate)} images/sec, {number(best.rate / last.rate, 3)} times '
+        f'{last.label} with {number(last.rate)}.{_left_out(rows, summary.shown)}',
+        figure,
+    )
+
+
+def _scaling(summary: Summary) -> Plot | None:
+    """Images/sec over the number of devices: a line for each setting without its shape, and the ideal line."""
+    works = _scaled_works(summary)
+    if not works:
+        return None
+    names = list(dict.fromkeys(name for series in works.values() for name in series))
+    figure, every = _facets([*works] if len(works) > 1 else [''], 290, legend_lines=len(names))
+    lines: dict[str, Any] = {}
+    for axes, series in zip(every, works.values(), strict=True):
+        rows = [row for found in series.values() for row in found]
+        counts = sorted({row.num_devices for row in rows})
+        base = rows[0].base or rows[0]
+        ideal = [base.rate / base.num_devices * count for count in counts]
+        axes.plot(counts, ideal, color=SOFT, linewidth=1, linestyle='--')
+        axes.text(counts[-1], ideal[-1], 'ideal  ', ha='right', va='bottom', color=SOFT)
+        for name, found in series.items():
+            color, index = _color(summary, found[0]), names.index(name)
+            look: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
+            each = [row.num_devices for row in found]
+            axes.errorbar(each, [row.rate for row in found], _errors(found), linestyle='', elinewidth=1, **look)
+            best = {count: max(row.rate for row in found if row.num_devices == count) for count in sorted(each)}
+            lines[name] = axes.plot([*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **look)[0]
+        rates = [row.rate for row in rows]
+        axes.set_xscale('log', base=2)
+        axes.set_yscale('log', base=2)
+        axes.set_xticks(counts)
+        axes.set_ylim(min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN)
+        axes.xaxis.set_major_formatter('{x:,g}')
+        axes.yaxis.set_major_formatter('{x:,g}')
+        axes.grid()
+        axes.set_ylabel('images/sec')
+    every[-1].set_xlabel('devices (W*G)')
+    figure.legend([*lines.values()], [*lines], loc='outside lower left', borderaxespad=0)
+    shown = [row for series in works.values() for found in series.values() for row in found]
+    most = max((row for row in shown if row.work == shown[0].work), key=lambda row: (row.num_devices, row.rate))
+    return Plot(
+        'scaling',
+        'Scaling with devices',
+        'Along the dashed line, each device is as fast as in the first row of the table. Both axes double from line to '
+        'line. A line through a point is its 95 % interval.',
+        f'On {most.num_devices} devices {most.label} reaches {number(most.speed_up, 3)} times the rate of '
+        f'{(most.base or most).label}, {percent(most.share_of_ideal)} of ideal.',
+        figure,
+    )
+
+
+def _steps(summary: Summary) -> Plot | None:
+    """The times of the timed steps of each setting as boxes."""
+    every = {row.label: 1000 * np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
+    with_steps = [row for row in summary.shown if every[row.label].size > len(row.runs)]
+    rows = _fastest(with_steps)
+    if not rows:
+        return None
+    medians = [float(np.median(every[row.label])) for row in rows]
+    shares = [100 * every[row.label] / median for row, median in zip(rows, medians, strict=True)]
+    figure, axes = _lines_figure(rows, [f'{number(median, 3)} ms' for median in medians])
+    boxes = axes.boxplot(
+        shares,
+        positions=range(len(rows)),
+        orientation='horizontal',
+        whis=_WHISKERS,
+        widths=0.42,
+        showfliers=False,
+        manage_ticks=False,
+        patch_artist=True,
+        medianprops={'color': INK},
+    )
+    for box, row in zip(boxes['boxes'], rows, strict=True):
+        box.set_facecolor(f'{_color(summary, row)}66')
+    axes.set_xlabel('step time in % of the median')
+    spans = [float(np.subtract(*np.percentile(values, _WHISKERS[::-1]))) / 100 for values in shares]
+    unsteady = int(np.argmax(spans))
+    slowest = max(float(values.max()) for values in shares) / 100
+    return Plot(
+        'steps',
+        'Step times',
+        'A narrow box is a steady setting. The stroke is the median, whose time is at the right; half of all timed '
+        'steps lie in the box, 90 % on the line.',
+        f'The 90 % span up to {percent(spans[unsteady])} of the median, for {rows[unsteady].label}; the slowest step '
+        f'took {number(slowest, 3)} times the median.{_left_out(rows, with_steps)}',
+        figure,
+    )
+
+
+def _fastest(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """At most _MOST_ROWS rows in the order of their rates."""
+    return sorted(rows, key=lambda row: -row.rate)[:_MOST_ROWS]
+
+
+def _left_out(shown: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
+    return '' if len(shown) == len(rows) else f' Shown are the {len(shown)} fastest of {len(rows)} settings.'
+
+
+def _color(summary: Summary, row: ReportRow) -> str:
+    """The colour of the mode of a row."""
+    return SERIES[summary.modes.index(row.traits[MODE]) % len(SERIES)]
+
+
+def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
+    """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is none."""
+    ends = np.array([row.interval or (np.nan, np.nan) for row in rows], dtype=np.float64)
+    return np.abs(ends - np.array([[row.rate] for row in rows])).T
+
+
+def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figure, Axes]:
+    """A figure with a horizontal line for each row, the first on top; row i is at y = i.
+
+    Above each line stand the label of its row, at the left, and one of the ends, at the right.
+    """
+    figure, (axes,) = _facets([''], 38 * len(rows) + 8)
+    axes.set_ylim(len(rows) - 0.65, -0.8)
+    axes.set_yticks([])
+    axes.grid(axis='x')
+    axes.spines['bottom'].set_visible(False)
+    place: dict[str, Any] = {'va': 'bottom', 'transform': axes.get_yaxis_transform()}
+    for position, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        axes.text(0, position - 0.28, row.label, **place)
+        axes.text(1, position - 0.28, end, ha='right', **place)
+    return figure, axes
+
+
+def _facets(titles: Sequence[str], height: float, legend_lines: int = 0) -> tuple[Figure, list[Axes]]:
+    """A figure with axes of this height in CSS pixels for each title, one below the other, and a legend below them."""
+    size = (WIDTH / _DPI, (height * len(titles) + 40 + 20 * legend_lines) / _DPI)
+    figure = Figure(figsize=size, layout='constrained')
+    every = list(figure.subplots(len(titles), squeeze=False)[:, 0])
+    for axes, title in zip(every, titles, strict=True):
+        # A long title must not push the axes together.
+        axes.set_title(title).set_in_layout(False)
+    return figure, every
+
+
+def _scaled_works(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
+    """The series of each work that has results on different numbers of devices: rows by all but their shape."""
+    columns = [name for name in summary.columns if name != SHAPE]
+    works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}
+    for row in summary.shown:
+        setting = tuple(row.traits.get(name, '') for name in columns)
+        works.setdefault(row.work, {}).setdefault(setting, []).append(row)
+    facets: dict[str, dict[str, list[ReportRow]]] = {}
+    for work, series in works.items():
+        lines = [rows for rows in series.values() if len({row.num_devices for row in rows}) > 1]
+        fastest = sorted(lines, key=lambda rows: -max(row.rate for row in rows))[:_MOST_SERIES]
+        if fastest and len(facets) < _MOST_FACETS:
+            facets[work] = dict(zip(names_of([rows[0].traits for rows in fastest], columns), fastest, strict=True))
+    return facets

@@ -1,1 +1,0 @@
-"""The page of `report`: tables and plots of the results in folders, as one HTML file."""

@@ -1,0 +1,109 @@
+"""The earlier runs of a setting judge the next one."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from comparison.regression import MULTIPLES, expectation, judge
+from results.document import Record
+from tests.support.sample_results import cut_off, sample_document
+
+pytestmark = pytest.mark.unit
+
+
+def a_run(number: int, rate: float = 100.0, **changes: Any) -> dict[str, Any]:
+    document = sample_document(rate=rate, seed=number, started_at=f'2026-10-01T{number:02}:00:00Z', **changes)
+    return {**document, 'id': f'run-{number}'}
+
+
+def as_records(documents: list[dict[str, Any]]) -> list[Record]:
+    return [Record('sample', document) for document in documents]
+
+
+def false_alarms(count: int, noise: float, num_series: int = 4000) -> float:
+    """The share of series of so many equal runs whose next run is called slower or faster."""
+    draw = np.random.default_rng(count)
+    found = 0
+    for rates in 100 * np.exp(draw.normal(0, noise, (num_series, count + 1))):
+        *earlier, rate = rates.tolist()
+        low, high = expectation(earlier)[1] or (0, math.inf)
+        found += not low <= rate <= high
+    return found / num_series
+
+
+@pytest.mark.parametrize('count', [*MULTIPLES, 30])
+def test_at_most_one_in_20_of_equal_runs_is_called_slower_or_faster(count: int) -> None:
+    # 3 standard errors of 5 % in 4000 are 1 %.
+    assert false_alarms(count, 0.03) <= 0.06
+    # What differs by less than the least tolerance is as before.
+    assert false_alarms(count, 0.005) <= 0.01 or count < 6
+
+
+def test_a_shift_is_seen_at_once_and_becomes_the_new_level() -> None:
+    draw = np.random.default_rng(1)
+    hits = np.zeros(20)
+    for _ in range(200):
+        rates = np.repeat([100.0, 90.0], [10, 20]) * np.exp(draw.normal(0, 0.01, 30))
+        # One run that another program disturbed.
+        rates[4] = 40.0
+        for run in range(20):
+            _, expected = expectation(rates[: 10 + run].tolist())
+            hits[run] += expected is not None and rates[10 + run] < expected[0]
+    assert hits[0] >= 195
+    # By then the last 10 runs are all of the new level: false alarms remain.
+    assert hits[10:].max() <= 20
+
+
+def test_equal_runs_still_tolerate_2_percent() -> None:
+    runs = as_records([a_run(number, seconds=[0.32, 0.32]) for number in range(6)])
+    assert judge(runs[5:], runs).verdict == 'as before'
+    for rate, verdict in ((98.5, 'as before'), (97.5, 'slower than the 5 runs before')):
+        new = as_records([a_run(6, seconds=[32 / rate] * 2)])
+        assert judge(new, runs[:5]).verdict == verdict
+
+
+def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine() -> None:
+    draw = np.random.default_rng(2)
+    history = []
+    for number in range(17):
+        run = a_run(number, (100 if number < 7 else 90) * math.exp(draw.normal(0, 0.005)))
+        run['program']['git_commit'] = 'abc' if number < 9 else 'def'
+        run['machine']['versions']['tensorflow'] = '2.20.0'
+        history.append(run)
+    # These do not count.
+    history += [
+        a_run(17, 10, flags={'batch_size': 64}),
+        a_run(18, 10, machine={'hostname': 'beta'}),
+        a_run(19, 10, **cut_off('interrupted')),
+    ]
+    found = judge(as_records([a_run(20, 90.2)]), as_records(history))
+    assert found.verdict == 'as before'
+    assert (found.num_earlier, found.num_compared) == (17, 10)
+    assert found.median == pytest.approx(90, rel=0.01)
+    assert found.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
+    assert found.changes['program.git_commit'] == ('abc', 'def')
+    slower = judge(as_records([a_run(20, 86)]), as_records(history))
+    assert (slower.verdict, slower.is_slower) == ('slower than the 10 runs before', True)
+    assert judge(as_records([a_run(20, 96)]), as_records(history)).verdict == 'faster than the 10 runs before'
+
+
+def test_too_few_runs_give_no_verdict() -> None:
+    runs = as_records([a_run(number) for number in range(3)])
+    found = judge(runs[2:], runs)
+    assert found.verdict == 'too few runs: 2 of 3'
+    assert (found.interval, found.is_slower) == (None, False)
+
+
+def test_runs_that_differ_too_much_gives_no_verdict() -> None:
+    runs = as_records([a_run(number, rate) for number, rate in enumerate((20, 400, 90, 1500, 5, 700))])
+    found = judge(runs[5:], runs)
+    assert (found.verdict, found.interval) == ('the runs before differ too much', None)
+
+
+def test_later_runs_do_not_judge_earlier_ones() -> None:
+    runs = as_records([a_run(number) for number in range(8)])
+    assert judge(runs[:1], runs).num_earlier == 0
+    assert json.dumps(dict(runs[0].document))
