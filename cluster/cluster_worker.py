@@ -1,6 +1,7 @@
 """A worker of a cluster: it joins the others, and ends with them if one is lost."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from cluster.rendezvous import Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.topology import Cluster
 from cluster.worker import LostError, Offer
-from errors import UsageError
+from errors import UsageError, format_error
 
 _POLL_SECS = 0.1
 # If all tasks answer for this long after a step failed, another task is not the cause.
@@ -87,6 +88,7 @@ class ClusterWorker:
         self._warn = warn
         self._close = close
         self._watch: FailureWatch | None = None
+        self._calm_secs = _CALM_SECS
 
     def join(self, offer: Offer) -> Mapping[str, Any]:
         return self._rendezvous.join(offer, _agree, self._connect).agreed
@@ -136,14 +138,18 @@ class ClusterWorker:
         """Ends the process while its main thread is stuck in TensorFlow."""
         failure = self._watch.failure if self._watch else None
         reason = failure.line if failure else 'a step does not end'
-        self._warn(reason)
         self.conclude(reason)
         self._rendezvous.end(1, reason)
         self._close()
+        print(format_error(reason), file=sys.stderr, flush=True)
         os._exit(1)
 
     def peer_failure(self) -> PeerFailure | None:
-        return self._watch.wait(_CALM_SECS) if self._watch else None
+        if self._watch is None:
+            return None
+        # Only once: the fault is the same.
+        calm_secs, self._calm_secs = self._calm_secs, 0.0
+        return self._watch.wait(calm_secs)
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
         peer = peer_in_error(error.message, self.cluster)

@@ -74,7 +74,8 @@ class FailureDetector:
         return None
 
     def _is_silent(self, task: Task) -> bool:
-        return time.monotonic() - self.silent_since.setdefault(task, time.monotonic()) > _SILENT_SECS
+        since = self.silent_since.setdefault(task, self._rendezvous.last_answer(task))
+        return time.monotonic() - since > _SILENT_SECS
 
     def _name_strangers(self, entries: Mapping[str, Any]) -> None:
         for name, difference in self._rendezvous.strangers(entries).items():

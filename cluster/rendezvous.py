@@ -108,6 +108,10 @@ class Rendezvous:
         """Returns the incarnation of every task; None for a task that does not answer."""
         return self._health.incarnations(_ANSWER_SECS)
 
+    def last_answer(self, task: Task) -> float:
+        """Returns when a task last answered (time.monotonic)."""
+        return self._health.last_answer(task)
+
     def check_own_address(self, found: Incarnations) -> None:
         """Raises StrangerError if another process answers at the address of this task.
 

@@ -26,7 +26,7 @@ _started: list[tf.train.Server] = []
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
 # On a machine with more processes than cores, a process may answer late. A killed one refuses connections at once.
-_BUSY_SECS = 6.0
+_BUSY_SECS = 5.0
 _CHANNEL_OPTIONS = (
     # A task may come back at any moment: try to connect twice a second instead of at growing intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
@@ -103,7 +103,7 @@ class Health:
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self.tasks = tuple(tasks)
-        self._last_answers: dict[Task, tuple[int, float]] = {}
+        self._last_answers: dict[Task, tuple[int | None, float]] = {}
         self._channels = {task: grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS) for task in self.tasks}
         self._requests = {
             task: channel.unary_unary(_METHOD, response_deserializer=_incarnation)
@@ -117,6 +117,10 @@ class Health:
         """
         calls = {task: request.future(b'', timeout=timeout_secs) for task, request in self._requests.items()}
         return {task: self._answer(task, call, patient=patient) for task, call in calls.items()}
+
+    def last_answer(self, task: Task) -> float:
+        """Returns when a task last answered (time.monotonic); now if it never did."""
+        return self._last_answers.get(task, (None, time.monotonic()))[1]
 
     def _answer(self, task: Task, call: Any, *, patient: bool) -> int | None:
         try:
