@@ -2,12 +2,11 @@
 
 import codecs
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.environments import read_ipv6, with_brackets
-from cluster.hosts import Command, Host, Places
+from cluster.hosts import Host, Places
 from errors import UsageError, counted, read_regular
 
 # The most hosts of a list, and the most processes on one.
@@ -230,51 +229,3 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
             f'{flag}: {", ".join(idle)} would have no process; leave it out, or start more with --workers or --ps'
         )
     return Layout(tuple(names), tuple(map(tuple, jobs)))
-
-
-def batch_script(layout: Layout, argv: Sequence[str], commands: Sequence[Command], *, name: str, num_gpus: int) -> str:
-    """Returns the script for sbatch: the hosts of the layout, and as many processes of each kind.
-
-    Slurm numbers the processes from the first host on, and the program takes its role from its number: the first ones
-    are the parameter servers, the next ones workers. A controller needs the addresses of all. The processes of a node
-    divide its cores.
-
-    Args:
-      argv: the command line of the run, without the flags that describe a cluster.
-      commands: the processes.
-      name: what Slurm calls the job.
-      num_gpus: on how many GPUs each worker computes; 0 for none.
-    """
-    num_ps = sum(command.name.startswith('ps ') for command in commands)
-    flags = [f'--num_ps={num_ps}'] if num_ps else []
-    if any(command.name.startswith('controller') for command in commands):
-        flags = [word for word in commands[-1].argv if word.startswith(('--controller_host=', '--worker_hosts='))]
-    # Of a node, for all of its workers.
-    num_gpus *= max(sum(job == 'worker' for job, _ in jobs) for jobs in layout.jobs)
-    gpus = [f'#SBATCH --gres=gpu:{num_gpus}'] if num_gpus else []
-    # Slurm would give each process a single core. The first node has most processes, and the batch script.
-    most = -(-len(commands) // len(layout.names))
-    cpus = f'--cpus-per-task=$((SLURM_CPUS_ON_NODE / {most}))'
-    words = ['--distribution=block', '--kill-on-bad-exit=1', *argv, *flags]
-    lines = [
-        '#!/bin/bash',
-        f'#SBATCH --job-name={name}',
-        f'#SBATCH --nodelist={",".join(name.rpartition("@")[2] for name in layout.names)}',
-        f'#SBATCH --nodes={len(layout.names)}',
-        f'#SBATCH --ntasks={len(commands)}',
-        '#SBATCH --exclusive',
-        *gpus,
-        '',
-        *_wrapped(['srun', cpus, *map(shlex.quote, words)]),
-    ]
-    return '\n'.join(lines) + '\n'
-
-
-def _wrapped(words: Sequence[str]) -> list[str]:
-    lines = ['']
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) > _COLUMNS:
-            lines[-1] += ' \\'
-            lines.append('  ')
-        lines[-1] += word if not lines[-1].strip() else f' {word}'
-    return lines

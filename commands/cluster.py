@@ -15,7 +15,7 @@ from cluster.discovery import find_cluster
 from cluster.environments import LOOPBACK, environment_of_runs, join_host_port, split_host_port
 from cluster.hosts import Command, Host, HostNeeds, LocalHost, Places
 from cluster.launcher import launch
-from cluster.roster import Layout, Member, batch_script, lay_out, read_host_file, read_hosts_flag
+from cluster.roster import Layout, Member, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
@@ -58,12 +58,6 @@ class ClusterOptions:
         'are any, as in a:0,b,c; a controller is on the first. An IPv6 address stands in brackets: [fd00::1]:4.',
     )
     hostfile: str | None = flag(None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True)
-    launcher: str | None = flag(
-        None,
-        'How to start the processes: local, on this machine; ssh, on --hosts; slurm prints the batch script of such a '
-        'cluster instead. By default ssh if there are hosts, else local.',
-        choices=('local', 'ssh', 'slurm'),
-    )
     dry_run: bool = flag(False, 'Only print the command of each process.')
     ssh: str | None = flag(None, 'The ssh program with its options; by default ssh. It must ask for no password.')
     remote_python: str | None = flag(None, 'The Python on the hosts; by default the path of this one.')
@@ -129,8 +123,8 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
     params = _run_params(run_flags, here=not (options.hosts or options.hostfile))
     mode = MODES[params.variable_update]
     layout = _lay_out(options, _choose_num_ps(mode, options.ps), int(mode.has_controller))
-    if options.launcher == 'slurm' or options.dry_run:
-        print(_script(options, layout, run_flags, params), end='')
+    if options.dry_run:
+        print(_format_commands(options, layout, run_flags), end='')
         return 0
     environment = environment_of_runs(os.environ, 'cluster')
     with contextlib.ExitStack() as stack:
@@ -161,14 +155,8 @@ def _lay_out(options: ClusterOptions, num_ps: int, num_controllers: int) -> Layo
         for name in ('ssh', 'remote_python', 'remote_dir', 'interface'):
             if value := getattr(options, name):
                 raise UsageError(f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too')
-        if options.launcher not in (None, 'local'):
-            raise UsageError(f'--launcher={options.launcher}: it needs hosts; write --hosts=a,b or --hostfile=FILE')
         workers = _NUM_LOCAL_WORKERS if options.workers is None else options.workers
         return lay_out({LocalHost().name: None}, '', workers, num_ps, num_controllers)
-    if options.launcher == 'local':
-        raise UsageError(
-            '--launcher=local: it starts processes on this machine alone; leave out --hosts and --hostfile'
-        )
     if options.hosts:
         flag, slots = '--hosts', read_hosts_flag(options.hosts)
     else:
@@ -222,8 +210,8 @@ def _check(commands: Sequence[Command]) -> None:
         find_cluster(parse_argv(command.argv[2:]).params, {})
 
 
-def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], params: Params) -> str:
-    """Returns what starts the same cluster without this one: a batch script of Slurm, or a command for each process.
+def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequence[str]) -> str:
+    """Returns the command of each process, which start the same cluster by hand.
 
     The processes get their share of neither cores nor GPUs by these commands: both are known on the hosts alone.
     """
@@ -238,20 +226,6 @@ def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], p
             names[members[-1].name] = name
     commands = make_commands(run_flags, members, {})
     _check(commands)
-    if options.launcher == 'slurm':
-        if unknown := [name for name in layout.names if ':' in name]:
-            raise UsageError(
-                f'--launcher=slurm: {unknown[0]} is an address; write the names that Slurm has for the hosts'
-            )
-        # Without --device several devices are GPUs.
-        uses_gpus = params.device == 'gpu' or (params.device != 'cpu' and params.num_gpus > 1)
-        return batch_script(
-            layout,
-            (*reach.program, *run_flags),
-            commands,
-            name=params.model,
-            num_gpus=params.num_gpus if uses_gpus else 0,
-        )
     lines = []
     for command in commands:
         name = names[command.name]

@@ -46,6 +46,7 @@ LEFT: Mapping[str, str] = {
     'predict --target': 'write several --workers, and look for it',
     'predict --num_ps': 'there are as many as in the results, or one',
     'predict --variable_update': 'the modes are those of the results, or all',
+    'cluster --launcher': 'with --hosts the processes start over ssh; docs/launchers.md has scripts for Slurm',
     'compare --until_interval': 'write --rounds, such as --rounds=10',
     'sweep --until_interval': 'write --repeats, such as --repeats=5',
 }

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -250,22 +249,14 @@ def test_ranks_of_open_mpi_in_a_job_of_slurm_find_each_other(network: Network, s
 
 
 @NEEDED_SLURM
-@pytest.mark.parametrize(
-    'number',
-    [pytest.param(0, marks=pytest.mark.all_modes), 1, None],
-    ids=['1 ps', 'collective', 'of the launcher'],
-)
-def test_batch_scripts_of_the_documentation_and_of_the_launcher_train_and_end(
-    network: Network, slurm: dict[str, str], tmp_path: Path, number: int | None
+@pytest.mark.parametrize('number', [pytest.param(0, marks=pytest.mark.all_modes), 1], ids=['1 ps', 'collective'])
+def test_batch_scripts_of_the_documentation_train_and_end(
+    network: Network, slurm: dict[str, str], tmp_path: Path, number: int
 ) -> None:
     first, job = network.hosts[0], network.folder / f'job{number}'
-    if number is None:
-        cluster = (*RUN[:2], 'cluster', '--launcher=slurm', '--hosts=node1,node2', '--ps=1', '--', *RUN[2:], SHORT)
-        script = subprocess.run(cluster, capture_output=True, text=True, check=True).stdout
-    else:
-        script = re.findall(r'^```bash\n(.*?)^```$', DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)[number]
-        for found, smaller in SMALLER.items():
-            script = re.sub(found, smaller, script)
+    script = re.findall(r'^```bash\n(.*?)^```$', DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)[number]
+    for found, smaller in SMALLER.items():
+        script = re.sub(found, smaller, script)
     job.with_suffix('.sh').write_text(script)
     sbatch = ('sbatch', '--parsable', f'--output={job}.out', f'{job}.sh')
     show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, env=slurm).stdout.strip())
