@@ -36,8 +36,9 @@ def main() -> int:
     parser.add_argument('--torch_python', default=sys.executable, help='the Python that has PyTorch')
     args = parser.parse_args()
     if 'pytorch' in args.peers:
-        found = subprocess.run([args.torch_python, '-c', 'import torch'], capture_output=True, check=False)
-        if found.returncode:
+        try:
+            subprocess.run([args.torch_python, '-c', 'import torch'], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
             parser.error(
                 f'--torch_python={args.torch_python}: it has no PyTorch; install benchmarks/requirements.txt there, '
                 'give another Python, or leave pytorch out of --peers'

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import OTHERS, PROGRAM, ROOT, make_parser, print_report, rate, run_script, take_runs
 
-_PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_records.py'))
+_PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_tensorflow.py'))
 _COLOURS = {'': (), ', distortions': ('--distortions',)}
 
 
