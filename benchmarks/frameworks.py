@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import OTHERS, PROGRAM, ROOT, format_report, make_parser, rate, run_script, some_of, take_runs
+from benchmarks.turns import OTHERS, PROGRAM, ROOT, make_parser, print_report, rate, run_script, some_of, take_runs
 from results.document import Record
 
 _OURS = 'this program'
@@ -22,7 +22,7 @@ _PEERS = {'plain_tensorflow': 'plain_tensorflow.py', 'keras': 'keras_resnet50.py
 _PHASES = {'training': (), 'forward': ('--forward_only',)}
 
 
-def main() -> None:
+def main() -> int:
     parser = make_parser(__doc__, 'frameworks')
     for name, default in {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}.items():
         parser.add_argument(f'--{name}', type=int, default=default)
@@ -36,8 +36,9 @@ def main() -> None:
     parser.add_argument('--torch_python', default=sys.executable, help='the Python that has PyTorch')
     args = parser.parse_args()
     if 'pytorch' in args.peers:
-        found = subprocess.run([args.torch_python, '-c', 'import torch'], capture_output=True, check=False)
-        if found.returncode:
+        try:
+            subprocess.run([args.torch_python, '-c', 'import torch'], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
             parser.error(
                 f'--torch_python={args.torch_python}: it has no PyTorch; install benchmarks/requirements.txt there, '
                 'give another Python, or leave pytorch out of --peers'
@@ -55,7 +56,7 @@ def main() -> None:
                 commands[name] = [python, str(ROOT / 'benchmarks' / 'peers' / _PEERS[peer]), *steps]
                 pairs.append((ours, name))
             outcomes |= take_runs(commands, args.rounds, args.output / f'{phase}-{precision}')
-    print(format_report(outcomes, [rate(), OTHERS], pairs))
+    return print_report(outcomes, [rate(), OTHERS], pairs)
 
 
 if __name__ == '__main__':

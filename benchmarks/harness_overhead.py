@@ -32,7 +32,7 @@ import tensorflow.compat.v1 as tf
 from benchmark_cnn import BenchmarkCNN
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.plain_networks import NETWORKS
-from benchmarks.turns import as_table, at_least, machine_line, make_parser, ratio_cells, some_of, take_turns
+from benchmarks.turns import as_table, machine_line, make_parser, ratio_cells, some_of, take_turns, two_or_more
 from params import Params, make_params
 from run.build import build_step
 from sweeps.runner import order_of_round
@@ -130,11 +130,9 @@ def cells(seconds: dict[str, np.ndarray], batch_size: int) -> list[str]:
     ours = seconds[_OURS]
     found = [f'{batch_size / ours[:, 0].mean():.4g}']
     for name in _OTHERS:
-        if name in seconds:
-            processor = ours[:, 1].mean() / seconds[name][:, 1].mean()
-            found += [*ratio_cells(seconds[name][:, 0], ours[:, 0]), f'{processor:.3f}']
-        else:
-            found += ['', '', '']
+        theirs = seconds.get(name)
+        ratio = ['', '', ''] if theirs is None else ratio_cells(theirs[:, 0], ours[:, 0])
+        found += ratio if theirs is None else [*ratio, f'{ours[:, 1].mean() / theirs[:, 1].mean():.3f}']
     return found
 
 
@@ -145,7 +143,7 @@ def main() -> None:
     known = ', '.join(_PHASES)
     parser.add_argument('--phases', type=some_of(_PHASES), default=_PHASES, help=f'comma-separated list of {known}')
     parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32')
-    parser.add_argument('--sessions', type=at_least(2), default=4, help='how often each loop starts anew, at least 2')
+    parser.add_argument('--sessions', type=two_or_more, default=4, help='how often each loop starts anew, at least 2')
     args = parser.parse_args()
     # Each session ends its run before the last step.
     warnings.filterwarnings('ignore', message='the run is incomplete')

@@ -11,13 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import OTHERS, PROGRAM, ROOT, format_report, make_parser, rate, run_script, take_runs
+from benchmarks.turns import OTHERS, PROGRAM, ROOT, make_parser, print_report, rate, run_script, take_runs
 
-_PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_records.py'))
+_PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_tensorflow.py'))
 _COLOURS = {'': (), ', distortions': ('--distortions',)}
 
 
-def main() -> None:
+def main() -> int:
     parser = make_parser(__doc__, 'records')
     parser.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
     for name, default in {'batch_size': 64, 'num_batches': 60, 'num_warmup_batches': 10}.items():
@@ -34,7 +34,7 @@ def main() -> None:
         for pipeline in ('record_input', 'tf_data'):
             commands[f'{pipeline}{ending}'] = [*ours, f'--input_pipeline={pipeline}', *colours]
             pairs.append((f'{pipeline}{ending}', plain))
-    print(format_report(take_runs(commands, args.rounds, args.output), [rate(), OTHERS], pairs))
+    return print_report(take_runs(commands, args.rounds, args.output), [rate(), OTHERS], pairs)
 
 
 if __name__ == '__main__':

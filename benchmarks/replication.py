@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import OTHERS, PROGRAM, ROOT, Measure, format_report, make_parser, rate, run_script, take_runs
+from benchmarks.turns import OTHERS, PROGRAM, ROOT, Measure, make_parser, print_report, rate, run_script, take_runs
 from results.document import Record
 
 _BASELINE = 'one device'
@@ -49,7 +49,7 @@ def last_loss(run: Record) -> float:
     return statistics.median(run.document['workers'][0]['steps']['loss'][-_LAST_STEPS:])
 
 
-def main() -> None:
+def main() -> int:
     parser = make_parser(__doc__, 'replication')
     parser.add_argument('--data_dir', required=True, help='folder with the four files of MNIST')
     parser.add_argument('--batch_size', type=int, default=128, help='images per step on each device')
@@ -69,7 +69,7 @@ def main() -> None:
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
         commands[name] = [*PROGRAM, *before, *common, *flags, *steps]
     pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]
-    print(format_report(take_runs(commands, args.rounds, args.output), MEASURES, pairs))
+    return print_report(take_runs(commands, args.rounds, args.output), MEASURES, pairs)
 
 
 if __name__ == '__main__':

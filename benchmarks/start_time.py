@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import PROGRAM, ROOT, Measure, format_report, make_parser, run_script, take_turns
+from benchmarks.turns import PROGRAM, ROOT, Measure, make_parser, print_report, run_script, take_turns
 from errors import RunError
 
 _IMPORT = 'import tensorflow'
@@ -68,7 +68,7 @@ def seconds_to_first_step(command: Sequence[str]) -> float:
     return found
 
 
-def main() -> None:
+def main() -> int:
     parser = make_parser(__doc__, rounds=5)
     parser.add_argument('--model', default='resnet50')
     parser.add_argument('--towers', type=int, default=8)
@@ -82,7 +82,7 @@ def main() -> None:
         args.rounds,
         lambda seconds: f'{seconds:.2f} s',
     )
-    print(format_report(turns, [Measure[float]('s to the first step', lambda seconds: seconds)], pairs))
+    return print_report(turns, [Measure[float]('s to the first step', lambda seconds: seconds)], pairs)
 
 
 if __name__ == '__main__':

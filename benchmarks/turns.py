@@ -31,15 +31,7 @@ Name = TypeVar('Name')
 
 @dataclass(frozen=True)
 class Measure(Generic[Outcome]):
-    """A number of an outcome.
-
-    Attributes:
-      title: its name with the unit.
-      value: returns it.
-      decimals: how many of its decimals are printed.
-      published: ratios of pairs (ours, theirs) that others published.
-      has_ratios: whether pairs are compared by it.
-    """
+    """A number of an outcome, with the ratios of pairs (ours, theirs) that others published."""
 
     title: str
     value: Callable[[Outcome], float]
@@ -53,19 +45,19 @@ def rate(**more: Any) -> Measure[Record]:
     return Measure('images/sec', lambda run: run.images_per_second, **more)
 
 
-def share_of_others(run: Record) -> float:
-    """Returns the percentage of the cores that other processes and machines used; nan if unknown."""
-    shares = [run.document['disturbance'].get(name) for name in ('other_cpu_share', 'steal_share')]
-    return 100 * sum(share for share in shares if share is not None) if any(s is not None for s in shares) else np.nan
+def _share_of_others(run: Record) -> float:
+    found = run.document['disturbance']
+    return 100 * ((found.get('other_cpu_share') or 0.0) + (found.get('steal_share') or 0.0))
 
 
-OTHERS = Measure[Record]('others, % of cores', share_of_others, decimals=0, has_ratios=False)
+# What other processes and machines used; 0 also where it is unknown, as for runs under a second.
+OTHERS = Measure[Record]('others, % of cores', _share_of_others, decimals=0, has_ratios=False)
 
 
 def make_parser(doc: str | None, output: str | None = None, rounds: int = 3) -> argparse.ArgumentParser:
     """Returns the parser of a script with --rounds, and --output if it has results."""
     parser = argparse.ArgumentParser(description=(doc or '').split('\n')[0])
-    parser.add_argument('--rounds', type=at_least(2), default=rounds, help='turns of each contestant, at least 2')
+    parser.add_argument('--rounds', type=two_or_more, default=rounds, help='turns of each contestant, at least 2')
     if output:
         text = 'folder for results and logs; that of the same commands goes on; default: %(default)s'
         parser.add_argument('--output', type=Path, default=Path('data/benchmarks', output), help=text)
@@ -76,41 +68,34 @@ def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
     """Returns the argparse type of a comma-separated list of known names."""
 
     def parse(text: str) -> list[str]:
-        for name in text.split(','):
-            if name not in known:
-                raise argparse.ArgumentTypeError(f'{name!r} is not one of {", ".join(known)}')
+        if unknown := [name for name in text.split(',') if name not in known]:
+            raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(known)}')
         return text.split(',')
 
     return parse
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Returns the argparse type of a whole number."""
-
-    def parse(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of at least {least}')
-        return int(text)
-
-    return parse
+def two_or_more(text: str) -> int:
+    """The argparse type of a number of rounds."""
+    if not text.isdigit() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of at least 2')
+    return int(text)
 
 
-def run_script(main: Callable[[], None]) -> None:
-    """Ends the process as a script: errors are one line, without a traceback."""
+def run_script(main: Callable[[], int]) -> None:
+    """Ends the process with the exit code of a script; errors are one line, without a traceback."""
     try:
-        main()
+        sys.exit(main())
     except BenchmarkError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print('stopped; commands go on where they were if this one is given again', file=sys.stderr)
+        sys.exit(130)
 
 
 def take_runs(commands: Mapping[str, Sequence[str]], rounds: int, path: Path) -> dict[str, list[Record | None]]:
-    """Runs commands by name, each in every round, and returns their results; None where a run failed.
-
-    Raises:
-      UsageError: the folder has other content.
-      RunError: the disk is full, or fails.
-    """
+    """Runs commands by name, each in every round, and returns their results; None where a run failed."""
     contestants = []
     for name, words in commands.items():
         file = ''.join(char if char.isalnum() or char in '.-=' else '_' for char in name)
@@ -121,11 +106,13 @@ def take_runs(commands: Mapping[str, Sequence[str]], rounds: int, path: Path) ->
     with folder.locked(), Interrupts().listening():
         for turn in runs.run():
             show(turn.number, turn.contestant.caption, describe(turn.outcome))
-    found: dict[str, list[Record | None]] = {}
     for one in contestants:
-        outcomes = runs.outcomes[one.name]
-        found[one.caption] = [run if isinstance(run, Record) and succeeded(run) else None for run in outcomes]
-    return found
+        for failed in (run for run in runs.outcomes[one.name] if not succeeded(run)):
+            print(f'{one.caption}: {describe(failed)}; to try it again, delete {failed.source}', file=sys.stderr)
+    return {
+        one.caption: [run if isinstance(run, Record) and run.is_complete else None for run in runs.outcomes[one.name]]
+        for one in contestants
+    }
 
 
 def take_turns(
@@ -190,6 +177,16 @@ def format_report(
             as_table(['ours / theirs', 'of', 'ratio', '95 %', 'published'], ratios),
         ]
     )
+
+
+def print_report(
+    outcomes: Mapping[str, Sequence[Outcome | None]],
+    measures: Sequence[Measure[Outcome]],
+    pairs: Sequence[tuple[str, str]],
+) -> int:
+    """Prints the report; returns the exit code, 1 if a turn failed."""
+    print(format_report(outcomes, measures, pairs))
+    return int(any(one is None for found in outcomes.values() for one in found))
 
 
 def as_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -63,19 +63,16 @@ class Folder:
         self._make(self.path, self.results, self.logs)
 
     def begin(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Makes the folder for commands by name; one that has results of the same commands goes on.
-
-        Raises UsageError if something else is in it.
-        """
+        """Makes the folder for commands by name; that of the same commands goes on, another one is a UsageError."""
         path = self.path / COMMANDS_FILE
         text = '\n'.join(f'{name}: {shlex.join(words)}' for name, words in commands.items())
-        if not path.exists():
+        if not path.is_file():
             self._check_new()
-        elif read_regular(path).decode().rstrip() != text:
+        elif read_regular(path).decode(errors='replace').rstrip() != text:
             raise UsageError(f'--output={self.path}: it has results of other commands, see {path}; write another path')
-        self.make()
-        self._make(*((self.results / name).parent for name in commands))
+        self._make(self.path)
         self.write(path, text)
+        self._make(self.logs, *((self.results / name).parent for name in commands))
 
     def _check_new(self) -> None:
         """Raises UsageError if something is in the folder, or its path cannot be used."""

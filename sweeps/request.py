@@ -84,7 +84,7 @@ def read_setting(name: str, value: object, where: str) -> Setting:
             return value if isinstance(value, Shape) else Shape.parse(str(value))
         except ValueError as error:
             raise UsageError(f'{where} {shown(name, value)}: {error}') from None
-    spec = find_spec(name)
+    spec = SPECS.get(name) or OLDER_NAMES.get(name)
     if spec is None:
         near = nearest(name, [SHAPE, *SPECS])
         hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help lists all flags'
@@ -100,11 +100,6 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
         # The error begins with the flag as on a command line, but the file writes it differently.
         reason = str(error).removeprefix(f'{spelled(spec.name, value)}: ')
         raise UsageError(f'{where} {shown(spec.name, value)}: {reason}') from None
-
-
-def find_spec(name: str) -> FlagSpec | None:
-    """Finds the flag of a run by its name, or by an older name."""
-    return SPECS.get(name) or OLDER_NAMES.get(name)
 
 
 def shown(name: str, value: object) -> str:

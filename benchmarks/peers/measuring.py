@@ -57,14 +57,10 @@ def run_steps(
 
     Args:
       args: the result of parse_flags.
-      peer: the name of the software.
-      versions: the versions of its libraries.
+      peer, versions: the name of the software, and the versions of its libraries.
       step: takes a step and returns the loss.
       model: the name of the network in this program.
       is_synthetic: whether no images are read.
-
-    Raises:
-      OSError: the result cannot be written.
     """
     disturbances, steps = Disturbances(), list[Step[StepValues]]()
     for number in range(-args.num_warmup_batches, args.num_batches):
@@ -81,12 +77,8 @@ def run_steps(
     run = {
         'role': 'forward-only' if args.forward_only else 'training',
         'variable_update': 'none',
-        'sync': True,
-        'together': True,
-        'all_reduce_spec': None,
         'optimizer': 'sgd',
         'precision': args.precision,
-        'tf32': False,
         'data_format': 'NHWC',
         'device': 'cpu',
         'devices': ['/cpu:0'],
@@ -95,11 +87,12 @@ def run_steps(
         'image_size': facts.image_size,
         'num_warmup': args.num_warmup_batches,
         'num_timed': args.num_batches,
-        'num_epochs': None,
         'display_every': args.num_batches,
         'steps_per_run': 1,
-        'num_missing_shards': 0,
-        'num_skipped_steps': 0,
+        'tf32': False,
+        **dict.fromkeys(('all_reduce_spec', 'num_epochs')),
+        **dict.fromkeys(('sync', 'together'), True),
+        **dict.fromkeys(('num_missing_shards', 'num_skipped_steps'), 0),
         **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
     }
     result = Result(make_params(), model, run, versions.get('tensorflow', ''), tuple(steps), True, (*gaps, {}))

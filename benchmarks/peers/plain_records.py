@@ -1,26 +1,14 @@
-"""The network of --model=trivial on JPEG records, in a plain TensorFlow loop with the usual pipeline of tf.data.
+"""The usual pipeline of tf.data on JPEG records, which plain_tensorflow.py feeds to a network with --data_dir.
 
-    python benchmarks/peers/plain_records.py --data_dir=data/records --batch_size=64
-
-The pipeline follows TensorFlow's guides: parse an example, decode a random window by the fused op, flip, resize and
-normalise it, in a parallel map with AUTOTUNE. Everything else has TensorFlow's defaults, so libjpeg-turbo also smooths
-the colours between pixels (fancy upscaling), which this program turns off. --distortions changes colours as well, by
-the functions of tf.image, in the ranges of this program's --distortions.
+It follows TensorFlow's guides: parse an example, decode a random window by the fused op, flip, resize and normalise it,
+in a parallel map with AUTOTUNE. Everything else has TensorFlow's defaults, so libjpeg-turbo also smooths the colours
+between pixels (fancy upscaling), which this program turns off. With distortions it changes colours as well, by the
+functions of tf.image, in the ranges of this program's --distortions.
 """
 
-import argparse
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
-
-from benchmarks.peers.measuring import parse_flags, run_steps
-from benchmarks.peers.plain_tensorflow import make_step
 
 _IMAGE_SIZE = 227
 # The features that all records have.
@@ -71,19 +59,3 @@ def _distorted(image: tf.Tensor) -> tf.Tensor:
     image = tf.image.random_hue(image, max_delta=0.1)
     image = tf.image.random_contrast(image, lower=0.5, upper=1.5)
     return tf.clip_by_value(image, 0, 1)
-
-
-def main() -> None:
-    def add_flags(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
-        parser.add_argument('--distortions', action='store_true', help='change colours at random')
-
-    args = parse_flags('The network of --model=trivial on JPEG records, in a plain TensorFlow loop.', add_flags)
-    pipeline = make_pipeline(args.data_dir, args.batch_size, distortions=args.distortions)
-    step = make_step('trivial', args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline)
-    versions = {'tensorflow': tf.version.VERSION}
-    run_steps(args, 'plain tf.data', versions, step, model='trivial', is_synthetic=False)
-
-
-if __name__ == '__main__':
-    main()

@@ -1,10 +1,12 @@
-"""A TensorFlow graph loop, as small and fast as a hand-written one can be. The command trains ResNet-50.
+"""A TensorFlow graph loop, as small and fast as a hand-written one can be, for ResNet-50 or `trivial` on records.
 
     python benchmarks/peers/plain_tensorflow.py --batch_size=32 --precision=bf16
+    python benchmarks/peers/plain_tensorflow.py --data_dir=data/records --batch_size=64
 
 The graph contains nothing of this program, only tf.nn's ops on reference variables, tf.gradients, and the fused update.
 """
 
+import argparse
 import functools
 import os
 import sys
@@ -18,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.peers.measuring import LEARNING_RATE, WEIGHT_DECAY, parse_flags, run_steps
 from benchmarks.peers.plain_networks import NETWORKS, Layers, PlainNetwork
+from benchmarks.peers.plain_records import make_pipeline
 
 
 def make_step(
@@ -69,9 +72,17 @@ def _random_images(batch_size: int, network: PlainNetwork) -> tuple[tf.Tensor, t
 
 
 def main() -> None:
-    args = parse_flags('ResNet-50 in a plain TensorFlow graph loop.')
-    step = make_step('resnet50', args.batch_size, args.precision, forward_only=args.forward_only)
-    run_steps(args, 'plain TensorFlow', {'tensorflow': tf.version.VERSION}, step)
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('--data_dir', help='train --model=trivial on the train-*-of-* shards in this folder')
+        parser.add_argument('--distortions', action='store_true', help='with --data_dir: change colours at random')
+
+    args = parse_flags('ResNet-50, or the trivial model on records, in a plain TensorFlow graph loop.', add_flags)
+    model, pipeline, peer = 'resnet50', None, 'plain TensorFlow'
+    if args.data_dir:
+        model, peer = 'trivial', 'plain tf.data'
+        pipeline = make_pipeline(args.data_dir, args.batch_size, distortions=args.distortions)
+    step = make_step(model, args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline)
+    run_steps(args, peer, {'tensorflow': tf.version.VERSION}, step, model=model, is_synthetic=not pipeline)
 
 
 if __name__ == '__main__':

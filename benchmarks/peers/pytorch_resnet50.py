@@ -14,15 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 import torch
 from torch import nn
 
-from benchmarks.peers.measuring import (
-    BLOCKS,
-    IMAGE_SIZE,
-    LEARNING_RATE,
-    NUM_CLASSES,
-    WEIGHT_DECAY,
-    parse_flags,
-    run_steps,
-)
+from benchmarks.peers import measuring
+from benchmarks.peers.measuring import BLOCKS, IMAGE_SIZE, NUM_CLASSES, WEIGHT_DECAY
 
 
 def _conv(channels: int, filters: int, size: int, strides: int) -> nn.Sequential:
@@ -80,7 +73,7 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
     kernels = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     groups = [{'params': kernels, 'weight_decay': WEIGHT_DECAY}, {'params': others}]
-    optimizer = torch.optim.SGD(groups, LEARNING_RATE, foreach=True)
+    optimizer = torch.optim.SGD(groups, measuring.LEARNING_RATE, foreach=True)
 
     def train() -> float:
         with torch.autocast('cpu', torch.bfloat16, enabled=is_bf16):
@@ -94,10 +87,10 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
 
 
 def main() -> None:
-    args = parse_flags('ResNet-50 in PyTorch.')
+    args = measuring.parse_flags('ResNet-50 in PyTorch.')
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     step = make_step(args.batch_size, args.precision, forward_only=args.forward_only)
-    run_steps(args, 'PyTorch', {'torch': torch.__version__}, step)
+    measuring.run_steps(args, 'PyTorch', {'torch': torch.__version__}, step)
 
 
 if __name__ == '__main__':
