@@ -42,20 +42,12 @@ class ChangeRow:
 
     Attributes:
       name: the argument, and the values that distinguish the group from the argument's other groups.
-      argument: the argument as it was given.
-      files: the files of its results.
-      shape: as in Record.shape.
       status: 'complete', 'incomplete' or 'left out'.
       remark: why it is incomplete, left out, or has no ratio.
       flags: the values of the flags that vary between rows.
-      estimate: its throughput; None if it was left out.
-      ratio: its ratio to the baseline, if there is one.
       is_baseline: whether other rows are compared with it.
       baseline: the name of the row with which it is compared.
-      flag_changes: the flags that differ from the baseline, with the values before and after.
-      machine_changes: the differences between the machines, likewise.
-      work_changes: the differences between the work done, likewise.
-      warnings: the texts of its results' warnings, each once.
+      flag_changes: the flags that differ from the baseline, with the values before and after; others likewise.
       outliers: the runs that are far from the others, with their images/sec, if there are many runs.
     """
 
@@ -80,13 +72,8 @@ class ChangeRow:
 def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> list[ChangeRow]:
     """Compares the runs of the sides; the first side is the baseline.
 
-    Args:
-      sides: the runs of each argument.
-      clock: the seconds that count.
-      force: whether to compare runs that did different work.
-
     Raises:
-      UsageError: runs to be compared did different work; the message has each difference with both values.
+      UsageError: runs to be compared did different work, and there is no `force`.
     """
     paired = pairs(sides)
     estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}

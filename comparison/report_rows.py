@@ -75,7 +75,6 @@ class ReportRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the rate, (low, high); None for fewer than three runs."""
         return self.estimate.interval if self.estimate else None
 
     @property
