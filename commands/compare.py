@@ -42,9 +42,6 @@ class CompareOptions:
         choices=tuple(clock.value for clock in Clock),
     )
     format: str = flag('text', 'How to print the comparison.', choices=('text', 'markdown', 'csv', 'json'))
-    all: bool = flag(
-        False, 'Print every row. Without it a table of more than 40 rows is summed up; JSON and CSV always have all.'
-    )
     force: bool = flag(False, 'Compare runs of different work: another model, data set, image size or role.')
     fail_below: float | None = flag(
         None,
@@ -210,9 +207,8 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     clock = Clock(options.clock)
     rows = changes.make_rows(sides, clock, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
-    shown = rows if options.all else changes.most_telling(rows)
-    notes = changes.make_notes(rows, problems, shown)
-    print_table(changes.make_table(shown), options.format, changes.make_document(rows, problems, clock), notes)
+    notes = changes.make_notes(rows, problems)
+    print_table(changes.make_table(rows), options.format, changes.make_document(rows, problems, clock), notes)
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
     unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
     if options.fail_below is not None and unjudged:

@@ -4,7 +4,6 @@ The rows become a table with notes below it, or a document; docs/compare.md desc
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,8 +32,6 @@ _COLUMNS = (
     TableColumn('verdict', wraps=True),
 )
 _MOST_LINES = 8
-# The most rows of a table, and how many are shown at each end of a larger one.
-_MOST_ROWS, _MOST_AT_AN_END = 40, 10
 # The advice where too little was measured.
 _TOO_FEW_RUNS = f'an interval needs {FEWEST_RUNS} runs or more (--repeat={FEWEST_RUNS})'
 
@@ -45,20 +42,12 @@ class ChangeRow:
 
     Attributes:
       name: the argument, and the values that distinguish the group from the argument's other groups.
-      argument: the argument as it was given.
-      files: the files of its results.
-      shape: as in Record.shape.
       status: 'complete', 'incomplete' or 'left out'.
       remark: why it is incomplete, left out, or has no ratio.
       flags: the values of the flags that vary between rows.
-      estimate: its throughput; None if it was left out.
-      ratio: its ratio to the baseline, if there is one.
       is_baseline: whether other rows are compared with it.
       baseline: the name of the row with which it is compared.
-      flag_changes: the flags that differ from the baseline, with the values before and after.
-      machine_changes: the differences between the machines, likewise.
-      work_changes: the differences between the work done, likewise.
-      warnings: the texts of its results' warnings, each once.
+      flag_changes: the flags that differ from the baseline, with the values before and after; others likewise.
       outliers: the runs that are far from the others, with their images/sec, if there are many runs.
     """
 
@@ -83,13 +72,8 @@ class ChangeRow:
 def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> list[ChangeRow]:
     """Compares the runs of the sides; the first side is the baseline.
 
-    Args:
-      sides: the runs of each argument.
-      clock: the seconds that count.
-      force: whether to compare runs that did different work.
-
     Raises:
-      UsageError: runs to be compared did different work; the message has each difference with both values.
+      UsageError: runs to be compared did different work, and there is no `force`.
     """
     paired = pairs(sides)
     estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}
@@ -131,23 +115,6 @@ def format_outliers(found: Mapping[str, float]) -> str:
     return f'far from the others: {few(named)}; something disturbed the machine, or changed on it'
 
 
-def most_telling(rows: Sequence[ChangeRow]) -> Sequence[ChangeRow]:
-    """Selects from more than _MOST_ROWS rows the common baseline, both ends of the ratios, and the first left out."""
-    if len(rows) <= _MOST_ROWS:
-        return rows
-    baselines = [row for row in rows if row.is_baseline]
-    compared = sorted((row for row in rows if row.ratio), key=lambda row: row.ratio.value if row.ratio else 0.0)
-    left_out = [row for row in rows if not row.is_baseline and not row.ratio]
-    chosen = [
-        *(baselines if len(baselines) == 1 else []),
-        *compared[:_MOST_AT_AN_END],
-        *compared[-_MOST_AT_AN_END:],
-        *left_out[:_MOST_AT_AN_END],
-    ]
-    ids = {id(row) for row in chosen}
-    return [row for row in rows if id(row) in ids]
-
-
 def make_table(rows: Sequence[ChangeRow]) -> Table:
     """Makes the table of these rows."""
     return Table(_COLUMNS, [_cells(row) for row in rows])
@@ -164,27 +131,15 @@ def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clo
     }
 
 
-def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequence[ChangeRow]) -> list[str]:
-    """Returns the lines below the table: how many rows it shows, the differences, and remarks on the numbers.
-
-    Args:
-      rows: all rows.
-      problems: a line for each file that was skipped.
-      shown: the rows in the table.
-    """
-    is_whole = len(shown) == len(rows)
-    named = problems if is_whole else problems[:_MOST_AT_AN_END]
-    rest = len(problems) - len(named)
+def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
+    """Returns the lines below the table: the differences, remarks on the numbers, the files that were skipped."""
     return [
-        *([] if is_whole else [_summary(rows, len(shown))]),
-        *_difference_lines('different work', [(row, row.work_changes) for row in shown]),
-        *_difference_lines('flags', [(row, row.flag_changes) for row in shown]),
-        *_difference_lines('machine', [(row, row.machine_changes) for row in shown]),
-        *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in shown if row.outliers),
+        *_difference_lines('different work', [(row, row.work_changes) for row in rows]),
+        *_difference_lines('flags', [(row, row.flag_changes) for row in rows]),
+        *_difference_lines('machine', [(row, row.machine_changes) for row in rows]),
+        *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in rows if row.outliers),
         *_warnings(rows),
-        *([f'not read: {counted(len(problems), "file")}, passed over'] if len(problems) > 1 else []),
-        *(f'not read: {printable(problem)}' for problem in named),
-        *([f'not read: {counted(rest, "more file")}; --all names each'] if rest else []),
+        *(f'not read: {printable(problem)}' for problem in problems),
         *_advice(rows),
     ]
 
@@ -235,18 +190,6 @@ def _refusal(before: Group, after: Group, work: Changes) -> str:
     return (
         f'{before.first.source} and {after.first.source}: they measured different work: {changes}; '
         'compare runs of the same work, or write --force'
-    )
-
-
-def _summary(rows: Sequence[ChangeRow], num_shown: int) -> str:
-    found = Counter(row.ratio.verdict.value for row in rows if row.ratio)
-    found['baseline'] = sum(row.is_baseline for row in rows)
-    found['left out'] = sum(row.estimate is None for row in rows)
-    found['without a counterpart'] = len(rows) - found.total()
-    counts = ', '.join(f'{number} {what}' for what, number in found.most_common() if number)
-    return (
-        f'{len(rows)} rows: {counts}. Shown are {num_shown}, up to {_MOST_AT_AN_END} with the lowest and as many with '
-        'the highest ratios, and of those without one; --all shows all.'
     )
 
 

@@ -258,13 +258,12 @@ def _document(run: _Output, identity: str) -> dict[str, Any]:
     devices, global_batch = run.devices, run.global_batch
     num_workers, num_devices = run.shape
     last = run.steps[-1] if run.steps else None
-    num_timed = int(_first_number(facts.get('Num batches')) or 0) or (last[0] if last else None)
     setting = {
         'model': facts.get('Model'),
         'batch_size': run.per_device,
         'variable_update': facts.get('Variables'),
         'optimizer': facts.get('Optimizer'),
-        'data_format': _first_word(facts.get('Data format')),
+        'data_format': facts.get('Data format', '').partition(' ')[0] or None,
         'precision': facts.get('Precision', 'fp32').removesuffix(IN_TF32).removesuffix(PERHAPS_IN_TF32)
         if facts
         else None,
@@ -282,35 +281,23 @@ def _document(run: _Output, identity: str) -> dict[str, Any]:
         'complete': reason is None,
         'ended': {'exit_code': None, 'reason': reason},
         'started_at': None,
-        'ended_at': None,
-        'program': {'version': None, 'git_commit': None},
-        'command': {
-            'argv': None,
-            'flags': flags,
-            'given': {name: f'--{name}={value}' for name, value in flags.items()},
-        },
+        'command': {'flags': flags, 'given': {name: f'--{name}={value}' for name, value in flags.items()}},
         'run': {
             **{name: value for name, value in setting.items() if name != 'model'},
             'role': role,
             'sync': {'True': True, 'False': False}.get(facts.get('Sync', '')),
-            'devices': devices,
             'device': devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
             'data_set': None if data_set in ('', 'synthetic') else data_set,
             'is_synthetic': is_synthetic,
-            'image_size': None,
             'global_batch_size': global_batch,
-            'images_per_step': global_batch,
-            'num_warmup': None,
-            'num_timed': num_timed,
         },
         'cluster': {
             'shape': _shape(num_workers, num_devices, run.num_servers),
             'num_workers': num_workers,
             'devices_per_worker': num_devices,
             'num_ps': run.num_servers or None,
-            'tasks': [],
         },
-        'model': {'name': facts.get('Model'), 'parameters': None, 'gflops_per_image': None},
+        'model': {'name': facts.get('Model')},
         'workers': [],
         'throughput': {
             'images_per_second': run.rate,
@@ -336,10 +323,6 @@ def _role(mode: str) -> str | None:
 def _shape(num_workers: int | None, num_devices: int | None, num_servers: int) -> str:
     workers, devices = (str(number) if number else '?' for number in (num_workers, num_devices))
     return f'{workers}*{devices}' + (f'+{num_servers}' if num_servers else '')
-
-
-def _first_word(text: str | None) -> str | None:
-    return text.split()[0] if text else None
 
 
 def _first_number(text: str | None) -> float | None:

@@ -33,14 +33,11 @@ MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
 # The most values to list of a fact that differs from run to run.
 _MOST_VALUES = 4
 
+_NUMBERS = ('runs', 'images/sec', 'median before', 'expected', 'ratio')
 _COLUMNS = (
     TableColumn('run', wraps=True),
     TableColumn('shape'),
-    TableColumn('runs', is_number=True),
-    TableColumn('images/sec', is_number=True),
-    TableColumn('median before', is_number=True),
-    TableColumn('expected', is_number=True),
-    TableColumn('ratio', is_number=True),
+    *(TableColumn(title, is_number=True) for title in _NUMBERS),
     TableColumn('verdict', wraps=True),
 )
 
@@ -50,11 +47,8 @@ class Judgement:
     """A row: the new runs of one setting, judged by the earlier ones.
 
     Attributes:
-      name: of the row.
-      shape: as in Record.shape.
       num_runs: the number of new runs.
       rate: their images/sec.
-      num_earlier: the number of earlier runs.
       num_compared: the number of earlier runs that count, the last ones.
       median: the median of their images/sec; None if they are too few.
       interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are too few or differ too
@@ -118,8 +112,6 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
       new: the runs to judge, at least one.
       earlier: runs of any setting and machine, in the order in which they started. Incomplete runs, the new runs
         themselves, and runs that started later are skipped.
-      clock: the seconds that count.
-      name: of the row.
     """
     key = repeat_key(new[0], across_versions=True)
     known = {str(record.document['id']) for record in new}

@@ -12,7 +12,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from comparison.differences import machine_facts
 from comparison.report_plots import Plot, make_plots
 from comparison.report_rows import (
     BATCH_SIZE,
@@ -28,15 +27,13 @@ from comparison.report_rows import (
 from comparison.tables import Table, TableColumn, few
 from errors import counted
 from results.collection import Collection
-from results.summary import goal_of
+from results.summary import format_machine, goal_of
 
 _TEMPLATES = Path(__file__).parent / 'templates'
 _MOST_COMMANDS = 100
 _UNKNOWN = '—'
 # The figures that have a column even if no run knows them.
 _ALWAYS = ('images/sec', '±', 'speed-up', 'runs')
-# What is told of each machine.
-_MACHINE = ('cpu_model', 'num_cores', 'gpus', 'versions.tensorflow', 'versions.python', 'container', 'program.version')
 
 
 @dataclass(frozen=True)
@@ -190,12 +187,7 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
 def _machines(summary: Summary) -> list[tuple[str, str]]:
     """The host name of each machine, and its most important facts, by its first run."""
     first = {str(run.machine['fingerprint']): run for run in reversed(summary.runs)}
-    machines = []
-    for run in first.values():
-        facts = machine_facts(run)
-        told = [f'{name.rpartition(".")[2]} {facts[name]}' for name in _MACHINE if facts.get(name)]
-        machines.append((str(run.machine['hostname']), ', '.join(told)))
-    return machines
+    return [(str(run.machine['hostname']), '; '.join(format_machine(run.machine))) for run in reversed(first.values())]
 
 
 def _command(row: ReportRow) -> str:

@@ -75,7 +75,6 @@ class ReportRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the rate, (low, high); None for fewer than three runs."""
         return self.estimate.interval if self.estimate else None
 
     @property
@@ -147,14 +146,16 @@ def summarize_collection(collection: Collection) -> Summary:
         rows.append(ReportRow(traits, '', place, (), failure.reason))
     rows = _in_order(rows)
     columns = _columns(rows)
+    labels = names_of([row.traits for row in rows], columns)
+    rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
     bases = {(row.place.folder, row.work): row for row in reversed(rows) if row.is_shown}
     published = {row.place.folder: row.place.published for row in reversed(rows) if row.place.published}
     found = []
-    for row, label in zip(rows, names_of([row.traits for row in rows], columns), strict=True):
+    for row in rows:
         base = bases[row.place.folder, row.work] if row.is_shown else None
         first_rate, own = published.get(row.place.folder), row.place.published
         speed_up = own / first_rate if own and first_rate else None
-        found.append(replace(row, base=base, published_speed_up=speed_up, label=label))
+        found.append(replace(row, base=base, published_speed_up=speed_up))
     return Summary(tuple(found), columns, collection.problems)
 
 

@@ -22,14 +22,7 @@ _EVALUATION = 'it is an evaluation (--eval), and only runs with timed steps are 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that are repeats of each other.
-
-    Attributes:
-      argument: the argument that contains them.
-      records: the runs that count, in the order in which they started.
-      facts: the shape, and the used values of flags.
-      all_facts: the same with the version of TensorFlow and environment variables.
-    """
+    """The runs of an argument that count and are repeats of each other, in the order in which they started."""
 
     argument: str
     records: tuple[Record, ...]
@@ -40,6 +33,7 @@ class Group:
 
     @functools.cached_property
     def all_facts(self) -> Facts:
+        """The shape, the used values of flags, the version of TensorFlow, and environment variables."""
         version = (self.first.machine.get('versions') or {}).get('tensorflow')
         return {**self.facts, 'tensorflow': version, **(self.first.document.get('environment') or {})}
 
@@ -58,10 +52,7 @@ class Unmatched:
     """A run that is left out: a failure, an incomplete run without timed steps, or one beside complete repeats.
 
     Attributes:
-      argument: the argument that contains it.
       name: its file, and its place there if it has several runs.
-      shape: as in Record.shape.
-      reason: why it is left out.
       given: the flags as they were given.
       is_missing: whether it should have a throughput that counts, and no repeat has one either.
     """
@@ -121,11 +112,7 @@ def read_side(argument: str) -> Side:
 
 
 def read_one(argument: str) -> Sequence[Record | Failure]:
-    """Reads a file: one result or failure, or the runs in a log.
-
-    Raises:
-      UsageError: as for read_side.
-    """
+    """Reads a file: one result or failure, or the runs in a log."""
     path = Path(argument)
     try:
         data = read_regular(path, MOST_BYTES)

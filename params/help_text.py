@@ -32,7 +32,7 @@ COMMON = (
     *('optimizer', 'init_learning_rate', 'weight_decay', 'precision'),
     *('job_name', 'task_index', 'ps_hosts', 'worker_hosts'),
     *('eval', 'train_dir', 'save_model_steps', 'trace_file'),
-    *('result_file', 'repeat', 'target_seconds'),
+    *('result_file', 'display_every', 'repeat'),
 )
 _FORMS = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;

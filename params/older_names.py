@@ -20,6 +20,7 @@ OLDER_NAMES: Mapping[str, FlagSpec] = {
 # Flags that earlier versions of this program had, and what to do instead.
 LEFT: Mapping[str, str] = {
     'until_interval': 'write the number of runs: sweep --repeats=N, compare --run --rounds=N',
+    'all': 'leave it out: compare prints every row',
     'run_spread': 'a verdict needs three runs of both settings: --repeat=3, or compare --run=FLAGS --run=FLAGS',
     'history': 'write --result_file=FOLDER/{date}-{time}.json, and judge a run by compare RESULT --against=FOLDER',
     'shared_memory': 'leave it out: workers on one host send gradients as workers on two hosts do',

@@ -21,15 +21,11 @@ from errors import UsageError, read_regular
 from params.file_flags import OUTPUTS
 from params.table import SPECS
 from results.facts import JSON_TYPES
-from results.result import Cause
 
 # The value of "schema" in the document of a run, and of a run that left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'
 FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION = 1
-
-# The causes of time between two steps. Evaluations do not count in the total, all others do.
-CAUSES = tuple(cause.value for cause in Cause)
 
 # Flags that change neither a step nor the time between steps: runs that differ only in these have one setting.
 _NO_SETTING = frozenset(

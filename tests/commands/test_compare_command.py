@@ -428,7 +428,7 @@ def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest
     check_line(capsys.readouterr().err.strip(), 'short.json', 'interrupted')
 
 
-def test_many_rows_are_summed_up_and_piped_rows_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_piped_rows_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     count = 500
     for number in range(count):
         long = {'num_intra_threads': number, 'xla_dump': 'x' * 150}
@@ -443,12 +443,8 @@ def test_many_rows_are_summed_up_and_piped_rows_are_one_line_each(capsys: pytest
     text = run_compare(capsys, 'many')
     # Many times what it needs; the time once grew with the square of the number of files.
     assert time.process_time() - begin < 0.02 * count
-    assert len(text.splitlines()) < 40
-    (summary,) = [line for line in text.splitlines() if f'{count} rows' in line]
-    check_line(summary, '1 baseline', '--all')
     assert 'many/cut.json' in text
-    whole = run_compare(capsys, 'many', '--all').splitlines()
-    assert sum(line.endswith('too few runs') for line in whole) == count - 1
+    assert sum(line.endswith('too few runs') for line in text.splitlines()) == count - 1
     assert len(rows_of(capsys, 'many')) == count
 
 

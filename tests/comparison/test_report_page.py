@@ -62,6 +62,8 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     ]
     page = page_of(*records)
     assert [plot.name for plot in page.plots] == ['rates', 'scaling', 'steps']
+    check_line(page.plots[1].finding, 'the rate of replicated')
+    check_line(page.html[page.html.index('<strong>alpha</strong>') :].partition('</li>')[0], 'Example CPU', '2 cores')
     assert len(page.html.encode()) < 300_000
     ids = re.findall(r'<\w+[^>]* id="([^"]*)"', page.html)
     assert len(ids) == len(set(ids))

@@ -180,7 +180,7 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(docume
             json.loads(as_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
             table = make_table(rows)
             texts = [as_csv(document['rows']), table.as_text(io.StringIO(), 100), table.as_markdown()]
-            for out in (*texts, as_json, *make_notes(rows, [], rows)):
+            for out in (*texts, as_json, *make_notes(rows, [])):
                 out.encode()
     if records and records[0].images_per_second > 0:
         judge(records, GOOD)
