@@ -129,7 +129,7 @@ class BenchmarkCNN:
         # Until the process has saved what it could after a fault.
         with contextlib.ExitStack() as held, self._process.guarded():
             self._measurement.recording.begin('join')
-            worker = self._process.join(offer_of(plan.checkpoints, plan.counts))
+            worker = self._process.join(offer_of(plan.checkpoints, plan.counts, plan.processes))
             if plan.checkpoints.saves and plan.checkpoints.folder:
                 held.enter_context(locked(Path(plan.checkpoints.folder)))
                 newest = latest_checkpoint(plan.checkpoints.folder)
@@ -150,6 +150,7 @@ class BenchmarkCNN:
             # All steps are taken and saved: whoever is restarted now finds that training is over.
             worker.stop_watching()
             self._write(built, values)
+            built.state.forget()
 
     def _begin(self, plan: Plan) -> Plan:
         """Sets what the plan needs of the process, and prints the warnings."""
@@ -230,7 +231,7 @@ class BenchmarkCNN:
         )
         self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')
-        if worker.agreed['end'] is not None:
+        if worker.agreed['end'] is not None and schedule.start:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
         profiler.between(-schedule.num_warmup)
@@ -337,7 +338,7 @@ class BenchmarkCNN:
         """Saves the trained variables when the run ends early, if training had begun."""
         if self._state and self._session:
             try:
-                self._state.keep(self._session)
+                self._state.keep(self._session, within_step=self._process.is_in_step)
             except (RunError, tf.errors.OpError, RuntimeError) as error:
                 reason = str(error).splitlines()[0]
                 self._warn(f'the training since the last checkpoint is lost: {reason}')

@@ -88,6 +88,7 @@ class ClusterWorker:
         self._warn = warn
         self._close = close
         self._watch: FailureWatch | None = None
+        self._release: threading.Timer | None = None
         self._calm_secs = _CALM_SECS
 
     def join(self, offer: Offer) -> Mapping[str, Any]:
@@ -109,9 +110,9 @@ class ClusterWorker:
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         def interrupt() -> None:
             threading.Thread(target=session.close, daemon=True).start()
-            release = threading.Timer(_RELEASE_SECS, self._end_by_force)
-            release.daemon = True
-            release.start()
+            self._release = threading.Timer(_RELEASE_SECS, self._end_by_force)
+            self._release.daemon = True
+            self._release.start()
 
         def save_after(failure: PeerFailure) -> None:
             # The variables on a server are lost with it.
@@ -142,7 +143,7 @@ class ClusterWorker:
         self._rendezvous.end(1, reason)
         self._close()
         print(format_error(reason), file=sys.stderr, flush=True)
-        os._exit(1)
+        os._exit(failure.exit_code if failure else 1)
 
     def peer_failure(self) -> PeerFailure | None:
         if self._watch is None:
@@ -213,6 +214,7 @@ class ClusterWorker:
             time.sleep(_POLL_SECS)
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
+        self._stay()
         prefix = f'collected/{name}'
         if not self.is_chief:
             self._rendezvous.put_large(f'{prefix}/{self.index}', value)
@@ -223,9 +225,13 @@ class ClusterWorker:
         deadline = time.monotonic() + (_COLLECT_SECS if is_complete else _COLLECT_SECS_OF_FAILURE)
         while missing:
             # The order matters: a task that has ended has passed its value before.
-            found = self._rendezvous.incarnations()
-            ends = self._rendezvous.ends(self._rendezvous.entries() or {}, found)
+            found, entries = self._rendezvous.incarnations(), self._rendezvous.entries()
+            if entries is None:
+                break
+            ends = self._rendezvous.ends(entries, found)
             for task in sorted(missing, key=lambda task: task.index):
+                if time.monotonic() > deadline:
+                    break
                 values[task.index] = self._rendezvous.get_large(f'{prefix}/{task.index}')
                 if values[task.index] is not None or task in ends or found[task] is None:
                     missing.remove(task)
@@ -239,7 +245,13 @@ class ClusterWorker:
         if self._watch and self._watch.failure:
             raise LostError(self._watch.failure)
 
+    def _stay(self) -> None:
+        """The main thread is not stuck any more."""
+        if self._release:
+            self._release.cancel()
+
     def end(self, exit_code: int, reason: str = '') -> None:
+        self._stay()
         self.stop_watching()
         self._rendezvous.end(exit_code, reason)
         self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code)

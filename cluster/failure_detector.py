@@ -47,6 +47,7 @@ class FailureDetector:
         self._rendezvous = rendezvous
         self._members = membership.members
         self._warn = warn
+        self._entries: Mapping[str, Any] = {}
         self._named_strangers: set[str] = set()
         # Since when each task that does not answer has been silent (time.monotonic).
         self.silent_since: dict[Task, float] = {}
@@ -54,19 +55,20 @@ class FailureDetector:
     def check(self) -> PeerFailure | None:
         """Returns the loss of a member; None if all answer, or are silent for a moment only."""
         found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
-        entries = self._rendezvous.entries(patient=False) or {}
+        # How a task ended stays true while the task with the store is too busy to answer.
+        self._entries = self._rendezvous.entries(patient=False) or self._entries
         if cluster.is_chief:
-            self._name_strangers(entries)
-        ends = self._rendezvous.ends(entries, found)
+            self._name_strangers(self._entries)
+        ends = self._rendezvous.ends(self._entries, {task: self._members.get(str(task)) for task in cluster.tasks})
         for task, incarnation in found.items():
             expected = self._members.get(str(task))
             if task == cluster.own or expected is None:
                 continue
-            # A task may still answer for a while after it has recorded its end.
-            if task in ends and incarnation in (None, expected):
+            # A task may still answer for a while after it has recorded its end, and its next process be there already.
+            if task in ends:
                 self.silent_since.pop(task, None)
                 if failure := failure_of_end(task, ends[task]):
-                    return replace(failure, answers=incarnation is not None)
+                    return replace(failure, answers=incarnation == expected)
             elif incarnation == expected:
                 self.silent_since.pop(task, None)
             elif incarnation is not None or self._is_silent(task):

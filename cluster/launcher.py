@@ -91,7 +91,7 @@ class _Cluster:
 
     def __init__(self, lines: '_Lines', keep_going: bool, grace_secs: float, servers_end_secs: float) -> None:
         self.exit_code = 0
-        self._is_lasting = False
+        self._is_lasting = self._has_result = False
         self._lines = lines
         self._keep_going = keep_going
         self._grace_secs = grace_secs
@@ -106,7 +106,7 @@ class _Cluster:
     @property
     def may_restart(self) -> bool:
         """Whether the processes failed for a reason that may be gone when they are started again."""
-        return self.exit_code not in (0, UsageError.exit_code) and not self._is_lasting
+        return self.exit_code not in (0, UsageError.exit_code) and not self._is_lasting and not self._has_result
 
     @contextlib.contextmanager
     def signals_as_events(self) -> Iterator[None]:
@@ -176,6 +176,8 @@ class _Cluster:
     def _ended(self, process: HostProcess) -> None:
         code = process.reap()
         self._running.remove(process)
+        # All steps are taken, whatever fails later.
+        self._has_result |= process.command.has_result and code == 0
         if self._is_stopping:
             self._stop()
             return

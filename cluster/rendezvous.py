@@ -216,7 +216,8 @@ class Rendezvous:
                 if self._is_over(entries, found):
                     raise TrainingOverError
                 self.compare_settings(entries, found)
-                if self.enter(entries, found):
+                # After a good end this process belongs to the next training.
+                if not self._has_ended_well(entries) and self.enter(entries, found):
                     assert membership
                     self.restart = 0 if own in membership.workers else own % _MOST_RESTARTS + 1
                     return membership
@@ -300,11 +301,20 @@ class Rendezvous:
         A trainer ends with exit code 0 only when all steps are taken. If the earlier process of this task also did so,
         this process belongs to another training, whose servers are not up yet.
         """
-        before = entries.get(_end_key(self.cluster.own))
-        if before and before['exit_code'] == 0:
+        if self._has_ended_well(entries):
             return False
         ends = self.ends(entries, found)
         return any(trainer in ends and ends[trainer].exit_code == 0 for trainer in self.cluster.trainers)
+
+    def _has_ended_well(self, entries: Mapping[str, Any]) -> bool:
+        """Whether an earlier process of this task took all steps."""
+        before = entries.get(_end_key(self.cluster.own))
+        return before is not None and before['exit_code'] == 0
+
+    def is_member(self, task: Task, incarnation: int | None) -> bool:
+        """Whether a process that answers takes part in the training of this process, as far as that is known."""
+        expected = self.membership.members.get(str(task), incarnation) if self.membership else incarnation
+        return incarnation is not None and incarnation == expected
 
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
         """Publishes the settings that this task must share with the others, and compares theirs.
@@ -387,7 +397,7 @@ class Rendezvous:
             found, entries = self.incarnations(), self.entries() or {}
             ends = self.ends(entries, found)
             if all(
-                task in ends or (incarnation is None and not all_will_end)
+                task in ends or not (all_will_end or self.is_member(task, incarnation))
                 for task, incarnation in found.items()
                 if task != self.cluster.own
             ):

@@ -85,7 +85,9 @@ def _remaining(rendezvous: Rendezvous) -> list[Task]:
     """Returns the trainers that are still up."""
     found, entries = rendezvous.incarnations(), rendezvous.entries() or {}
     ends = rendezvous.ends(entries, found)
-    return [task for task in rendezvous.cluster.trainers if found[task] and task not in ends]
+    return [
+        task for task in rendezvous.cluster.trainers if rendezvous.is_member(task, found[task]) and task not in ends
+    ]
 
 
 def serve(

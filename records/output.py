@@ -98,8 +98,8 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
-        reason = f'{folder} is a link; remove it, or' if folder.is_symlink() else f'{error.strerror};'
-        raise UsageError(f'--output={output}: it cannot be written to ({reason} write another folder') from error
+        reason = f'{folder} is a link' if folder.is_symlink() else error.strerror
+        raise UsageError(f'--output={output}: it cannot be written to ({reason}); write another folder') from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

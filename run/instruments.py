@@ -4,15 +4,17 @@ import contextlib
 import functools
 import itertools
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from errors import RunError, counted
-from hardware.atomic import write_whole
+from hardware.atomic import move_whole, write_whole
 from planning.plan import Instruments, Summaries
 from results.result import Phase, Step, StepValues
 from training.variables import Variable
@@ -123,7 +125,9 @@ class StepProfiler:
         first, last = self._steps
         if num_timed == first - 1:
             with writing('profile_dir', self._folder):
-                tf.compat.v2.profiler.experimental.start(self._folder)
+                # A folder of its own until the profile is whole.
+                self._unfinished = tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=self._folder)
+                tf.compat.v2.profiler.experimental.start(self._unfinished.name)
             self._is_running = True
         elif num_timed == last:
             self.close()
@@ -151,8 +155,12 @@ class StepProfiler:
         """Stops the profiler if it is running, and writes the profile."""
         if self._is_running:
             self._is_running = False
-            with writing('profile_dir', self._folder):
+            with self._unfinished, writing('profile_dir', self._folder):
                 tf.compat.v2.profiler.experimental.stop()
+                profiles = Path(self._folder, 'plugins', 'profile')
+                profiles.mkdir(parents=True, exist_ok=True)
+                for profile in Path(self._unfinished.name).glob('plugins/profile/*'):
+                    move_whole(profile, profiles / profile.name)
 
 
 class SummaryWriter:

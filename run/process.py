@@ -48,6 +48,7 @@ class Process:
 
     Attributes:
       worker: the worker that this process is in the run.
+      is_in_step: whether the main thread takes a step.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Process:
         self._stop = Stop(self._finish_for_signal, self._stop_watching)
         self._interrupts = Interrupts()
         self._worker: Worker | None = None
+        self.is_in_step = False
         self._shard_sizes: dict[str, int] = {}
         self._is_evaluating = False
         self._has_ended = threading.Event()
@@ -184,10 +186,12 @@ class Process:
 
     def begin_step(self) -> None:
         """From now on a signal waits until the step is counted. To be called before each step."""
+        self.is_in_step = True
         self._interrupts.hold()
 
     def end_step(self) -> None:
         """Ends the run if a signal came during the step. To be called when the step has been counted."""
+        self.is_in_step = False
         self._interrupts.release()
 
     def end_if_stopped(self, step_secs: float = 0.0) -> None:

@@ -8,10 +8,10 @@ import tensorflow.compat.v1 as tf
 from cluster.worker import Offer, Worker
 from errors import RunError
 from params.device_flags import HOST_DEVICE
-from planning.plan import Checkpoints, Counts
+from planning.plan import Checkpoints, Counts, Processes
 from run.schedule import Schedule, make_schedule
 from run.step_graph import StepGraph
-from training.checkpoint_files import mark_begun, mark_ended, read_end, step_of
+from training.checkpoint_files import forget_begun, mark_begun, mark_ended, read_end, step_of
 from training.checkpoints import Checkpointer, WarmStart
 
 
@@ -77,7 +77,8 @@ class RunState:
             servers.announce(schedule.start, schedule.end)
         self.steps_taken = schedule.start
         if self._checkpoints.saves and self._checkpoints.folder:
-            mark_begun(self._checkpoints.folder, _length(counts) if worker.cluster else None, schedule.end)
+            length = _length(counts, num_counting) if worker.cluster else None
+            mark_begun(self._checkpoints.folder, length, schedule.end)
             if schedule.is_fresh:
                 # If the variables are lost later, training can restart from this checkpoint.
                 self.save(session)
@@ -155,10 +156,11 @@ class RunState:
             self._saver.save(session, self._read_step(session))
             self._last_save = time.monotonic()
 
-    def keep(self, session: tf.Session) -> None:
+    def keep(self, session: tf.Session, *, within_step: bool) -> None:
         """Saves a checkpoint while a step may be running, which may itself be waiting for other workers.
 
-        In asynchronous modes updates are always being applied, and the checkpoint is saved all the same.
+        In asynchronous modes updates are always being applied, and the checkpoint is saved all the same. A controller
+        applies the update of a variable as soon as its gradients are there, and nothing says whether it has begun.
 
         Raises:
           RunError: in synchronous modes, the update of a step is being applied.
@@ -167,7 +169,7 @@ class RunState:
             self.save(session)
         elif self._saver:
             step = self._completed_step(session)
-            if step is None:
+            if step is None or (within_step and self._worker.cluster and self._worker.cluster.controller_hosts):
                 raise RunError('a step is being applied')
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
 
@@ -177,17 +179,30 @@ class RunState:
         if self._checkpoints.saves and self._checkpoints.folder:
             mark_ended(self._checkpoints.folder, True)
 
+    def forget(self) -> None:
+        """Lets the next run train anew. Called when nothing is left to do that may fail."""
+        if self._checkpoints.saves and self._checkpoints.folder:
+            forget_begun(self._checkpoints.folder)
 
-def offer_of(checkpoints: Checkpoints, counts: Counts) -> Offer:
+
+def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> Offer:
     """What this process brings from an earlier training: the newest checkpoint, and the end if that was not reached."""
-    step = step_of(checkpoints.resume_from) if checkpoints.resume_from else None
-    end = read_end(checkpoints.folder, _length(counts)) if step is not None and checkpoints.folder else None
-    return {'step': step, 'end': end if end is not None and step is not None and end >= step else None}
+    if not checkpoints.resume_from or not checkpoints.folder:
+        return {'step': None, 'end': None}
+    step = step_of(checkpoints.resume_from)
+    num_counting = 1 if processes.together else processes.num_trainers
+    end = read_end(checkpoints.folder, _length(counts, num_counting)) if processes.cluster else None
+    # Asynchronous workers may have taken a few steps more.
+    return {'step': step, 'end': None if end is None else max(end, step)}
 
 
-def _length(counts: Counts) -> list[int] | None:
-    """What makes two runs equally long; None if the clock decides."""
-    return None if counts.target_secs else [counts.num_warmup, counts.num_timed]
+def _length(counts: Counts, num_counting: int) -> list[int] | None:
+    """What makes two runs equally long; None if the clock decides.
+
+    Args:
+      num_counting: how many workers count their steps separately.
+    """
+    return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counting]
 
 
 def restart_number(worker: Worker) -> int:

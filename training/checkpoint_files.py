@@ -92,7 +92,6 @@ def mark_ended(folder: str, ended: bool) -> None:
     with contextlib.suppress(OSError):
         if ended:
             file.touch()
-            (Path(folder) / _BEGUN).unlink(missing_ok=True)
         else:
             file.unlink(missing_ok=True)
 
@@ -105,12 +104,17 @@ def mark_begun(folder: str, length: Sequence[int] | None, end: int) -> None:
       end: the last step.
     """
     mark_ended(folder, False)
-    file = Path(folder) / _BEGUN
+    if length is None:
+        forget_begun(folder)
+        return
     with contextlib.suppress(OSError):
-        if length is None:
-            file.unlink(missing_ok=True)
-        else:
-            write_whole(json.dumps({'length': length, 'end': end}), file)
+        write_whole(json.dumps({'length': length, 'end': end}), Path(folder) / _BEGUN)
+
+
+def forget_begun(folder: str) -> None:
+    """Records that a training has done everything to its end, so that the next run trains anew. Ignores OS errors."""
+    with contextlib.suppress(OSError):
+        (Path(folder) / _BEGUN).unlink(missing_ok=True)
 
 
 def read_end(folder: str, length: Sequence[int] | None) -> int | None:

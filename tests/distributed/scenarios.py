@@ -37,7 +37,7 @@ FLAGS = (
 # More steps than there is time for.
 ENDLESS = '--num_batches=1000000'
 # How long the others take to end after a loss, and how much longer a loaded machine may take.
-LOSS_SECS = 15
+LOSS_SECS = 15.0
 MARGIN_SECS = 30.0
 KILLED, FAILED = -int(signal.SIGKILL), 1
 

@@ -14,6 +14,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
+from cluster.topology import Cluster
 from cluster.worker import OneProcess
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
@@ -30,7 +31,7 @@ from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
 from tests.support.oracles import Weights
 from tests.support.outputs import failed
-from training.checkpoint_files import latest_checkpoint, mark_begun, mark_ended
+from training.checkpoint_files import forget_begun, latest_checkpoint, mark_begun
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -273,14 +274,14 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         session.run(built.pipeline.initializers)
         session.run(begin[1])
         with failed():
-            state.keep(session)
+            state.keep(session, within_step=True)
         session.run(built.fetches.present())
-        state.keep(session)
+        state.keep(session, within_step=True)
         assert held_by(tmp_path)['global_step'] == 1
         with failed('model.ckpt-1'):
-            state.keep(Stepping(session, [begin[2], built.fetches.present()]))
+            state.keep(Stepping(session, [begin[2], built.fetches.present()]), within_step=True)
         assert held_by(tmp_path)['global_step'] == 1
-        state.keep(session)
+        state.keep(session, within_step=True)
         assert held_by(tmp_path)['global_step'] == 2
 
 
@@ -318,16 +319,20 @@ def test_a_worker_has_another_restart_number_whenever_training_continues_or_it_j
 
 def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(tmp_path: Path) -> None:
     plan = plan_of(make_params(model='trivial', device='cpu', train_dir=str(tmp_path), num_batches=NUM_STEPS))
-    counts, length = plan.counts, [plan.counts.num_warmup, plan.counts.num_timed]
+    counts, length = plan.counts, [plan.counts.num_warmup, plan.counts.num_timed, 1]
+    cluster = Cluster(('a:1',), ('a:2', 'a:3'), 'worker', 0, 'the flags')
+    processes = dataclasses.replace(plan.processes, cluster=cluster)
     saved = dataclasses.replace(plan.checkpoints, resume_from=f'{tmp_path}/model.ckpt-3')
     for mark, end in (
         (lambda: mark_begun(str(tmp_path), length, 9), 9),
-        (lambda: mark_begun(str(tmp_path), [1, *length], 9), None),
-        (lambda: mark_begun(str(tmp_path), length, 2), None),
+        (lambda: mark_begun(str(tmp_path), [*length[:2], 2], 9), None),
+        # Asynchronous workers may take more.
+        (lambda: mark_begun(str(tmp_path), length, 2), 3),
         (lambda: mark_begun(str(tmp_path), None, 9), None),
         (lambda: (tmp_path / 'training-begun').write_text('[]'), None),
-        (lambda: mark_ended(str(tmp_path), True), None),
+        (lambda: forget_begun(str(tmp_path)), None),
     ):
         mark()
-        assert offer_of(saved, counts) == {'step': 3, 'end': end}
-        assert offer_of(plan.checkpoints, counts) == {'step': None, 'end': None}
+        assert offer_of(saved, counts, processes) == {'step': 3, 'end': end}
+        assert offer_of(saved, counts, plan.processes) == {'step': 3, 'end': None}
+        assert offer_of(plan.checkpoints, counts, processes) == {'step': None, 'end': None}
