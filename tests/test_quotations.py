@@ -221,7 +221,6 @@ def _write_earlier(folder: Path) -> None:
 
 OUTPUTS = (
     pytest.param(ShownOutput('README.md', '', 'TensorFlow:'), marks=pytest.mark.distributed),
-    pytest.param(ShownOutput('docs/distributed.md', '', 'TensorFlow:'), marks=pytest.mark.distributed),
     pytest.param(
         ShownOutput('docs/compare.md', 'compare before after', 'run', _write_before_and_after), marks=pytest.mark.unit
     ),
