@@ -174,7 +174,9 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(
     write_photos(tmp_path / 'PHOTOS')
     monkeypatch.chdir(tmp_path)
     totals = 0
-    for line in [line for line in LINES if line.page == 'docs/images.md']:
+    page = (ROOT / 'docs' / 'data.md').read_text().splitlines()
+    begin, end = page.index('## Your own images'), page.index('## What training images undergo')
+    for line in [line for line in LINES if line.page == 'docs/data.md' and begin < line.number < end]:
         found = split_line(line.text)
         if found is None:
             # The script that makes photographs has a test of its own.

@@ -106,10 +106,6 @@ def _is_file(path: str) -> bool:
     return path == 'docs/flags.md' or any((ROOT / folder / path).exists() for folder in ('', 'tests', 'docs'))
 
 
-def _is_test(name: str) -> bool:
-    return any((ROOT / 'tests').rglob(name))
-
-
 def _is_python(block: str) -> bool:
     return bool(ast.parse(textwrap.dedent(block)).body)
 
@@ -144,7 +140,6 @@ QUOTATIONS = (
         none_but(_is_file),
         at_least=100,
     ),
-    Quotation('docs/reliability.md', 'tests', r'\b(test_\w+\.py)', none_but(_is_test), at_least=15),
     Quotation(
         'docs/troubleshooting.md',
         'messages',
@@ -226,7 +221,6 @@ def _write_earlier(folder: Path) -> None:
 
 OUTPUTS = (
     pytest.param(ShownOutput('README.md', '', 'TensorFlow:'), marks=pytest.mark.distributed),
-    pytest.param(ShownOutput('docs/distributed.md', '', 'TensorFlow:'), marks=pytest.mark.distributed),
     pytest.param(
         ShownOutput('docs/compare.md', 'compare before after', 'run', _write_before_and_after), marks=pytest.mark.unit
     ),

@@ -16,7 +16,7 @@ from tests.support.programs import members
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = ('distributed', 'launchers', 'modes', 'cluster_life')
+PAGES = ('distributed', 'launchers', 'modes')
 DOC = '\n'.join((ROOT / 'docs' / f'{page}.md').read_text() for page in PAGES)
 SCRIPTS = re.findall(r'^```bash\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
 INDENTED = '\n'.join(line[4:] for line in DOC.splitlines() if line.startswith('    '))
@@ -57,7 +57,7 @@ def test_every_command_line_is_of_a_known_kind() -> None:
     kinds = [words[0] if 'cluster' not in words else 'cluster' for words in COMMANDS]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         'cluster': 2,
-        'python': 6,
+        'python': 4,
         'srun': 2,
         'mpirun': 2,
         'mpiexec': 1,
@@ -85,13 +85,12 @@ def test_the_commands_by_hand_are_one_cluster_of_each_kind() -> None:
     commands = [flags_of(words) for words in run_commands('python')]
     controlled = [flags for flags in commands if any('controller' in flag for flag in flags)]
     others = [flags for flags in commands if flags not in controlled]
-    roles = jobs_of([find_cluster(parse(flags), {}) for flags in others])
-    assert sorted(roles) == [('ps', 0), ('ps', 1), ('worker', 0), ('worker', 1)]
-    # The text says that the other worker has another index.
-    (worker,) = (flags for flags in controlled if '--task_index=0' in flags)
-    controlled.append([flag.replace('--task_index=0', '--task_index=1') for flag in worker])
-    roles = jobs_of([find_cluster(parse(flags), {}) for flags in controlled])
-    assert sorted(roles) == [('controller', 0), ('worker', 0), ('worker', 1)]
+    expected = ([('ps', 0), ('ps', 1), ('worker', 0), ('worker', 1)], [('controller', 0), ('worker', 0), ('worker', 1)])
+    for shown, roles in zip((others, controlled), expected, strict=True):
+        # The text says that the processes of the other machine have another index.
+        firsts = [flags for flags in shown if '--task_index=0' in flags]
+        seconds = [[flag.replace('--task_index=0', '--task_index=1') for flag in flags] for flags in firsts]
+        assert sorted(jobs_of([find_cluster(parse(flags), {}) for flags in [*shown, *seconds]])) == roles
 
 
 def slurm_environment(

@@ -1,7 +1,7 @@
 """Shards, records and JPEGs that are damaged at random: none ends the process, and what fails training is a fault.
 
 A quarter of the inputs are shards, damaged anywhere; the others are records with right checksums, half of them damaged
-around the image and half within it. docs/reliability.md has the counts.
+around the image and half within it.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Hostile surroundings, through the real command: full and read-only disks, files that change, odd names, locales.
 
-Each ends in time with the error of its row, and leaves no damaged file. docs/reliability.md lists these tests, and
-those of other files.
+Each ends in time with the error of its row, and leaves no damaged file.
 """
 
 import contextlib
