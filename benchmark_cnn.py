@@ -172,7 +172,7 @@ class BenchmarkCNN:
         # Each run has its own graph, so that runs in one process share nothing.
         with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
-            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker))
+            step_graph = build_step(plan, restart_number(worker))
             summaries = None
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)

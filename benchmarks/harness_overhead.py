@@ -60,7 +60,7 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
     plan = BenchmarkCNN(params).plan
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(plan.step.seed)
-        step = build_step(plan, root=0)
+        step = build_step(plan)
     fetches = step.fetches.present()
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(step.initializers)

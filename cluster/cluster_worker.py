@@ -264,4 +264,4 @@ def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
     """All start from the latest variables that any worker offers."""
     ends = [offer['end'] for offer in offers if offer['end'] is not None]
     steps = [-1 if offer['step'] is None else offer['step'] for offer in offers]
-    return {'end': max(ends, default=None), 'root': steps.index(max(steps)), 'step': max(steps)}
+    return {'end': max(ends, default=None), 'step': max(steps)}

@@ -64,7 +64,7 @@ class HorovodWorker(WithoutServer):
     def join(self, offer: Offer) -> Mapping[str, Any]:
         """All start from the variables of rank 0, at its step, and end where it ends."""
         step, end = self._from_chief([-1 if value is None else value for value in (offer['step'], offer['end'])])
-        self.agreed = {'end': None if end < 0 else int(end), 'root': 0, 'step': int(step)}
+        self.agreed = {'end': None if end < 0 else int(end), 'step': int(step)}
         return self.agreed
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:

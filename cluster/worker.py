@@ -108,7 +108,6 @@ class Worker(Protocol):
         """Waits for the others. Returns what all agree on:
 
         'end': the last step of the training if it had begun before, else None.
-        'root': the index of the worker whose variables all start from.
         'step': the step of these variables; -1 if no worker has any.
 
         Raises:
@@ -221,7 +220,7 @@ class OneProcess(WithoutServer):
     ends_after_chief = False
 
     def join(self, offer: Offer) -> Mapping[str, Any]:
-        self.agreed = {'end': None, 'root': 0, 'step': -1 if offer['step'] is None else offer['step']}
+        self.agreed = {'end': None, 'step': -1 if offer['step'] is None else offer['step']}
         return self.agreed
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:

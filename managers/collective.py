@@ -96,10 +96,9 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
       num_workers: the number of workers.
       transfer: the dtype in which gradients are sent and summed, see by_collective.
       on_towers: whether NCCL sums over all towers, see by_collective.
-      root: the index of the worker whose initial variables all others copy.
     """
 
-    # Eight arguments: the four of every replicated mode, and what only this mode needs.
+    # Seven arguments: the four of every replicated mode, and what only this mode needs.
     def __init__(
         self,
         devices: Sequence[str],
@@ -110,13 +109,11 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         num_workers: int,
         transfer: tf.DType | None,
         on_towers: bool,
-        root: int = 0,
     ) -> None:
         algorithm = by_collective(devices, num_workers, transfer, on_towers=on_towers)
         super().__init__(devices, seed, algorithm, packing)
         self._worker = worker
         self._num_workers = num_workers
-        self._root = root
         self._transfer = transfer
 
     @classmethod
@@ -129,7 +126,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             num_workers=parts.num_workers,
             transfer=parts.transfer,
             on_towers=parts.on_towers,
-            root=parts.root,
         )
 
     @property
@@ -139,45 +135,41 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     def leads(self, device_num: int) -> bool:
         return device_num == 0 and self._worker == 0
 
-    def keeps_statistics(self, device_num: int) -> bool:
-        # One tower of every worker: any worker may become the one whose variables the others copy.
-        return device_num == 0
-
     def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        # Wait for all sums: if a worker is lost during a step, each other worker applies the whole step or none of it.
+        # Wait for all sums: if a worker is lost during a step, the chief applies the whole step or none of it.
         return [total for tower in combined_grads for total in tower]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         first = [*self.variables[0].values(), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         with tf.device(HOST_DEVICE):
-            received = self._receive(first, self._root, _INITIAL)
+            received = self._receive(first, _INITIAL)
         # Read again, so that the other towers copy the received values.
         with tf.control_dependencies(received):
             copies = [copy.assign(source.read_again()) for copy, source in self._copies(slots)]
         return received + copies
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Each worker averages over its own images only; checkpoints hold the moving averages of worker 0.
+        # Only worker 0 keeps moving averages.
         statistics = [variable for variable in self.variables[0].values() if not variable.trainable]
         with tf.device(HOST_DEVICE):
-            return self._receive(statistics, 0, _STATISTICS)
+            return self._receive(statistics, _STATISTICS)
 
     def bytes_of_step(self) -> int:
         return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, self._transfer)
 
-    def _receive(self, variables: Sequence[Variable], root: int, first_key: int) -> list[tf.Operation]:
-        """Returns the ops that assign the values of the worker `root` to the variables of all workers."""
-        return [variable.assign(self._broadcast(first_key + i, variable, root)) for i, variable in enumerate(variables)]
+    def _receive(self, variables: Sequence[Variable], first_key: int) -> list[tf.Operation]:
+        """Returns the ops that assign the values of worker 0 to the variables of all workers."""
+        return [variable.assign(self._broadcast(first_key + i, variable)) for i, variable in enumerate(variables)]
 
-    def _broadcast(self, key: int, variable: Variable, root: int) -> Tensor:
+    def _broadcast(self, key: int, variable: Variable) -> Tensor:
         common = {
             'group_size': self._num_workers,
             'group_key': _ALL_WORKERS,
             'instance_key': key,
             'shape': variable.shape,
         }
-        if self._worker == root:
+        if self._worker == 0:
             return tf.raw_ops.CollectiveBcastSend(input=variable.value, **common)
         return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, **common)
 

@@ -25,7 +25,6 @@ class ManagerParts:
       sync: whether the workers take their steps together.
       worker: the index of this worker.
       num_workers: the number of workers.
-      root: the index of the worker whose initial variables all others copy.
       transfer: the dtype in which gradients are sent, or None for their own dtype.
       on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
       horovod: the module horovod.tensorflow; None without Horovod.
@@ -42,7 +41,6 @@ class ManagerParts:
     sync: bool = True
     worker: int = 0
     num_workers: int = 1
-    root: int = 0
     transfer: tf.DType | None = None
     on_towers: bool = False
     horovod: Any = None

@@ -32,7 +32,6 @@ class SynchronousStep:
         self.begun = create_variable('begun', [], scope='v', device=servers.devices[0], dtype=tf.int64)
         self._servers = servers
         self._refresh = refresh
-        self._accumulators: list[tf.ConditionalAccumulator] = []
         with tf.device(servers.devices[0]):
             self._released = [
                 tf.FIFOQueue(1, [tf.int64], [[]], shared_name=f'step_done_{worker}')
@@ -67,7 +66,6 @@ class SynchronousStep:
                     )
                     for number, tensor in enumerate(bucket.tensors)
                 ]
-                self._accumulators += accumulators
                 # The step ends only after every push. A global step read after the push might count this step already.
                 counted_here = [global_step.value.op] if bucket.device == global_step.device else []
                 with tf.control_dependencies([*before, *counted_here]):
@@ -91,21 +89,7 @@ class SynchronousStep:
         return tf.group(*pushed, step_taken, *releases)
 
     def restart(self, session: tf.Session, step: int) -> None:
-        """Prepares the step after this global step, once the variables have their values.
-
-        Removes the gradients and releases of an unfinished step. Only the chief calls it, while no worker takes steps.
-        """
+        """Prepares the step after this global step, once the variables have their values. Only the chief calls it."""
         with session.graph.as_default(), tf.control_dependencies(None):
             ready = [self.begun.assign(tf.constant(step, tf.int64)), *self._refresh()]
-            sizes = [accumulator.num_accumulated() for accumulator in self._accumulators]
-            takes = [accumulator.take_grad(1).op for accumulator in self._accumulators]
-            releases = [(queue.size(), queue.dequeue().op) for queue in self._released]
         session.run(ready)
-        session.run([take for take, size in zip(takes, session.run(sizes), strict=True) if size])
-        session.run(
-            [
-                dequeue
-                for (_, dequeue), size in zip(releases, session.run([s for s, _ in releases]), strict=True)
-                if size
-            ]
-        )

@@ -34,14 +34,13 @@ from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 _SEEDS_OF_RESTART = 1_000_003
 
 
-def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
+def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     """Adds a step to the current graph.
 
     Args:
-      root: the worker whose variables the others copy at the start.
       restart: 0 when training starts; a different number each time it continues.
     """
-    manager = _make_manager(plan, root)
+    manager = _make_manager(plan)
     chosen = plan.variables.optimizer
     optimizer = chosen.rule()(*chosen.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
@@ -127,7 +126,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
     )
 
 
-def _make_manager(plan: Plan, root: int) -> VariableMgr:
+def _make_manager(plan: Plan) -> VariableMgr:
     processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
     assert variables.manager, 'a run that only evaluates has no variable manager'
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
@@ -150,7 +149,6 @@ def _make_manager(plan: Plan, root: int) -> VariableMgr:
         sync=processes.together,
         worker=processes.index,
         num_workers=processes.num_trainers,
-        root=root,
         transfer=transfer,
         on_towers=variables.by_nccl,
         horovod=processes.horovod,

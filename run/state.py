@@ -85,10 +85,10 @@ class RunState:
         return schedule
 
     def _prepare_local(self, session: tf.Session) -> int:
-        """For workers with variables of their own: the root sets the values, and the others copy them."""
+        """For workers with variables of their own: the chief sets the values, and the others copy them."""
         worker = self._worker
         session.run(self._built.initializers)
-        if worker.index == worker.agreed['root']:
+        if worker.is_chief:
             self._start_from_saved(session)
         if worker.cluster is None:
             return self._read_step(session)

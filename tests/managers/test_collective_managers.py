@@ -50,7 +50,7 @@ def test_on_cpus_each_worker_takes_part_once_in_each_sum_with_what_its_towers_ha
 @pytest.mark.parametrize('devices', [cpus(NUM_TOWERS), GPUS])
 def test_all_workers_give_each_collective_op_the_same_keys(devices: list[str]) -> None:
     def calls(worker: int) -> dict[tuple[int, int], tuple[str, int, list[int]]]:
-        built = build(COLLECTIVE, worker, server_devices=(), devices=devices, root=1)
+        built = build(COLLECTIVE, worker, server_devices=(), devices=devices)
         kinds = {'CollectiveReduce': 'sum', 'CollectiveBcastSend': 'copy', 'CollectiveBcastRecv': 'copy'}
         found: dict[tuple[int, int], tuple[str, int, list[int]]] = {}
         for op in built.ops(*kinds):
@@ -65,12 +65,12 @@ def test_all_workers_give_each_collective_op_the_same_keys(devices: list[str]) -
     assert Counter(kind for kind, _, _ in first.values()) == {'sum': 4, 'copy': 4}
 
 
-def test_the_others_start_from_the_variables_of_the_root() -> None:
+def test_the_others_start_from_the_variables_of_worker_0() -> None:
     for worker in range(NUM_WORKERS):
-        built = build(COLLECTIVE, worker, optimizer='adam', server_devices=(), root=1)
+        built = build(COLLECTIVE, worker, optimizer='adam', server_devices=())
         sent, received = built.ops('CollectiveBcastSend'), built.ops('CollectiveBcastRecv')
         # Each variable with its two slots.
-        assert (len(sent), len(received)) == ((3 * 4, 0) if worker == 1 else (0, 3 * 4))
+        assert (len(sent), len(received)) == ((3 * 4, 0) if worker == 0 else (0, 3 * 4))
         assert {*sent, *received} < needed_by([built.step.post_init])
 
 

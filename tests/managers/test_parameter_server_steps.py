@@ -299,41 +299,6 @@ def await_accumulated(member: Member, expected: int) -> None:
         assert time.monotonic() < deadline
 
 
-def test_the_gradients_of_a_lost_worker_are_cleared(start: Callable[..., WorkerSessions]) -> None:
-    cluster = start(PS, optimizer='adam')
-    chief, other = cluster.members
-    cluster.take_steps()
-    # Lost before the chief has pushed anything: all its gradients are there, one of them even for two steps.
-    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
-    other.session.run(pushes)
-    other.session.run(pushes[0])
-    assert sum(chief.size_of('ResourceConditionalAccumulator')) == len(pushes) + 1
-    chief.synchronous_step.restart(chief.session, 1)
-    assert sum(chief.size_of('ResourceConditionalAccumulator')) == 0
-    cluster.take_steps(2)
-    assert_close(chief.read(), train_alone(plain, 'adam', WHOLE_BATCH))
-
-
-def test_the_end_of_a_step_that_a_lost_worker_never_learned_is_cleared(start: Callable[..., WorkerSessions]) -> None:
-    cluster = start(PS)
-    chief, other = cluster.members
-    # Lost after it has pushed its gradients, before the chief says that the step is over.
-    [step] = cluster.begin(0)
-    other.session.run(other.built.ops('ResourceAccumulatorApplyGradient'))
-    step.result(DEADLINE_SECS)
-    assert sum(chief.size_of('FIFOQueueV2')) == 1
-    chief.synchronous_step.restart(chief.session, 1)
-    assert sum(chief.size_of('FIFOQueueV2')) == 0
-    [step] = cluster.begin(1)
-    await_accumulated(chief, 4)
-    # It waits for the chief, whose step is needed.
-    assert not step.done()
-    assert chief.read()['global_step'] == 1
-    cluster.begin(0)[0].result(DEADLINE_SECS)
-    step.result(DEADLINE_SECS)
-    assert_close(chief.read(), train_alone(plain, 'sgd', WHOLE_BATCH, num_steps=2))
-
-
 def test_a_worker_alone_with_parameter_servers_trains() -> None:
     with tf.Graph().as_default(), open_session() as session:
         manager = manager_of(PS, cpus(1), server_devices=cpus(1))

@@ -70,7 +70,7 @@ def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str) -> None:
         assert plan.warnings == ()
         with tf.Graph().as_default():
             # 3136 x 512 values, 6.4 MB.
-            assert max(map(len, build_step(plan, root=0).model_slices.values())) == most
+            assert max(map(len, build_step(plan).model_slices.values())) == most
 
 
 def test_slices_are_said_to_have_no_effect_on_a_single_parameter_server() -> None:

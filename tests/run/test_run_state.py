@@ -103,7 +103,7 @@ class Trainer:
         params = make_params(**settings)
         self._plan = plan_of(params)
         with tf.Graph().as_default() as graph:
-            self._built: StepGraph = build_step(self._plan, root=0)
+            self._built: StepGraph = build_step(self._plan)
             self._fresh = state_of(self._plan, self._built)
             self._resumed = state_of(self._plan, self._built, str(folder / f'model.ckpt-{NUM_EARLIER}'))
         self._open = lambda: tf.Session(graph=graph, config=self._plan.session.config)
@@ -262,7 +262,7 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
     params = make_params(model='trivial', device='cpu', batch_size=2, train_dir=str(tmp_path), num_batches=NUM_STEPS)
     plan = plan_of(params)
     with tf.Graph().as_default() as graph:
-        built = build_step(plan, root=0)
+        built = build_step(plan)
         together = SynchronousStep(
             ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()), refresh=list
         )

@@ -137,7 +137,7 @@ def test_images_are_resized_unless_the_model_takes_any_size(shards: Path, model:
     plan = make_plan(make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards)), Environment({}))
     assert isinstance(plan, Plan)
     with tf.Graph().as_default():
-        built = build_step(plan, root=0)
+        built = build_step(plan)
     assert built.pipeline.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
 
