@@ -135,6 +135,10 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     def leads(self, device_num: int) -> bool:
         return device_num == 0 and self._worker == 0
 
+    def keeps_statistics(self, device_num: int) -> bool:
+        # One tower of every worker, since each takes part in evaluations.
+        return device_num == 0
+
     def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         # Wait for all sums: if a worker is lost during a step, the chief applies the whole step or none of it.
         return [total for tower in combined_grads for total in tower]
@@ -150,7 +154,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return received + copies
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Only worker 0 keeps moving averages.
+        # Each worker averages over its own images only; checkpoints hold the moving averages of worker 0.
         statistics = [variable for variable in self.variables[0].values() if not variable.trainable]
         with tf.device(HOST_DEVICE):
             return self._receive(statistics, _STATISTICS)

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,7 +93,9 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         options.add_argument(argument)
     options.add_experimental_option('prefs', {'download.default_directory': str(folder / 'downloads')})
     options.set_capability('goog:loggingPrefs', {'performance': 'ALL', 'browser': 'ALL'})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(_DRIVER))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(_DRIVER, env={**os.environ, 'HOME': str(folder)})
+    )
     try:
         yield Browser(driver)
     finally:

@@ -124,6 +124,6 @@ def test_a_cluster_evaluates_as_one_process_does(mode: str, num_ps: int, data_di
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert step_of(before) == NUM_STEPS
-    _, printed = run([mode, '--model=lenet', '--eval'], data_dir, tmp_path, num_ps)
+    _, printed = run([mode, '--model=lenet', '--eval', '--num_eval_epochs=1'], data_dir, tmp_path, num_ps)
     assert printed == [[line_of(evaluate('lenet', data_dir, tmp_path))]] * 2
     assert latest_checkpoint(f'{tmp_path}/train') == before

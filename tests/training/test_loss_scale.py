@@ -174,7 +174,7 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Pat
     assert result.precision == 'fp16'
     assert result.complete
     assert result.num_skipped_steps == 5
-    check_warning(err.getvalue(), '5')
+    check_warning(err.getvalue(), '5 steps')
     assert len({step.values.loss for step in result.steps}) == 1
     assert state_of(saved(tmp_path, 5)) == (2.0**25, 0, 5)
     # Only its own are counted by a run that goes on.
