@@ -260,11 +260,25 @@ class Rendezvous:
         self._next_line_secs = max(_FIRST_LINE_SECS, 2 * self._next_line_secs)
 
     def enter(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
-        """Takes part in the training in the store, if its members are the processes that are up now, and says so."""
-        membership = _membership(entries)
-        if membership and all(membership.members.get(str(task)) == found[task] for task in self._members):
+        """Takes part in the training in the store, if this process belongs to it, and returns whether it does.
+
+        A process belongs to the training that it has begun. An asynchronous worker belongs to one of the same servers.
+        """
+        membership, task = _membership(entries), self.cluster.own
+        if membership is None:
+            return False
+        has_begun = found[task] in (membership.members.get(str(task)), *membership.workers)
+        is_late = task not in self._members and all(
+            membership.members.get(str(member)) == found[member] for member in self._members
+        )
+        if has_begun or is_late:
             self.membership = membership
         return self.membership is not None
+
+    @staticmethod
+    def has_begun(entries: Mapping[str, Any]) -> bool:
+        """Whether a training has begun in the store."""
+        return _membership(entries) is not None
 
     def _are_ready(self, offers: Mapping[Task, Any], entries: Mapping[str, Any], found: Incarnations) -> bool:
         """Whether all workers have joined, and each task is a new process that has told its settings."""

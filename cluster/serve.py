@@ -123,20 +123,25 @@ def serve(
             ends = ended | rendezvous.ends(rendezvous.own_entries(), found)
         else:
             rendezvous.compare_settings(entries, found)
-            ends = rendezvous.ends(entries, found)
-        if detector is None and entries and rendezvous.enter(entries, found) and rendezvous.membership:
+            is_other = rendezvous.has_begun(entries) and not rendezvous.enter(entries, found)
+            # The trainers of an earlier training, which still ends, are not those of this server.
+            ends = {} if is_other else rendezvous.ends(entries, found)
+        if detector is None and rendezvous.membership:
             detector = FailureDetector(rendezvous, rendezvous.membership, warn)
+            last_answer = dict.fromkeys(trainers, time.monotonic())
         ended = {trainer: ends[trainer] for trainer in trainers if trainer in ends}
         if detector and (failure := detector.check()):
             # The chief may read the variables from here, to save them.
             _await_trainers(rendezvous, _STAY_SECS)
             raise fault_of(failure)
         now = time.monotonic()
-        last_answer |= dict.fromkeys((trainer for trainer in trainers if found[trainer] is not None), now)
-        missing = [trainer for trainer in trainers if trainer not in last_answer and trainer not in ended]
-        if missing and now - began > connect.secs:
-            raise RunError(connect.message(f'{missing[0]} did not come'))
-        rendezvous.show_missing(missing, now - began)
+        if detector:
+            last_answer |= dict.fromkeys((trainer for trainer in trainers if found[trainer] is not None), now)
+        else:
+            missing = [trainer for trainer in trainers if found[trainer] is None and trainer not in ended]
+            if missing and now - began > connect.secs:
+                raise RunError(connect.message(f'{missing[0]} did not come'))
+            rendezvous.show_missing(missing, now - began)
         # If trainers do not need each other, a lost one may come back while others train.
         gone = [task for task in last_answer if task not in ended and now - last_answer[task] > _GONE_SECS]
         time.sleep(_INTERVAL_SECS)

@@ -77,6 +77,26 @@ def test_a_server_learns_how_a_worker_ended_when_the_key_value_store_is_lost(
         result(serving.future)
 
 
+def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(2)
+    old = cluster.start_all()
+    join_all(old)
+    cluster.stop('ps 1')
+    server = cluster.start('ps 1')
+    serving = begin_serving(server, together=True)
+    for name in ('worker 0', 'worker 1'):
+        old[name].rendezvous.end(1, 'ps 1 was lost')
+        cluster.stop(name)
+    assert_waits(serving.future)
+    members = {'ps 0': cluster.start('ps 0'), **{name: cluster.start(name) for name in ('worker 0', 'worker 1')}}
+    join_all(members)
+    for name in ('worker 0', 'worker 1'):
+        members[name].rendezvous.end(0)
+    result(serving.future)
+
+
 def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
     serving = begin_serving(cluster.start('ps 0'), connect=SOON, together=True)
@@ -127,6 +147,7 @@ def test_a_server_ends_without_a_lost_worker_when_the_others_did_not_need_it(
 ) -> None:
     cluster = make_cluster(together=False)
     members = cluster.start_all()
+    join_all(members)
     serving = begin_serving(members['ps 0'], together=False)
     cluster.stop('worker 1')
     assert_waits(serving.future)
