@@ -106,5 +106,10 @@ def export_saved_model(
         tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=path.parent) as temporary,
     ):
         unfinished = Path(temporary, 'model')
-        v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
+        # TensorFlow removes its temporary source files when Python exits, which processes of a cluster do not reach.
+        before, tempfile.tempdir = tempfile.tempdir, temporary
+        try:
+            v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
+        finally:
+            tempfile.tempdir = before
         move_whole(unfinished, path)

@@ -41,7 +41,7 @@ def test_commands_leave_and_remove_nothing_elsewhere(tmp_path: Path) -> None:
     for command in (
         (*RUN, f'--train_dir={train}', f'--export_saved_model={results}/model', f'--result_file={results}/r.json'),
         (*RUN, '--repeat=2', f'--result_file={results}/repeats/r.json'),
-        ('cluster', '--ps=1', '--workers=1', '--', *RUN),
+        ('cluster', '--ps=1', '--workers=1', '--', *RUN, f'--export_saved_model={results}/of_cluster'),
         ('records', f'--input={results}/photos', f'--output={results}/shards', '--shards=1'),
         ('report', str(results / 'repeats'), f'--output={results}/page.html'),
     ):
