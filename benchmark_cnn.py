@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError, UsageError, counted, spelled
-from hardware.peak import measure_peak
-from hardware.tensorflow_import import without_collecting
 from inputs.buffers import format_memory
+from machine.peak import measure_peak
+from machine.tensorflow_import import without_collecting
 from params import Params
 from planning.environment import Environment
 from planning.line import make_plan

@@ -26,7 +26,7 @@ from errors import (
     nearest,
     not_installed,
 )
-from hardware.tensorflow_import import memory_limits
+from machine.tensorflow_import import memory_limits
 
 _INTERRUPTED = 130
 # What libraries say, in errors of several kinds, if the system gives them no memory.
@@ -176,7 +176,7 @@ def _run(arguments: list[str]) -> int:
         return show(arguments)
     else:
         name, argv = 'benchmark', arguments
-    from hardware.quiet import quiet_start
+    from machine.quiet import quiet_start
 
     if name == 'benchmark':
         _check_memory_limits()

@@ -37,7 +37,7 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
     return {
         _IMPORT: python(_IMPORT),
         # The import of TensorFlow alone, without packages that it imports if they are installed.
-        'without Keras': python('from hardware.tensorflow_import import import_tensorflow; import_tensorflow()'),
+        'without Keras': python('from machine.tensorflow_import import import_tensorflow; import_tensorflow()'),
         'trivial': [*run, '--model=trivial', '--batch_size=1'],
         model: [*run, f'--model={model}', '--batch_size=1'],
         f'{model}, 1 tower': [*run, f'--model={model}', f'--batch_size={global_batch_size}'],

@@ -19,7 +19,7 @@ from cluster.signals import Interrupts
 from comparison.intervals import FEWEST_RUNS, interval_around
 from comparison.tables import Table, TableColumn
 from errors import BenchmarkError
-from hardware.surroundings import machine_facts
+from machine.surroundings import machine_facts
 from results.document import Record
 from sweeps.folder import Folder
 from sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, facts_of, order_of_round, succeeded

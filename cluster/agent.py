@@ -31,7 +31,7 @@ from typing import Any
 from cluster.environments import without_clusters
 from cluster.hosts import Command, HostNeeds, LocalHost, LocalProcess
 from errors import BenchmarkError, UsageError
-from hardware.surroundings import git_commit, tensorflow_version
+from machine.surroundings import git_commit, tensorflow_version
 from results import VERSION
 
 # How long each side waits for a line of the other, and how often each sends one, in seconds.

@@ -23,7 +23,7 @@ import psutil
 from cluster.child_process import ChildProcess
 from cluster.environments import LOOPBACK, join_host_port, without_clusters
 from errors import RunError, UsageError
-from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
+from machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 

@@ -22,7 +22,7 @@ from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import Command, Host, HostNeeds, HostProcess, Places
 from errors import RunError, UsageError, spelled
-from hardware.surroundings import LIBRARY_VARIABLES
+from machine.surroundings import LIBRARY_VARIABLES
 
 # How long a host may take to answer at first, in seconds.
 HELLO_SECS = 30.0

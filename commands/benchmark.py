@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from errors import spelled
-from hardware import quiet
+from machine import quiet
 from params import Params, parse_argv
 from params.result_flags import STDOUT
 from planning.environment import Environment

@@ -20,7 +20,7 @@ from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
 from errors import UsageError, format_warning, spelled
-from hardware.gpus import VISIBLE
+from machine.gpus import VISIBLE
 from params import Params, parse_argv
 from params.file_flags import Output, outputs_that_are
 from params.flag_files import check_flag_files

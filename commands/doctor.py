@@ -22,7 +22,7 @@ from doctor.check_runner import examine, matching, unknown_names
 from doctor.check_table import CHECKS, RESNET50, Check
 from doctor.verdicts import Finding, Outcome
 from errors import UsageError, counted, nearest, spelled
-from hardware.surroundings import environment_facts
+from machine.surroundings import environment_facts
 from params.spec import flag
 from results import VERSION
 from results.live import LiveLine, can_redraw

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration, Positional
 from errors import RunError, UsageError, counted, format_warning, not_installed, spelled
-from hardware.atomic import write_whole
+from machine.atomic import write_whole
 from params.spec import flag
 from results.collection import collect
 

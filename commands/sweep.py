@@ -20,7 +20,7 @@ from comparison.intervals import Estimate
 from comparison.ratios import estimate
 from comparison.tables import Table, TableColumn
 from errors import UsageError, counted, format_warning, spelled
-from hardware.gpus import has_nvidia_gpu
+from machine.gpus import has_nvidia_gpu
 from params import Params
 from params.modes import MODES
 from params.spec import flag

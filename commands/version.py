@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commands.options import Arguments, Declaration
-from hardware.surroundings import git_commit, tensorflow_version
+from machine.surroundings import git_commit, tensorflow_version
 from results import VERSION
 
 

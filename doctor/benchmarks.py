@@ -15,7 +15,7 @@ from cluster.child_process import ChildProcess, end_of
 from cluster.environments import without_clusters
 from doctor.verdicts import Context, Verdict, ok, skipped, warning, wrong
 from errors import RunError, counted
-from hardware.gpus import gpu_facts, visible
+from machine.gpus import gpu_facts, visible
 from params.modes import MODES
 from sweeps.limited_process import explain
 

@@ -23,7 +23,7 @@ from cluster.environments import without_clusters
 from doctor.check_table import ARCHITECTURE, CHECKS, DEVICES, Check, Needs
 from doctor.verdicts import NO_GPU, Finding, Outcome, Verdict, skipped, verdict_of, wrong
 from errors import RunError
-from hardware.gpus import has_nvidia_gpu
+from machine.gpus import has_nvidia_gpu
 
 # The driver needs half an hour, on one core, to compile all kernels. The shortest limit of a check that uses a GPU is
 # one minute; most have two to five.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hardware.tensorflow_import import LazyPackage
+from machine.tensorflow_import import LazyPackage
 from params.all_reduce_spec import ALGORITHMS
 from params.modes import MODES, Manager, Place
 

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from doctor.verdicts import Context, Verdict, ok, warning
 from errors import counted
-from hardware.peak import measure_peak
+from machine.peak import measure_peak
 
 _BYTES = 2**28
 _NUM_RUNS = 12

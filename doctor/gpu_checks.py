@@ -7,12 +7,12 @@ from typing import Any
 
 from doctor.verdicts import NO_GPU, Context, Verdict, ok, skipped, warning, wrong
 from errors import counted, to_install
-from hardware.cuda_driver import check_driver, describe_driver_fault
-from hardware.cuda_libraries import check_libraries, describe_missing
-from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, has_nvml_package
-from hardware.kernel_files import read
-from hardware.surroundings import is_container
-from hardware.tensorflow_build import PARTLY_COMPILED, runs_on, tensorflow_build
+from machine.cuda_driver import check_driver, describe_driver_fault
+from machine.cuda_libraries import check_libraries, describe_missing
+from machine.gpus import driver_version, gpu_facts, has_nvidia_gpu, has_nvml_package
+from machine.kernel_files import read
+from machine.surroundings import is_container
+from machine.tensorflow_build import PARTLY_COMPILED, runs_on, tensorflow_build
 
 # In PCI's numbering: the vendor NVIDIA, and the first byte of the classes of display controllers.
 _NVIDIA, _DISPLAY = '0x10de', '0x03'

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from doctor.verdicts import Context, Verdict, ok, warning
 from errors import counted
-from hardware import cgroups
-from hardware.kernel_files import read, read_table
-from hardware.meters import Disturbances
-from hardware.processors import processor_facts
+from machine import cgroups
+from machine.kernel_files import read, read_table
+from machine.meters import Disturbances
+from machine.processors import processor_facts
 
 _GIBIBYTE = 2**30
 _KIBIBYTE = 2**10

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from doctor.verdicts import Context, Verdict, ok
-from hardware.peak import measure_peak
+from machine.peak import measure_peak
 
 # The size of each of three arrays: several times the last-level cache of all processors except those of large servers.
 _ARRAY_BYTES = 2**28

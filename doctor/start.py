@@ -6,10 +6,10 @@ from typing import Any
 
 from doctor.verdicts import Context, Verdict, ok, warning, wrong
 from errors import counted
-from hardware.gpus import VISIBLE, gpu_facts, has_nvidia_gpu, visible
-from hardware.missing_gpu import explain_missing_gpu
-from hardware.surroundings import environment_facts
-from hardware.tensorflow_import import import_tensorflow
+from machine.gpus import VISIBLE, gpu_facts, has_nvidia_gpu, visible
+from machine.missing_gpu import explain_missing_gpu
+from machine.surroundings import environment_facts
+from machine.tensorflow_import import import_tensorflow
 
 _SIZE = 256
 # TensorFlow ignores GPUs with fewer multiprocessors than this variable says, by default 8 or as many as the largest GPU

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
-from hardware.tensorflow_import import LazyPackage
 from inputs.data_sets import Arrays, Shards
 from inputs.stages import PREPROCESS, READ, STAGES, TRANSFER
+from machine.tensorflow_import import LazyPackage
 
 if TYPE_CHECKING:
     import inputs.array_pipeline

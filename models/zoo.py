@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from hardware.tensorflow_import import LazyPackage
+from machine.tensorflow_import import LazyPackage
 from models.model_facts import BatchNorm, ModelFacts, Network, RateSchedule
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hardware.tensorflow_import import LazyPackage
+from machine.tensorflow_import import LazyPackage
 
 if TYPE_CHECKING:
     import managers.collective

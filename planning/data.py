@@ -89,7 +89,7 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
 
 
 def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any]]) -> None:
-    """Raises UsageError if a GPU cannot hold all images; gpus: their facts, see hardware.gpus."""
+    """Raises UsageError if a GPU cannot hold all images; gpus: their facts, see machine.gpus."""
     if data.images is not None and keeps_images_in_memory(params) and data.input_row.on_devices:
         share = min(params.gpu_memory_frac_for_testing or 1.0, 1.0)
         sizes = [int(share * size) for gpu in gpus if (size := gpu.get('memory_bytes'))]

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.topology import Cluster, public_hosts
 from errors import Refusals, UsageError, spelled
-from hardware import surroundings
-from hardware.cgroups import cpu_limit
-from hardware.data_formats import Capability
-from hardware.gpus import has_nvidia_gpu
-from hardware.missing_gpu import explain_missing_gpu
-from hardware.numa import gpu_nodes, nodes_of
-from hardware.tensorflow_build import has_openmp
-from hardware.visible_gpus import PlaceOnHost, choose_visible
 from inputs.data_folder import DataFolder, open_folder, recognise
+from machine import surroundings
+from machine.cgroups import cpu_limit
+from machine.data_formats import Capability
+from machine.gpus import has_nvidia_gpu
+from machine.missing_gpu import explain_missing_gpu
+from machine.numa import gpu_nodes, nodes_of
+from machine.tensorflow_build import has_openmp
+from machine.visible_gpus import PlaceOnHost, choose_visible
 from models.registry import load_model_file
 from params import Params
 from params.file_flags import NAMES_INSIDE, OUTPUTS, Output, outputs_that_are
@@ -141,7 +141,7 @@ class Environment:
         return surroundings.free_memory()
 
     def machine_facts(self, **facts: Any) -> surroundings.MachineFacts:
-        """The object "machine" of a result; the arguments are those of hardware.surroundings.machine_facts."""
+        """The object "machine" of a result; the arguments are those of machine.surroundings.machine_facts."""
         return surroundings.machine_facts(**facts)
 
     def git_commit(self) -> str | None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.topology import place_of
 from errors import Refusals, UsageError, counted
-from hardware.data_formats import Capability, choose_data_format, uses_tf32
-from hardware.gpus import VISIBLE
-from hardware.surroundings import environment_facts
+from machine.data_formats import Capability, choose_data_format, uses_tf32
+from machine.gpus import VISIBLE
+from machine.surroundings import environment_facts
 from params import Params, RunFacts, find_idle
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from params.device_flags import HOST_DEVICE, another_flag_places_the_sums

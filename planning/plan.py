@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout
 from errors import counted
-from hardware.surroundings import MachineFacts
-from hardware.visible_gpus import ONLY_ONE, PlaceOnHost
 from inputs.catalog import InputRow, Source, input_for
 from inputs.data_folder import DataFolder
 from inputs.data_sets import DataSet, Shards
 from inputs.preprocessors import Preprocessor
 from inputs.tf_data_settings import TfDataSettings
+from machine.surroundings import MachineFacts
+from machine.visible_gpus import ONLY_ONE, PlaceOnHost
 from models.model_facts import ModelFacts
 from params import Params
 from params.all_reduce_spec import Range
@@ -505,7 +505,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run runs on: see hardware.surroundings, whose functions have these names (machine: machine_facts, ...)."""
+    """What a run runs on: see machine.surroundings, whose functions have these names (machine: machine_facts, ...)."""
 
     machine: MachineFacts
     environment: Mapping[str, str]

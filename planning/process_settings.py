@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from errors import UsageError, counted, spelled
-from hardware.gpu_memory import GpuMemory
-from hardware.numa import choose_node
+from machine.gpu_memory import GpuMemory
+from machine.numa import choose_node
 from params import Params
 from params.tensorflow_flags import OPENMP
 from planning.environment import Environment

@@ -7,7 +7,7 @@ from cluster.discovery import find_cluster
 from cluster.environments import find_launch, find_place_on_host, find_unjoined
 from cluster.topology import HOSTS_FLAGS, Cluster, Timeout
 from errors import UsageError
-from hardware.visible_gpus import ONLY_ONE
+from machine.visible_gpus import ONLY_ONE
 from params import Params
 from params.file_flags import Output, outputs_that_are
 from params.modes import MODES

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import results
-from hardware.surroundings import MachineFacts
+from machine.surroundings import MachineFacts
 from planning.plan import KINDS_WITH_FACTS
 from results.facts import run_schema, schema_of
 from results.sections import Count, FailureDocument, ResultDocument

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
 
 from errors import UsageError, spelled
-from hardware.gpu_memory import GpuMemory
+from machine.gpu_memory import GpuMemory
 from params import Params
 from planning.environment import Environment
 from planning.found import Found

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.signals import uninterrupted
 from errors import UsageError
-from hardware.gpu_memory import GpuMemory, share_memory_options
-from hardware.gpus import VISIBLE
-from hardware.numa import bind
-from hardware.quiet import without_gpu_notices
-from hardware.tensorflow_import import import_tensorflow
+from machine.gpu_memory import GpuMemory, share_memory_options
+from machine.gpus import VISIBLE
+from machine.numa import bind
+from machine.quiet import without_gpu_notices
+from machine.tensorflow_import import import_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from errors import UsageError, counted
-from hardware.atomic import clear_own, move_whole, sync
+from machine.atomic import clear_own, move_whole, sync
 from records.layout import (
     FACTS_FILE,
     LABELS_FILE,

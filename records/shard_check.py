@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors import counted
-from hardware.tensorflow_import import import_tensorflow
+from machine.tensorflow_import import import_tensorflow
 from records.file_kinds import START_BYTES, other_kind
 from records.framing import FRAME_BYTES, Fault, walk
 from records.layout import MOST_PIXELS

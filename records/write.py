@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from errors import RunError, counted
-from hardware.atomic import sync
-from hardware.tensorflow_import import import_tensorflow
+from machine.atomic import sync
+from machine.tensorflow_import import import_tensorflow
 from records.framing import FRAME_BYTES
 from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import ImageFolder, SourceImage, SubsetFacts

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import RunError, spelled
-from hardware.atomic import write_whole
+from machine.atomic import write_whole
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
 _TIME = '%Y-%m-%dT%H:%M:%S.%fZ'
@@ -99,8 +99,8 @@ def run_info(
 
     Args:
       flags: the values of the flags by name, as the run uses them.
-      machine: see hardware.surroundings.
-      environment: see hardware.surroundings.
+      machine: see machine.surroundings.
+      environment: see machine.surroundings.
       available_memory: bytes of available memory, None if unknown.
     """
     gpus = machine['gpus']

@@ -2,7 +2,7 @@
 
 The method `of` of a section finds its values in a Result, run/recording.py finds all others; results.facts makes the
 document and its schema. Two sections are found before the run: "run" consists of the facts of the plan
-(planning/plan.py), "machine" of those of hardware/surroundings.py.
+(planning/plan.py), "machine" of those of machine/surroundings.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from hardware.atomic import move_whole
+from machine.atomic import move_whole
 from models.layers import Tensor
 from models.model_facts import Network
 from models.networks import build_network

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from errors import RunError, counted
-from hardware.atomic import move_whole, write_whole
+from machine.atomic import move_whole, write_whole
 from planning.plan import Instruments, Summaries
 from results.result import Phase, Step, StepValues
 from training.variables import Variable

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hardware.meters import Wait, wait_for_idle
+from machine.meters import Wait, wait_for_idle
 from results.advice import LOADED_SHARE
 from results.console import Console
 

@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError, spelled
-from hardware.atomic import write_whole
 from inputs.buffers import format_memory
+from machine.atomic import write_whole
 from params.result_flags import STDOUT
 from planning.plan import Plan, Role
 from results import console as lines

@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import counted
-from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes
-from hardware.surroundings import available_memory
 from inputs.buffers import Buffer, most_bytes
 from inputs.data_sets import DATA_SETS
+from machine.meters import Disturbances, EnergyMeter, host_peak_bytes
+from machine.surroundings import available_memory
 from models.costs import read_table
 from models.counting import network_cost
 from planning.plan import Plan, Role

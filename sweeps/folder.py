@@ -21,7 +21,7 @@ from typing import Any
 
 from cluster.shape import Shape
 from errors import RunError, UsageError, read_regular
-from hardware.atomic import move_whole, write_whole
+from machine.atomic import move_whole, write_whole
 from results import VERSION
 from results.collection import SWEEP_FILE, TRIES
 from results.document import Failure, Record, read_file

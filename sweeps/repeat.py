@@ -11,7 +11,7 @@ from cluster.signals import Interrupts
 from comparison.changes import format_outliers, format_runs
 from comparison.ratios import estimate
 from errors import RunError, UsageError, counted
-from hardware.atomic import write_whole
+from machine.atomic import write_whole
 from models.registry import MODELS
 from params import Params
 from params.result_flags import field_values, fill

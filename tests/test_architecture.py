@@ -22,7 +22,7 @@ ROOMS = (
     'commands',
     'comparison',
     'doctor',
-    'hardware',
+    'machine',
     'inputs',
     'managers',
     'models',
@@ -78,21 +78,21 @@ WITHOUT_TENSORFLOW = [
     'doctor.host',
     'doctor.one_process',
     'doctor.start',
-    'hardware.atomic',
-    'hardware.cgroups',
-    'hardware.cuda_driver',
-    'hardware.cuda_libraries',
-    'hardware.data_formats',
-    'hardware.gpus',
-    'hardware.meters',
-    'hardware.missing_gpu',
-    'hardware.numa',
-    'hardware.tensorflow_build',
-    'hardware.processors',
-    'hardware.quiet',
-    'hardware.surroundings',
-    'hardware.tensorflow_import',
-    'hardware.visible_gpus',
+    'machine.atomic',
+    'machine.cgroups',
+    'machine.cuda_driver',
+    'machine.cuda_libraries',
+    'machine.data_formats',
+    'machine.gpus',
+    'machine.meters',
+    'machine.missing_gpu',
+    'machine.numa',
+    'machine.tensorflow_build',
+    'machine.processors',
+    'machine.quiet',
+    'machine.surroundings',
+    'machine.tensorflow_import',
+    'machine.visible_gpus',
     'inputs.array_files',
     'inputs.catalog',
     'inputs.data_folder',
@@ -150,11 +150,11 @@ WITHOUT_TENSORFLOW = [
     'training.schedules',
 ]
 # Modules that every room may import.
-FOR_ALL_ROOMS = {'hardware.atomic', 'hardware.tensorflow_import'}
+FOR_ALL_ROOMS = {'machine.atomic', 'machine.tensorflow_import'}
 # The rooms and top-level modules that each room may import, directly or through other modules.
 MAY_KNOW = {
     'errors': set(),
-    'hardware': {'errors'},
+    'machine': {'errors'},
     'params': {'errors', 'inputs', 'models', 'training', 'records'},
     'records': {'errors', 'params'},
     'training': {'errors'},
@@ -168,7 +168,7 @@ MAY_KNOW = {
     'planning': {
         'cluster',
         'errors',
-        'hardware',
+        'machine',
         'inputs',
         'models',
         'params',
@@ -177,13 +177,13 @@ MAY_KNOW = {
         'results',
         'training',
     },
-    'cluster': {'errors', 'hardware', 'params', 'results', 'inputs', 'models', 'training', 'records'},
+    'cluster': {'errors', 'machine', 'params', 'results', 'inputs', 'models', 'training', 'records'},
     # Its checks call everything except the command.
     'doctor': {
         'benchmark_cnn',
         'cluster',
         'errors',
-        'hardware',
+        'machine',
         'inputs',
         'managers',
         'models',
@@ -202,7 +202,7 @@ MAY_KNOW = {
         'errors',
         'cluster',
         'comparison',
-        'hardware',
+        'machine',
         'params',
         'results',
         'inputs',
@@ -375,7 +375,7 @@ def test_the_names_of_a_table_stand_nowhere_else(table: str, names: list[str]) -
 
 def test_only_tables_name_what_they_do_not_import() -> None:
     users = [module for module, path in MODULES.items() if re.search(r'= LazyPackage\(', path.read_text())]
-    assert [each for each in users if each != 'hardware.tensorflow_import'] == [
+    assert [each for each in users if each != 'machine.tensorflow_import'] == [
         'doctor.check_table',
         'inputs.catalog',
         'models.zoo',

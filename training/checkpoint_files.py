@@ -28,8 +28,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from errors import RunError, UsageError
-from hardware.atomic import clear_own, move_whole, sync, write_whole
-from hardware.tensorflow_import import import_tensorflow
+from machine.atomic import clear_own, move_whole, sync, write_whole
+from machine.tensorflow_import import import_tensorflow
 
 UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
 _STATE = 'checkpoint'

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import RunError, counted
-from hardware.atomic import move_whole
+from machine.atomic import move_whole
 from training.checkpoint_files import READY, UNFINISHED, data_files, publish, remove_stage
 from training.contents import (
     MODEL,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from hardware.atomic import write_whole
-from hardware.meters import Disturbances, host_peak_bytes
-from hardware.surroundings import environment_facts, machine_facts
+from machine.atomic import write_whole
+from machine.meters import Disturbances, host_peak_bytes
+from machine.surroundings import environment_facts, machine_facts
 from models.costs import read_table
 from models.registry import MODELS
 from params import make_params

@@ -8,7 +8,7 @@ from doctor import copies
 from doctor import gpu_checks as gpus
 from doctor.check_runner import find_patience
 from doctor.verdicts import Context, Outcome, Verdict
-from hardware.cuda_libraries import check_libraries
+from machine.cuda_libraries import check_libraries
 from tests.support.machines import (
     NEEDED,
     compile_driver,

@@ -25,7 +25,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
-from hardware.tensorflow_build import TensorFlowBuild
+from machine.tensorflow_build import TensorFlowBuild
 from params import make_params
 from planning.environment import Environment
 from planning.line import make_plan
@@ -88,8 +88,8 @@ def _surroundings() -> Iterator[Path]:
         mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
         mock.patch.dict(os.environ),
         mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())),
-        mock.patch('hardware.visible_gpus.has_nvidia_gpu', return_value=True),
-        mock.patch('hardware.tensorflow_build.tensorflow_build') as build,
+        mock.patch('machine.visible_gpus.has_nvidia_gpu', return_value=True),
+        mock.patch('machine.tensorflow_build.tensorflow_build') as build,
         mock.patch('cluster.horovod_worker.load_horovod', return_value=Horovod()),
     ):
         build.return_value = TensorFlowBuild(Path(folder) / 'tensorflow', None, None, ())

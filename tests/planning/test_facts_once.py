@@ -35,7 +35,7 @@ register_model('of_a_file', lambda cnn, x, num_classes: cnn.dense(cnn.flatten(x)
 COUNTED = (
     ('cluster.discovery', 'as_evaluator'),
     ('cluster.discovery', 'find_cluster'),
-    ('hardware.processors', 'processor_facts'),
+    ('machine.processors', 'processor_facts'),
     ('inputs.data_folder', 'open_folder'),
     ('models.registry', 'load_model_file'),
     ('params.all_rules', 'check_run'),

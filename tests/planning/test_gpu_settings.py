@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from hardware.missing_gpu import explain_missing_gpu
+from machine.missing_gpu import explain_missing_gpu
 from params import RunFacts, find_idle, make_params
 from planning.environment import Environment
 from planning.line import make_plan
@@ -157,7 +157,7 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
 ) -> None:
     set_gpus()
     # As if a GPU of NVIDIA were in this machine.
-    monkeypatch.setattr('hardware.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     (name, value), *_ = flags.items()
     with refused(f'--{name}={value}', '--device=cpu', explain_missing_gpu()):
         plan_of(**flags)

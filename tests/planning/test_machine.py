@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from hardware.missing_gpu import explain_missing_gpu
+from machine.missing_gpu import explain_missing_gpu
 from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
 from planning.environment import Environment
@@ -71,7 +71,7 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
     num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr('planning.environment.has_nvidia_gpu', lambda *_: True)
-    monkeypatch.setattr('hardware.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     told = [
         line
         for line in make_plan(make_params(model='lenet', device=device), Environment({})).warnings

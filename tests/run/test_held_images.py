@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmark_cnn import BenchmarkCNN
-from hardware.surroundings import free_memory
+from machine.surroundings import free_memory
 from params import RunFacts, find_idle, make_params
 from planning.data import check_gpu_memory
 from planning.environment import Environment
@@ -170,7 +170,7 @@ def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
     # Only the kernel's report of free memory is another.
     (tmp_path / 'proc').mkdir()
     (tmp_path / 'proc/meminfo').write_text('MemAvailable: 30 kB\n')
-    monkeypatch.setattr('hardware.surroundings.free_memory', functools.partial(free_memory, tmp_path))
+    monkeypatch.setattr('machine.surroundings.free_memory', functools.partial(free_memory, tmp_path))
     needed = 16 * 28 * 28 * 3
     with refused(f'--input_pipeline={pipeline}', str(needed), str(30 * 1024)):
         trained(pipeline, data_dir=noise, augmentation='none', data_name='imagenet', model='lenet')

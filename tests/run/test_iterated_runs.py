@@ -14,7 +14,7 @@ import pytest
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError
-from hardware.gpus import has_nvidia_gpu
+from machine.gpus import has_nvidia_gpu
 from params import make_params
 from records.layout import shard_name
 from results.console import Console

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from hardware.gpu_memory import GpuMemory
-from hardware.tensorflow_build import TensorFlowBuild
-from hardware.visible_gpus import choose_visible
+from machine.gpu_memory import GpuMemory
+from machine.tensorflow_build import TensorFlowBuild
+from machine.visible_gpus import choose_visible
 from params import RunFacts, find_idle, make_params
 from planning.environment import Environment
 from planning.line import make_plan
@@ -144,7 +144,7 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytes
     folder = tmp_path / 'site-packages' / 'tensorflow'
     folder.mkdir(parents=True)
     build = TensorFlowBuild(folder, None, None, ())
-    monkeypatch.setattr('hardware.tensorflow_build.tensorflow_build', lambda: build)
+    monkeypatch.setattr('machine.tensorflow_build.tensorflow_build', lambda: build)
 
     def set_for(**flags: Any) -> tuple[str, ...]:
         params, environment = make_params(**flags), Environment(process=process)
@@ -184,7 +184,7 @@ def test_a_run_without_openmp_says_so() -> None:
 def test_the_gpus_with_these_numbers_are_shown_in_this_order(
     monkeypatch: pytest.MonkeyPatch, listed: str, indices: tuple[int, ...], place: tuple[int, int], shown: str
 ) -> None:
-    monkeypatch.setattr('hardware.visible_gpus.has_nvidia_gpu', lambda environ: True)
+    monkeypatch.setattr('machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
     environ = {'CUDA_VISIBLE_DEVICES': listed}
     process = ThisProcess(environ)
     for _ in range(2):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.discovery import Cluster, find_cluster
-from hardware.tensorflow_build import tensorflow_build
+from machine.tensorflow_build import tensorflow_build
 from params import Params
 
 # ---- captured machines -----------------------------------------------------------------------------------------------

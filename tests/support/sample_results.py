@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardware.surroundings import fingerprint
+from machine.surroundings import fingerprint
 from params import Params, make_params
 from results.document import Record
 from results.facts import as_json

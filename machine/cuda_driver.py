@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hardware.gpus import driver_version
-from hardware.tensorflow_build import TensorFlowBuild, runs_on
+from machine.gpus import driver_version
+from machine.tensorflow_build import TensorFlowBuild, runs_on
 
 # Without persistence mode, the driver starts each GPU before it answers.
 _ASK_SECS = 60.0

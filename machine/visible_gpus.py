@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from errors import UsageError, counted
-from hardware.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
+from machine.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
 
 Environment = Mapping[str, str]
 # The number of a worker among those of its host, and how many these are.

@@ -5,8 +5,8 @@ from types import ModuleType
 import pytest
 import tensorflow.compat.v1 as tf
 
-from hardware.data_formats import Capability, choose_data_format, uses_tf32
-from hardware.tensorflow_build import tensorflow_build
+from machine.data_formats import Capability, choose_data_format, uses_tf32
+from machine.tensorflow_build import tensorflow_build
 
 pytestmark = pytest.mark.graph
 

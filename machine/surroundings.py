@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from hardware import cgroups
-from hardware.gpus import driver_version, gpu_facts
-from hardware.kernel_files import numbers_in, read, read_table
-from hardware.processors import processor_facts
+from machine import cgroups
+from machine.gpus import driver_version, gpu_facts
+from machine.kernel_files import numbers_in, read, read_table
+from machine.processors import processor_facts
 
 ROOT = Path('/')
 _PROGRAM = Path(__file__).resolve().parent.parent

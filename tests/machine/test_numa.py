@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hardware.numa import choose_node, gpu_nodes, nodes_of
+from machine.numa import choose_node, gpu_nodes, nodes_of
 from params import make_params
 from planning.environment import Environment
 from planning.found import Found

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes, wait_for_idle
+from machine.meters import Disturbances, EnergyMeter, host_peak_bytes, wait_for_idle
 from tests.support.machines import CONTAINER_V2, graviton, write_files
 
 pytestmark = pytest.mark.unit
@@ -73,7 +73,7 @@ def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path: Path) -> None:
     before = host_peak_bytes()
     assert before is not None
     # A process that another one starts does not count the memory of that.
-    code = 'import sys; sys.path.insert(0, "."); from hardware.meters import host_peak_bytes; print(host_peak_bytes())'
+    code = 'import sys; sys.path.insert(0, "."); from machine.meters import host_peak_bytes; print(host_peak_bytes())'
     held = bytearray(b'\1') * 200_000_000
     child = int(subprocess.run([sys.executable, '-c', code], capture_output=True, check=True, timeout=60).stdout)
     assert 1_000_000 < child < 150_000_000

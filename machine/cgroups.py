@@ -6,7 +6,7 @@ Containers and batch systems limit processes in this way. The limit of a group a
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hardware.kernel_files import read, read_number, read_table
+from machine.kernel_files import read, read_number, read_table
 
 # Without a limit, version 1 shows a number near 2**63.
 _NO_LIMIT = 2**60

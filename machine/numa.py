@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hardware.gpus import listed_gpus
-from hardware.kernel_files import numbers_in, read, read_number
+from machine.gpus import listed_gpus
+from machine.kernel_files import numbers_in, read, read_number
 
 _NODE = re.compile(r'node(\d+)')
 # In PCI's numbering: the vendor NVIDIA, and the classes of VGA and 3D controllers.

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hardware.cuda_libraries import DRIVER, check_libraries, describe_missing
-from hardware.tensorflow_build import TensorFlowBuild, runs_on
+from machine.cuda_libraries import DRIVER, check_libraries, describe_missing
+from machine.tensorflow_build import TensorFlowBuild, runs_on
 from tests.support.machines import NEEDED, compile_library, folder_with
 from tests.support.outputs import check_line
 
@@ -32,7 +32,7 @@ def test_libraries_of_pip_packages_are_found_beside_tensorflow_unless_the_user_h
     tmp_path: Path, good_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', '12.5.1', '9', ())
-    monkeypatch.setattr('hardware.cuda_libraries.tensorflow_build', lambda: build)
+    monkeypatch.setattr('machine.cuda_libraries.tensorflow_build', lambda: build)
     packaged = tmp_path / 'site-packages/nvidia/cublas/lib'
     packaged.mkdir(parents=True)
     folder_with(packaged, good_library, 'libcublas.so.12', 'libcublasLt.so.12')

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hardware.cuda_driver import check_driver, describe_driver_fault
-from hardware.cuda_libraries import check_libraries, describe_missing
-from hardware.gpus import has_nvidia_gpu
-from hardware.tensorflow_build import tensorflow_build
+from machine.cuda_driver import check_driver, describe_driver_fault
+from machine.cuda_libraries import check_libraries, describe_missing
+from machine.gpus import has_nvidia_gpu
+from machine.tensorflow_build import tensorflow_build
 
 
 def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> str | None:

@@ -42,7 +42,7 @@ logging.getLogger('tensorflow').warning('From a: b is deprecated and will be rem
 SCRIPT = """
 import ctypes, os, signal, sys
 from errors import RunError, UsageError
-from hardware import quiet
+from machine import quiet
 {preparation}
 with quiet.quiet_start(verbose={verbose}):
     print('before', file=sys.stderr)

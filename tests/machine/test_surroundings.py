@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import errors
-from hardware import cgroups
-from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
-from hardware.processors import processor_facts
-from hardware.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
+from machine import cgroups
+from machine.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
+from machine.processors import processor_facts
+from machine.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
 from results.summary import format_machine
 from tests.support.machines import (
     BATCH_JOB,
@@ -295,7 +295,7 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
     library = tmp_path / 'libnvidia-ml.so.1'
     subprocess.run(['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60)
     code = (
-        'import json; from hardware.gpus import gpu_facts; from hardware.meters import EnergyMeter\n'
+        'import json; from machine.gpus import gpu_facts; from machine.meters import EnergyMeter\n'
         'def energy(devices):\n'
         '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return meter.joules()\n'
         'print(json.dumps([gpu_facts(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from hardware.peak import build_products, flops_of_product, measure_peak
-from hardware.surroundings import machine_facts
+from machine.peak import build_products, flops_of_product, measure_peak
+from machine.surroundings import machine_facts
 
 pytestmark = pytest.mark.graph
 

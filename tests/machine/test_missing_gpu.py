@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hardware.cuda_driver import Driver, check_driver, describe_driver_fault
-from hardware.cuda_libraries import check_libraries
-from hardware.missing_gpu import explain_missing_gpu
-from hardware.tensorflow_build import TensorFlowBuild
+from machine.cuda_driver import Driver, check_driver, describe_driver_fault
+from machine.cuda_libraries import check_libraries
+from machine.missing_gpu import explain_missing_gpu
+from machine.tensorflow_build import TensorFlowBuild
 from tests.support.machines import BUILD, NEEDED, compile_driver, compile_library, folder_with, write_files
 from tests.support.outputs import check_line
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardware.kernel_files import read
+from machine.kernel_files import read
 
 # The environment variable that lists the GPUs that CUDA shows to a process.
 VISIBLE = 'CUDA_VISIBLE_DEVICES'

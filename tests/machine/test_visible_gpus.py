@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from cluster.environments import find_place_on_host
-from hardware.gpus import count_gpus, listed_gpus
-from hardware.visible_gpus import choose_visible, own_gpus, shares_of_workers
+from machine.gpus import count_gpus, listed_gpus
+from machine.visible_gpus import choose_visible, own_gpus, shares_of_workers
 from planning.this_process import THIS_PROCESS, StartSettings, VisibleGpus
 from tests.support.machines import (
     COLLECTIVE,
@@ -207,7 +207,7 @@ def shown() -> str | None:
 
 def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pynvml(monkeypatch)
-    monkeypatch.setattr('hardware.visible_gpus.has_nvidia_gpu', lambda environ: False)
+    monkeypatch.setattr('machine.visible_gpus.has_nvidia_gpu', lambda environ: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     assert not show_gpus(0, (0, 1))
     assert not show_gpus(1, (0, 2))
@@ -291,7 +291,7 @@ from params import make_params
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.this_process import THIS_PROCESS
-from hardware.gpus import VISIBLE
+from machine.gpus import VISIBLE
 from errors import UsageError
 import tensorflow.compat.v1 as tf
 seen = {}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hardware import cgroups
-from hardware.gpus import asked, nvml, visible
-from hardware.kernel_files import numbers_in, read, read_number, read_table
-from hardware.surroundings import ROOT, load_average
+from machine import cgroups
+from machine.gpus import asked, nvml, visible
+from machine.kernel_files import numbers_in, read, read_number, read_table
+from machine.surroundings import ROOT, load_average
 
 _MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
 _KIBIBYTE = 2**10

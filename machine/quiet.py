@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from errors import UsageError
-from hardware.gpus import has_nvidia_gpu
+from machine.gpus import has_nvidia_gpu
 
 _LEVEL = 'TF_CPP_MIN_LOG_LEVEL'
 _STANDARD_ERROR = 2

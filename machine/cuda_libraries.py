@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from errors import to_install
-from hardware.tensorflow_build import TensorFlowBuild, tensorflow_build
+from machine.tensorflow_build import TensorFlowBuild, tensorflow_build
 
 # The "package" of the driver's library; the others are in packages of pip.
 DRIVER = 'NVIDIA driver'

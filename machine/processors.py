@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hardware.kernel_files import numbers_in, read
+from machine.kernel_files import numbers_in, read
 
 # The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
 _FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp|vsx')
