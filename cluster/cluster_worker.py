@@ -21,7 +21,7 @@ from cluster.failure_detector import (
 from cluster.rendezvous import Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.topology import Cluster
-from cluster.worker import LostError, Offer
+from cluster.worker import LostError, Offer, Worker
 from errors import UsageError, format_error
 
 _POLL_SECS = 0.1
@@ -36,8 +36,8 @@ _COLLECT_SECS_OF_FAILURE = 3.0
 _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
-class ClusterWorker:
-    """A worker, or the controller, of a cluster. Implements cluster.worker.Worker.
+class ClusterWorker(Worker):
+    """A worker, or the controller, of a cluster.
 
     Args:
       cluster: all tasks, and the role of this one.
@@ -45,12 +45,11 @@ class ClusterWorker:
       settings: the settings that this task must share with the others.
       together: whether the workers take their steps together.
       connect: how long to wait for the other tasks at the start.
-      warn: prints a warning about other tasks.
-      show: shows a line about the tasks that this one waits for.
+      warn, show: print a warning about other tasks, and a line about those that this one waits for.
       close: called just before the process ends by force.
     """
 
-    ends_after_chief = False
+    cluster: Cluster
 
     # Eight arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
     def __init__(
@@ -65,24 +64,18 @@ class ClusterWorker:
         show: Callable[[str], None],
         close: Callable[[], None],
     ) -> None:
-        self.cluster = cluster
+        super().__init__(tf.ConfigProto.FromString(config.SerializeToString()), cluster)
         self.together = together
-        self.is_chief = cluster.is_chief
-        self.index = cluster.index
-        self.num_trainers = cluster.num_trainers
-        self.conclude: Callable[[str], Any] = lambda reason: None
-        config = tf.ConfigProto.FromString(config.SerializeToString())
+        self.server_state = self if cluster.servers else None
         if not cluster.servers:
-            config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+            self.config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
         # Sessions of one server share its threads.
-        config.use_per_session_threads = False
-        server = start_server(cluster, config)
-        self.target = server.target
+        self.config.use_per_session_threads = False
+        self.target = start_server(cluster, self.config).target
         self.device = cluster.own.device
         # A session waits for all tasks that it knows, so let it know only those that its graph uses.
         used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
-        config.device_filters.extend([cluster.own.device, *used])
-        self.config = config
+        self.config.device_filters.extend([cluster.own.device, *used])
         self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)
         self._connect = connect
         self._warn = warn
@@ -92,20 +85,9 @@ class ClusterWorker:
         self._calm_secs = _CALM_SECS
 
     def join(self, offer: Offer) -> Mapping[str, Any]:
-        return self._rendezvous.join(offer, _agree, self._connect).agreed
-
-    @property
-    def agreed(self) -> Mapping[str, Any]:
-        assert self._rendezvous.membership
-        return self._rendezvous.membership.agreed
-
-    @property
-    def restart(self) -> int:
-        return self._rendezvous.restart
-
-    @property
-    def server_state(self) -> 'ClusterWorker | None':
-        return self if self.cluster.servers else None
+        self.agreed = self._rendezvous.join(offer, _agree, self._connect).agreed
+        self.restart = self._rendezvous.restart
+        return self.agreed
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         def interrupt() -> None:

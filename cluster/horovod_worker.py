@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.topology import Cluster
-from cluster.worker import Offer, WithoutServer
+from cluster.worker import Offer, Worker
 from errors import UsageError
 from params.modes import modes_that
 
@@ -40,23 +40,11 @@ def horovod_cluster(horovod: Any) -> Cluster:
     return Cluster((), hosts, 'worker', horovod.rank(), 'Horovod')
 
 
-class HorovodWorker(WithoutServer):
-    """One of the processes that Horovod started. Implements cluster.worker.Worker.
-
-    They take their steps together. Horovod detects lost processes.
-
-    Args:
-      horovod: the module, as load_horovod returns it.
-      cluster: as horovod_cluster returns it.
-      config: the settings of sessions.
-    """
+class HorovodWorker(Worker):
+    """One of the processes that Horovod started. They take their steps together; Horovod detects lost processes."""
 
     def __init__(self, horovod: Any, cluster: Cluster, config: tf.ConfigProto) -> None:
-        super().__init__(config)
-        self.cluster = cluster
-        self.is_chief = cluster.is_chief
-        self.index = cluster.index
-        self.num_trainers = cluster.num_trainers
+        super().__init__(config, cluster)
         # Each sum needs all processes: if the others ended first, the chief could not finish its step and save.
         self.ends_after_chief = not cluster.is_chief
         self._horovod = horovod

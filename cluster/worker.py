@@ -1,4 +1,4 @@
-"""The part of one process in a run: one protocol for a process alone, in a cluster or under Horovod."""
+"""What one process does with the others of its run. Worker is a process alone; others override what differs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypedDict
@@ -18,11 +18,7 @@ class Offer(TypedDict):
 
 
 class LostError(RunError):
-    """Another task was lost while this one waited for it.
-
-    Attributes:
-      failure: what happened to that task.
-    """
+    """Another task was lost while this one waited for it."""
 
     def __init__(self, failure: PeerFailure) -> None:
         super().__init__(failure.line)
@@ -46,14 +42,14 @@ class ServerState(Protocol):
         """
 
 
-class Worker(Protocol):
-    """One process that takes steps (or evaluates), and what it does with the others, if there are any.
+class Worker:
+    """One process that takes steps (or evaluates), and what it does with the others. This class has no others.
 
     Attributes:
       cluster: all processes of the run; None if there is only this one.
+      config: the settings of sessions.
       target: the TensorFlow server that runs this process's graphs; '' for none.
       device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a server.
-      config: the settings of sessions.
       together: whether the workers take their steps together; True for one process.
       is_chief: whether this process initializes variables, saves checkpoints and writes the other shared files.
       index: the number of this process among those that take steps.
@@ -66,43 +62,21 @@ class Worker(Protocol):
       ends_after_chief: whether this process goes on with its steps after a signal until the chief has ended.
     """
 
-    conclude: Callable[[str], Any]
+    target = ''
+    device: str | None = None
+    together = True
+    restart = 0
+    ends_after_chief = False
+    server_state: ServerState | None = None
 
-    @property
-    def cluster(self) -> Cluster | None: ...
-
-    @property
-    def target(self) -> str: ...
-
-    @property
-    def device(self) -> str | None: ...
-
-    @property
-    def config(self) -> tf.ConfigProto: ...
-
-    @property
-    def together(self) -> bool: ...
-
-    @property
-    def is_chief(self) -> bool: ...
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def num_trainers(self) -> int: ...
-
-    @property
-    def agreed(self) -> Mapping[str, Any]: ...
-
-    @property
-    def restart(self) -> int: ...
-
-    @property
-    def server_state(self) -> ServerState | None: ...
-
-    @property
-    def ends_after_chief(self) -> bool: ...
+    def __init__(self, config: tf.ConfigProto, cluster: Cluster | None = None) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.is_chief = cluster is None or cluster.is_chief
+        self.index = cluster.index if cluster else 0
+        self.num_trainers = cluster.num_trainers if cluster else 1
+        self.agreed: Mapping[str, Any] = {}
+        self.conclude: Callable[[str], Any] = lambda reason: None
 
     def join(self, offer: Offer) -> Mapping[str, Any]:
         """Waits for the others. Returns what all agree on:
@@ -113,41 +87,33 @@ class Worker(Protocol):
         Raises:
           RunError: some tasks did not come in time.
         """
+        self.agreed = {'end': None, 'step': -1 if offer['step'] is None else offer['step']}
+        return self.agreed
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         """From now on, ends the session if another task is lost; the chief saves the variables before, if it can."""
 
     def end_if_lost(self, step_secs: float) -> None:
-        """Called between two steps, with the seconds of the last one.
-
-        Raises:
-          LostError: another task was lost.
-        """
+        """Called between two steps, with the seconds of the last one; raises LostError if another task was lost."""
 
     def stop_watching(self) -> None:
         """From now on other tasks may end without being reported."""
 
     def peer_failure(self) -> PeerFailure | None:
         """Waits some seconds, after a step has failed, for the failure of another task that explains it."""
+        return None
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
         """Returns the message for a step that failed without a peer failure; names another task if it is the cause.
 
         Args:
-          error: the error of the step.
           line: the message if the cause is in this process.
         """
+        return line
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the images and seconds that the chief measured, for all workers.
-
-        Args:
-          images: the number of images that this process measured.
-          seconds: the time that this process measured.
-
-        Raises:
-          LostError: a task was lost meanwhile.
-        """
+        """Returns the images and seconds that the chief measured, for all workers; raises LostError like gather."""
+        return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:
         """Returns the values that all workers pass under this name, in their order. Waits for all of them.
@@ -159,6 +125,7 @@ class Worker(Protocol):
         Raises:
           LostError: a task was lost meanwhile.
         """
+        return [value]
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         """Passes a value to the chief. Returns the values of all workers, in their order, on the chief; else [].
@@ -166,71 +133,9 @@ class Worker(Protocol):
         Does not fail: None stands for a worker that was lost, or did not call this within some seconds.
 
         Args:
-          name: as for gather.
-          value: as for gather.
           is_complete: whether this worker has taken all of its steps; if not, others may have ended.
         """
+        return [value]
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Leaves the run, and records for the others how it ended."""
-
-
-class WithoutServer:
-    """The common part of processes without a TensorFlow server: they watch no others."""
-
-    target = ''
-    device = None
-    together = True
-    restart = 0
-    server_state = None
-
-    def __init__(self, config: tf.ConfigProto) -> None:
-        self.config = config
-        self.conclude: Callable[[str], Any] = lambda reason: None
-        self.agreed: Mapping[str, Any] = {}
-
-    def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
-        """Does nothing: there is nothing to watch."""
-
-    def end_if_lost(self, step_secs: float) -> None:
-        """Does nothing: there is nothing to watch."""
-
-    def stop_watching(self) -> None:
-        """Does nothing: there is nothing to watch."""
-
-    def peer_failure(self) -> PeerFailure | None:
-        """Returns None."""
-        return None
-
-    def end(self, exit_code: int, reason: str = '') -> None:
-        """Does nothing: there is nobody to inform."""
-
-
-class OneProcess(WithoutServer):
-    """A run without other processes: it agrees with itself at once.
-
-    Args:
-      config: the settings of sessions.
-    """
-
-    cluster = None
-    is_chief = True
-    index = 0
-    num_trainers = 1
-    ends_after_chief = False
-
-    def join(self, offer: Offer) -> Mapping[str, Any]:
-        self.agreed = {'end': None, 'step': -1 if offer['step'] is None else offer['step']}
-        return self.agreed
-
-    def explain(self, error: tf.errors.OpError, line: str) -> str:
-        return line
-
-    def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        return images, seconds
-
-    def gather(self, name: str, value: Any) -> list[Any]:
-        return [value]
-
-    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        return [value]

@@ -17,7 +17,7 @@ from cluster.failure_detector import fault_of
 from cluster.horovod_worker import HorovodWorker
 from cluster.rendezvous import StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
-from cluster.worker import LostError, Offer, OneProcess, Worker
+from cluster.worker import LostError, Offer, Worker
 from errors import RunError, UsageError, counted, format_error
 from inputs.data_sets import Shards
 from planning.plan import Plan
@@ -115,7 +115,7 @@ class Process:
     def _make_worker(self) -> Worker:
         processes = self._plan.processes
         if processes.cluster is None:
-            return OneProcess(self._plan.session.config)
+            return Worker(self._plan.session.config)
         if processes.horovod:
             return HorovodWorker(processes.horovod, processes.cluster, self._plan.session.config)
         return ClusterWorker(

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.topology import Cluster
-from cluster.worker import OneProcess
+from cluster.worker import Worker
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from managers.synchronous_step import SynchronousStep
@@ -84,7 +84,7 @@ def plan_of(params: Params) -> Plan:
 
 def state_of(plan: Plan, built: StepGraph, resume_from: str | None = None) -> RunState:
     """The state of a run in one process that goes on from a checkpoint, or starts."""
-    worker = OneProcess(plan.session.config)
+    worker = Worker(plan.session.config)
     worker.join({'step': None, 'end': None})
     checkpoints = dataclasses.replace(plan.checkpoints, resume_from=resume_from)
     return RunState(checkpoints, built, worker, warn=print, note=print)
@@ -308,7 +308,7 @@ def test_a_run_that_was_planned_before_another_one_saved_does_not_go_back(tmp_pa
 
 
 def test_a_worker_has_another_restart_number_whenever_training_continues_or_it_joins_later() -> None:
-    worker = OneProcess(tf.ConfigProto())
+    worker = Worker(tf.ConfigProto())
     numbers = set()
     for step, worker.restart in ((None, 0), (5, 0), (None, 7), (5, 7)):
         worker.join({'step': step, 'end': None})
