@@ -203,22 +203,18 @@ class ClusterWorker(Worker):
             return []
         values = [None] * self.num_trainers
         values[self.index] = value
-        missing = {task for task in self.cluster.trainers if task != self.cluster.own}
+        missing = [task for task in self.cluster.trainers if task != self.cluster.own]
         deadline = time.monotonic() + (_COLLECT_SECS if is_complete else _COLLECT_SECS_OF_FAILURE)
-        while missing:
+        while missing and time.monotonic() < deadline:
             # The order matters: a task that has ended has passed its value before.
             found, entries = self._rendezvous.incarnations(), self._rendezvous.entries()
             if entries is None:
                 break
-            ends = self._rendezvous.ends(entries, found)
-            for task in sorted(missing, key=lambda task: task.index):
-                if time.monotonic() > deadline:
-                    break
-                values[task.index] = self._rendezvous.get_large(f'{prefix}/{task.index}')
-                if values[task.index] is not None or task in ends or found[task] is None:
-                    missing.remove(task)
-            if time.monotonic() > deadline:
-                break
+            gone = {*self._rendezvous.ends(entries, found), *(task for task in missing if found[task] is None)}
+            for task in missing:
+                if time.monotonic() < deadline:
+                    values[task.index] = self._rendezvous.get_large(f'{prefix}/{task.index}')
+            missing = [task for task in missing if values[task.index] is None and task not in gone]
             if missing:
                 time.sleep(_POLL_SECS)
         return values

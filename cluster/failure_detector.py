@@ -35,13 +35,7 @@ class PeerFailure:
 
 
 class FailureDetector:
-    """Finds the first member of a training that is lost.
-
-    Args:
-      rendezvous: this task's view of the cluster.
-      membership: the expected processes.
-      warn: prints a warning about a process that does not belong to the cluster.
-    """
+    """Finds the first member of a training that is lost; warns of processes that do not belong to it."""
 
     def __init__(self, rendezvous: Rendezvous, membership: Membership, warn: Callable[[str], None]) -> None:
         self._rendezvous = rendezvous
@@ -90,7 +84,6 @@ class FailureWatch(threading.Thread):
     """A thread that checks the members until one is lost.
 
     Args:
-      detector: checks them.
       save: called when a task is lost, with the failure, while the session is still open.
       interrupt: called after that; ends whatever waits for the lost task.
 
@@ -125,11 +118,7 @@ class FailureWatch(threading.Thread):
         self._between_steps.wait(min(max(_LEAST_STEP_SECS, 2 * self._step_secs), _MOST_STEP_SECS))
 
     def hold(self, step_secs: float) -> PeerFailure | None:
-        """Called by the main thread between two steps: if a task is lost, returns that once the variables are saved.
-
-        Args:
-          step_secs: how long the last step took, in seconds.
-        """
+        """Called by the main thread between two steps: if a task is lost, returns that once the variables are saved."""
         self._step_secs = step_secs
         if self._found.is_set():
             self._between_steps.set()

@@ -19,7 +19,6 @@ Incarnations = Mapping[Task, int | None]
 
 _MOST_RESTARTS = 2**20
 _SETTINGS, _STRANGER = 'settings/', 'stranger/'
-_ANSWER_SECS = 1.0
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
 # After how many seconds a task reports again for which tasks it waits, and how many it names.
@@ -38,7 +37,7 @@ class Membership:
       members: the incarnations of the tasks without which it cannot go on, by str(task).
       workers: the incarnations of all workers that began it, in order.
       agreed: what all agreed on: the chief derived it from the offers of all workers.
-      settings: the settings of the chief, which all members share.
+      settings: those that all members share.
     """
 
     members: Mapping[str, int]
@@ -90,15 +89,14 @@ class Rendezvous:
         self._show = show
         self._next_line_secs = 0.0
         self._settings = settings_of(cluster, settings)
-        self._health = Health(cluster.tasks)
+        self._health = Health()
         # The server of this process, wherever the address of its task leads.
         port = split_host_port(cluster.own.host)[1]
-        self._own_server = Health([replace(cluster.own, host=join_host_port(LOOPBACK, port))])
+        self._own_server = replace(cluster.own, host=join_host_port(LOOPBACK, port))
         self._own_incarnation: int | None = None
         self._workers = cluster.trainers
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
-        self._store_hosts: dict[Task, Health] = {}
         self.membership: Membership | None = None
         self.restart = 0
         # Whether the servers, or the address of this task, belong to others: then this task records nothing there.
@@ -106,7 +104,7 @@ class Rendezvous:
 
     def incarnations(self) -> Incarnations:
         """Returns the incarnation of every task; None for a task that does not answer."""
-        return self._health.incarnations(_ANSWER_SECS)
+        return self._health.incarnations(self.cluster.tasks)
 
     def last_answer(self, task: Task) -> float:
         """Returns when a task last answered (time.monotonic)."""
@@ -119,7 +117,7 @@ class Rendezvous:
         """
         own = self.cluster.own
         if self._own_incarnation is None:
-            self._own_incarnation = next(iter(self._own_server.incarnations(_ANSWER_SECS).values()))
+            self._own_incarnation = self._health.incarnations([self._own_server])[self._own_server]
         if None in (found[own], self._own_incarnation) or found[own] == self._own_incarnation:
             return
         self._is_stranger = True
@@ -131,35 +129,34 @@ class Rendezvous:
             f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check {given}'
         )
 
-    def entries(self, *, patient: bool = True) -> dict[str, Any] | None:
+    def entries(self, host: Task | None = None, *, patient: bool = True) -> dict[str, Any] | None:
         """Returns all entries of the key-value store; None if the task with the store does not answer.
 
         Args:
+          host: the server to ask; by default the task with the store. Others have what was put there when the task
+            with the store did not answer.
           patient: whether to wait for a task that is slow to answer.
         """
-        return self._use_store(KeyValueStore.get_all, self.cluster.store_task, patient=patient)
+        return self._use_store(KeyValueStore.get_all, host, patient=patient)
 
-    def own_entries(self) -> dict[str, Any]:
-        """Returns the entries that other tasks put into this server because the task with the store did not answer."""
-        return self._use_store(KeyValueStore.get_all, self.cluster.own) or {}
-
-    def put(self, key: str, value: Any) -> None:
+    def put(self, key: str, value: Any, host: Task | None = None) -> None:
         """Puts a value into the key-value store, if the task with the store answers."""
-        self._use_store(lambda store: store.put(key, value), self.cluster.store_task)
+        self._use_store(lambda store: store.put(key, value), host)
 
     def put_large(self, key: str, value: Any) -> None:
         """As put, for a value that entries() does not return."""
-        self._use_store(lambda store: store.put_large(key, value), self.cluster.store_task)
+        self._use_store(lambda store: store.put_large(key, value))
 
     def get_large(self, key: str) -> Any:
         """Returns the value that put_large stored; None without one, or if the task with the store does not answer."""
-        return self._use_store(lambda store: store.get_large(key), self.cluster.store_task)
+        return self._use_store(lambda store: store.get_large(key))
 
-    def _use_store(self, use: Callable[[KeyValueStore], Result], host: Task, *, patient: bool = True) -> Result | None:
+    def _use_store(
+        self, use: Callable[[KeyValueStore], Result], host: Task | None = None, *, patient: bool = True
+    ) -> Result | None:
+        host = host or self.cluster.store_task
         # TensorFlow's first connection to a task waits without a time limit, so check first that the task is up.
-        if host not in self._store_hosts:
-            self._store_hosts[host] = Health([host])
-        found = self._store_hosts[host].incarnations(_ANSWER_SECS, patient=patient)[host]
+        found = self._health.incarnations([host], patient=patient)[host]
         # A new process has the store of another training.
         if found is None or (self.membership and found != self.membership.members.get(str(host), found)):
             return None
@@ -197,8 +194,7 @@ class Rendezvous:
           timeout: how long to wait.
 
         Raises:
-          UsageError: two tasks have different settings.
-          StrangerError: another process answers at the address of this task, or the running cluster is another one.
+          UsageError: two tasks have different settings, or the addresses belong to other processes (StrangerError).
           TrainingOverError: the training has ended.
           RunError: some tasks did not come in time; the error names them.
         """
@@ -241,12 +237,7 @@ class Rendezvous:
             time.sleep(_POLL_SECS)
 
     def show_missing(self, missing: Sequence[Task], secs: float) -> None:
-        """Shows which tasks this one waits for, at once and then at growing intervals.
-
-        Args:
-          missing: the tasks.
-          secs: how long it has been waiting, in seconds.
-        """
+        """Shows which tasks this one has been waiting for, at once and then at growing intervals."""
         own = self.cluster.own
         others = [task for task in missing if task != own]
         if secs < self._next_line_secs or not others:
@@ -275,11 +266,6 @@ class Rendezvous:
             self.membership = membership
         return self.membership is not None
 
-    @staticmethod
-    def has_begun(entries: Mapping[str, Any]) -> bool:
-        """Whether a training has begun in the store."""
-        return _membership(entries) is not None
-
     def _are_ready(self, offers: Mapping[Task, Any], entries: Mapping[str, Any], found: Incarnations) -> bool:
         """Whether all workers have joined, and each task is a new process that has told its settings."""
         told = {task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation') for task in self.cluster.tasks}
@@ -289,11 +275,10 @@ class Rendezvous:
         """Begins a training. It is stored on each server, so that another cluster that names the server notices."""
         others = self.cluster.servers[1:]
         for server in others:
-            other = _membership(self._use_store(KeyValueStore.get_all, server) or {})
-            if other:
+            if other := _membership(self.entries(server) or {}):
                 self._refuse_stranger(other, server)
         for host in (*others, self.cluster.store_task):
-            self._use_store(lambda store: store.put('membership', asdict(membership)), host)
+            self.put('membership', asdict(membership), host)
 
     def _refuse_stranger(self, membership: Membership, host: Task) -> None:
         """Raises StrangerError if this task differs from the tasks that train with `host`, and informs their chief."""
@@ -301,7 +286,7 @@ class Rendezvous:
         if difference is None:
             return
         self._is_stranger = True
-        self._use_store(lambda store: store.put(f'{_STRANGER}{self.cluster.own}', difference), host)
+        self.put(f'{_STRANGER}{self.cluster.own}', difference, host)
         raise StrangerError(f'{host} takes part in a training that is running: {difference}')
 
     @staticmethod
@@ -331,15 +316,9 @@ class Rendezvous:
         return incarnation is not None and incarnation == expected
 
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
-        """Publishes the settings that this task must share with the others, and compares theirs.
+        """Publishes the settings that this task must share with the others; raises UsageError if another has others.
 
-        Args:
-          entries: the entries of the store. They may contain settings of tasks that were replaced, or that are not in
-            this task's cluster.
-          found: the incarnations of the tasks that are up.
-
-        Raises:
-          UsageError: two tasks differ.
+        The entries may contain settings of tasks that were replaced, or that are not in this task's cluster.
         """
         key, own = f'{_SETTINGS}{self.cluster.own}', found[self.cluster.own]
         mine = {'incarnation': own, 'settings': self._settings}
@@ -387,7 +366,7 @@ class Rendezvous:
         if found[self.cluster.store_task] is None:
             hosts = [server for server in self.cluster.servers if found[server] is not None]
         for host in hosts:
-            self._use_store(lambda store: store.put(_end_key(self.cluster.own), end), host)
+            self.put(_end_key(self.cluster.own), end, host)
 
     def ends(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, End]:
         """Returns the tasks that have ended, and how; not those that were restarted since."""

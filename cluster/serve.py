@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, failure_of_end, failure_of_loss, fault_of
-from cluster.rendezvous import End, Rendezvous, Timeout
+from cluster.rendezvous import End, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.signals import Stop
 from cluster.topology import Cluster, Task
@@ -41,12 +41,11 @@ def run_server(
       together: whether no trainer can go on without the others.
       connect: how long to wait for the trainers at the start.
       linger_secs: how long to stay after all trainers have ended, in seconds.
-      warn: prints a warning.
-      show: shows a line about the trainers that have not come yet.
+      warn, show: print a warning, and a line about the trainers that have not come yet.
 
     Raises:
       UsageError: two tasks have different settings, or another process has the address of this one.
-      RunError: a trainer never came, or a task was lost or ended with an error.
+      RunError: a trainer never came or ended with an error, or a task that the others need was lost.
     """
     start_server(cluster, config)
     rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)
@@ -65,7 +64,7 @@ def run_server(
 
     with stop.listening():
         try:
-            serve(rendezvous, connect, linger_secs, warn, end_if_requested, together=together)
+            serve(rendezvous, connect, linger_secs, warn, end_if_requested)
         except BenchmarkError as fault:
             rendezvous.end(fault.exit_code, str(fault))
             rendezvous.stay_for_others(all_will_end=isinstance(fault, UsageError))
@@ -96,73 +95,80 @@ def serve(
     linger_secs: float,
     warn: Callable[[str], None],
     end_if_requested: Callable[[], None],
-    *,
-    together: bool,
 ) -> None:
-    """Returns when every trainer has ended well.
+    """Returns when every trainer has ended well; the arguments and errors are those of run_server.
 
-    Args (the others are those of run_server):
+    Args:
       end_if_requested: called again and again; does not return after a signal.
-      together: whether the trainers need each other. If not, the others go on without a lost one.
-
-    Raises:
-      RunError: a trainer never came, a task without which the others cannot go on was lost, or a trainer ended with an
-        error.
     """
-    trainers = rendezvous.cluster.trainers
-    began = time.monotonic()
-    last_answer: dict[Task, float] = {}
-    ended: dict[Task, End] = {}
     gone: list[Task] = []
-    detector = None
-    while len(ended.keys() | set(gone)) < len(trainers):
-        found = rendezvous.incarnations()
-        rendezvous.check_own_address(found)
-        entries = rendezvous.entries()
-        if entries is None:
-            ends = ended | rendezvous.ends(rendezvous.own_entries(), found)
-        else:
-            rendezvous.compare_settings(entries, found)
-            is_other = rendezvous.has_begun(entries) and not rendezvous.enter(entries, found)
-            # The trainers of an earlier training, which still ends, are not those of this server.
-            ends = {} if is_other else rendezvous.ends(entries, found)
-        if detector is None and rendezvous.membership:
-            detector = FailureDetector(rendezvous, rendezvous.membership, warn)
-            last_answer = dict.fromkeys(trainers, time.monotonic())
-        ended = {trainer: ends[trainer] for trainer in trainers if trainer in ends}
-        if detector and (failure := detector.check()):
-            # The chief may read the variables from here, to save them.
-            _await_trainers(rendezvous, _STAY_SECS)
+    ended = _await_training(rendezvous, connect, end_if_requested)
+    if rendezvous.membership:
+        ended, gone = _await_end(rendezvous, ended, warn, end_if_requested)
+    for trainer, end in ended.items():
+        if failure := failure_of_end(trainer, end):
             raise fault_of(failure)
-        now = time.monotonic()
-        if detector:
-            last_answer |= dict.fromkeys((trainer for trainer in trainers if found[trainer] is not None), now)
-        else:
-            missing = [trainer for trainer in trainers if found[trainer] is None and trainer not in ended]
-            if missing and now - began > connect.secs:
-                raise RunError(connect.message(f'{missing[0]} did not come'))
-            rendezvous.show_missing(missing, now - began)
-        # If trainers do not need each other, a lost one may come back while others train.
-        gone = [task for task in last_answer if task not in ended and now - last_answer[task] > _GONE_SECS]
-        time.sleep(_INTERVAL_SECS)
-        end_if_requested()
-    _raise_failure(ended)
     for trainer in gone:
         if not ended:
             raise fault_of(failure_of_loss(trainer))
         warn(f'{trainer} was lost; the others took all steps')
-    _linger(linger_secs, end_if_requested)
-
-
-def _raise_failure(ended: Mapping[Task, End]) -> None:
-    """Raises RunError if a trainer ended with an error."""
-    for trainer, end in ended.items():
-        if failure := failure_of_end(trainer, end):
-            raise fault_of(failure)
-
-
-def _linger(secs: float, end_if_requested: Callable[[], None]) -> None:
-    until = time.monotonic() + secs
+    until = time.monotonic() + linger_secs
     while time.monotonic() < until:
         end_if_requested()
         time.sleep(_INTERVAL_SECS)
+
+
+def _await_training(rendezvous: Rendezvous, connect: Timeout, end_if_requested: Callable[[], None]) -> dict[Task, End]:
+    """Waits until the training has begun, or all trainers have ended before. Returns how trainers have ended."""
+    trainers, began = rendezvous.cluster.trainers, time.monotonic()
+    ended: dict[Task, End] = {}
+    while not rendezvous.membership and len(ended) < len(trainers):
+        found = rendezvous.incarnations()
+        ended = _ended(rendezvous, found, ended)
+        missing = [trainer for trainer in trainers if found[trainer] is None and trainer not in ended]
+        secs = time.monotonic() - began
+        if missing and secs > connect.secs:
+            raise RunError(connect.message(f'{missing[0]} did not come'))
+        rendezvous.show_missing(missing, secs)
+        time.sleep(_INTERVAL_SECS)
+        end_if_requested()
+    return ended
+
+
+def _await_end(
+    rendezvous: Rendezvous, ended: dict[Task, End], warn: Callable[[str], None], end_if_requested: Callable[[], None]
+) -> tuple[dict[Task, End], list[Task]]:
+    """Waits until all trainers have ended or are gone. Returns how trainers have ended, and those that are gone."""
+    assert rendezvous.membership
+    detector = FailureDetector(rendezvous, rendezvous.membership, warn)
+    trainers = rendezvous.cluster.trainers
+    last_answer = dict.fromkeys(trainers, time.monotonic())
+    gone: list[Task] = []
+    while len(ended) + len(gone) < len(trainers):
+        found = rendezvous.incarnations()
+        ended = _ended(rendezvous, found, ended)
+        if failure := detector.check():
+            # The chief may read the variables from here, to save them.
+            _await_trainers(rendezvous, _STAY_SECS)
+            raise fault_of(failure)
+        now = time.monotonic()
+        last_answer |= {trainer: now for trainer in trainers if found[trainer] is not None}
+        # If trainers do not need each other, a lost one may come back while others train.
+        gone = [task for task in trainers if task not in ended and now - last_answer[task] > _GONE_SECS]
+        time.sleep(_INTERVAL_SECS)
+        end_if_requested()
+    return ended, gone
+
+
+def _ended(rendezvous: Rendezvous, found: Incarnations, known: Mapping[Task, End]) -> dict[Task, End]:
+    """Returns the trainers that have ended, and how; takes part in the training when it has begun."""
+    rendezvous.check_own_address(found)
+    entries = rendezvous.entries()
+    if entries is None:
+        ends = {**known, **rendezvous.ends(rendezvous.entries(rendezvous.cluster.own) or {}, found)}
+    else:
+        rendezvous.compare_settings(entries, found)
+        # The trainers of an earlier training, which still ends, are not those of this server.
+        is_other = not rendezvous.enter(entries, found) and 'membership' in entries
+        ends = {} if is_other else rendezvous.ends(entries, found)
+    return {trainer: ends[trainer] for trainer in rendezvous.cluster.trainers if trainer in ends}

@@ -1,21 +1,17 @@
 """The TensorFlow servers of a cluster: starts that of this task, asks which tasks are up, and shares values in one."""
 
-import contextlib
-import functools
 import hashlib
 import json
 import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
 import tensorflow.compat.v1 as tf
-
-# protobuf ships no types.
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+from tensorflow.core.framework.device_attributes_pb2 import DeviceAttributes
 
 from cluster.environments import split_host_port
 from cluster.topology import HOSTS_FLAGS, Cluster, Task
@@ -25,6 +21,8 @@ _NO_PROXY = 'no_grpc_proxy'
 _started: list[tf.train.Server] = []
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
+# How long a task may take to answer.
+_ANSWER_SECS = 1.0
 # On a machine with more processes than cores, a process may answer late. A killed one refuses connections at once.
 _BUSY_SECS = 5.0
 _CHANNEL_OPTIONS = (
@@ -61,30 +59,20 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
     port = split_host_port(cluster.own.host)[1]
     # TensorFlow would silently share the port with another process that listens there.
-    with contextlib.closing(_new_socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(AttributeError, OSError):
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        try:
-            probe.bind(('', port))
-        except OSError as error:
-            raise RunError(
-                f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} cannot be used '
-                f'({os.strerror(error.errno or 0)}); end the process that uses it, or write another port'
-            ) from error
+    is_dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
+    try:
+        socket.create_server(('', port), family=family, dualstack_ipv6=is_dual).close()
+    except OSError as error:
+        raise RunError(
+            f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} cannot be used '
+            f'({os.strerror(error.errno or 0)}); end the process that uses it, or write another port'
+        ) from error
     server = tf.train.Server(
         tf.train.ClusterSpec(cluster.spec), job_name=cluster.job, task_index=cluster.index, config=config
     )
     _started.append(server)
     return server
-
-
-def _new_socket() -> socket.socket:
-    """Returns a socket for IPv6 and IPv4, or for IPv4 if the kernel lacks IPv6 (socket.has_ipv6 is about Python)."""
-    try:
-        return socket.socket(socket.AF_INET6)
-    except OSError:
-        return socket.socket(socket.AF_INET)
 
 
 def leave(exit_code: int) -> None:
@@ -96,68 +84,51 @@ def leave(exit_code: int) -> None:
 
 
 class Health:
-    """Finds out which tasks are up: a TensorFlow server answers with its incarnation.
+    """Finds out which tasks are up: their TensorFlow servers answer with a random number, new for each process."""
 
-    An incarnation is a random number that each server process draws when it starts.
-    """
+    def __init__(self) -> None:
+        self._last_answers: dict[Task, tuple[int, float]] = {}
+        self._requests: dict[Task, Any] = {}
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self.tasks = tuple(tasks)
-        self._last_answers: dict[Task, tuple[int | None, float]] = {}
-        self._channels = {task: grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS) for task in self.tasks}
-        self._requests = {
-            task: channel.unary_unary(_METHOD, response_deserializer=_incarnation)
-            for task, channel in self._channels.items()
-        }
-
-    def incarnations(self, timeout_secs: float, *, patient: bool = True) -> Mapping[Task, int | None]:
+    def incarnations(
+        self, tasks: Iterable[Task], *, timeout_secs: float = _ANSWER_SECS, patient: bool = True
+    ) -> dict[Task, int | None]:
         """Returns the incarnation of each task; None for a task whose server does not answer.
 
         A task that answers too late on an open connection is only busy: if patient, it counts as up for some seconds.
         """
-        calls = {task: request.future(b'', timeout=timeout_secs) for task, request in self._requests.items()}
+        calls = {task: self._request(task).future(b'', timeout=timeout_secs) for task in tasks}
         return {task: self._answer(task, call, patient=patient) for task, call in calls.items()}
 
     def last_answer(self, task: Task) -> float:
         """Returns when a task last answered (time.monotonic); now if it never did."""
-        return self._last_answers.get(task, (None, time.monotonic()))[1]
+        return self._last_answers.get(task, (0, time.monotonic()))[1]
+
+    def _request(self, task: Task) -> Any:
+        if task not in self._requests:
+            channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
+            self._requests[task] = channel.unary_unary(_METHOD, response_deserializer=_incarnation)
+        return self._requests[task]
 
     def _answer(self, task: Task, call: Any, *, patient: bool) -> int | None:
         try:
-            incarnation = call.result()
+            incarnation = int(call.result())
         except grpc.RpcError as error:
-            incarnation, answered = self._last_answers.get(task, (None, 0.0))
-            is_busy = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() - answered < _BUSY_SECS
-            return incarnation if is_busy and patient else None
+            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            before, answered = self._last_answers.get(task, (None, 0.0))
+            return before if is_late and patient and time.monotonic() - answered < _BUSY_SECS else None
         self._last_answers[task] = incarnation, time.monotonic()
         return incarnation
 
-    def close(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
-
 
 def _incarnation(response: bytes) -> int:
-    devices = _status_message().FromString(response).device_attributes
+    """Reads a GetStatusResponse, which TensorFlow's Python package lacks: its only field is a list of devices.
+
+    A message within a message is stored like bytes.
+    """
+    devices = map(DeviceAttributes.FromString, tf.train.BytesList.FromString(response).value)
     # Take that of the first CPU, since servers list all their devices in any order.
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
-
-
-@functools.cache
-def _status_message() -> Any:
-    """Returns the class of GetStatusResponse in TensorFlow's worker.proto, which its Python package lacks."""
-    from tensorflow.core.framework import device_attributes_pb2
-
-    attributes = device_attributes_pb2.DeviceAttributes.DESCRIPTOR
-    file = descriptor_pb2.FileDescriptorProto(
-        name='cluster/status.proto', package='cluster', syntax='proto3', dependency=[attributes.file.name]
-    )
-    field = file.message_type.add(name='GetStatusResponse').field.add(name='device_attributes', number=1)
-    field.label, field.type = field.LABEL_REPEATED, field.TYPE_MESSAGE
-    field.type_name = f'.{attributes.full_name}'
-    pool = descriptor_pool.Default()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName('cluster.GetStatusResponse'))
 
 
 class StoreError(Exception):
@@ -176,10 +147,6 @@ class KeyValueStore:
 
     Its sessions run in the server of that task, under a job name of no task: if two processes called themselves
     'worker 0' there, TensorFlow would end the sessions of the first.
-
-    Args:
-      host: the task with the store.
-      timeout_secs: the time limit of each call in seconds.
 
     Raises (all methods):
       StoreError: the host could not be reached in time. This object cannot be used again; make a new one.
@@ -203,21 +170,19 @@ class KeyValueStore:
         self._session = OpenSession(f'grpc://{host.host}', graph=graph, config=config)
 
     def put(self, key: str, value: Any) -> None:
-        """Stores a value that JSON can represent; it replaces the earlier value of the key."""
         self._run(self._put, {self._digest: _digest(key), self._entry: json.dumps([key, value])})
-
-    def put_large(self, key: str, value: Any) -> None:
-        """Stores a value that get_all does not return."""
-        self._run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
-
-    def get_large(self, key: str) -> Any:
-        """Returns the value that put_large stored; None if there is none."""
-        text = self._run(self._get_large, {self._digest: _digest(key)})
-        return json.loads(text) if text else None
 
     def get_all(self) -> dict[str, Any]:
         """Returns all entries, except those of put_large."""
         return dict(map(json.loads, self._run(self._get_all, {})))
+
+    def put_large(self, key: str, value: Any) -> None:
+        self._run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
+
+    def get_large(self, key: str) -> Any:
+        """Returns the value of put_large; None if there is none."""
+        text = self._run(self._get_large, {self._digest: _digest(key)})
+        return json.loads(text) if text else None
 
     def _run(self, fetches: Any, feeds: dict[Any, Any]) -> Any:
         try:

@@ -33,11 +33,11 @@ class Serving:
     warnings: list[str]
 
 
-def begin_serving(member: Member, *, connect: Timeout = PATIENT, together: bool) -> Serving:
+def begin_serving(member: Member, *, connect: Timeout = PATIENT) -> Serving:
     """Starts a parameter server, and returns when it has looked for the workers once."""
     warnings: list[str] = []
     has_looked = threading.Event()
-    future = begin(serve, member.rendezvous, connect, 0.0, warnings.append, has_looked.set, together=together)
+    future = begin(serve, member.rendezvous, connect, 0.0, warnings.append, has_looked.set)
     assert has_looked.wait(DEADLINE_SECS)
     return Serving(future, warnings)
 
@@ -46,7 +46,7 @@ def begin_serving(member: Member, *, connect: Timeout = PATIENT, together: bool)
 def test_a_server_ends_when_all_workers_have_ended(together: bool, make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(together=together)
     members = cluster.start_all()
-    serving = begin_serving(members['ps 0'], together=together)
+    serving = begin_serving(members['ps 0'])
     members['worker 1'].rendezvous.end(0)
     assert_waits(serving.future)
     members['worker 0'].rendezvous.end(0)
@@ -57,7 +57,7 @@ def test_a_server_ends_when_all_workers_have_ended(together: bool, make_cluster:
 def test_a_server_reports_why_a_worker_failed(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
     members = cluster.start_all()
-    serving = begin_serving(members['ps 0'], together=True)
+    serving = begin_serving(members['ps 0'])
     members['worker 1'].rendezvous.end(77, 'the disk is full')
     members['worker 0'].rendezvous.end(0)
     with failed(cluster.task('worker 1'), '77', 'the disk is full'):
@@ -69,7 +69,7 @@ def test_a_server_learns_how_a_worker_ended_when_the_key_value_store_is_lost(
 ) -> None:
     cluster = make_cluster(2, 1)
     members = cluster.start_all()
-    serving = begin_serving(members['ps 1'], together=True)
+    serving = begin_serving(members['ps 1'])
     cluster.stop('ps 0')
     assert_waits(serving.future)
     members['worker 0'].rendezvous.end(77, 'ps 0 was lost')
@@ -85,7 +85,7 @@ def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
     join_all(old)
     cluster.stop('ps 1')
     server = cluster.start('ps 1')
-    serving = begin_serving(server, together=True)
+    serving = begin_serving(server)
     for name in ('worker 0', 'worker 1'):
         old[name].rendezvous.end(1, 'ps 1 was lost')
         cluster.stop(name)
@@ -99,7 +99,7 @@ def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
 
 def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
-    serving = begin_serving(cluster.start('ps 0'), connect=SOON, together=True)
+    serving = begin_serving(cluster.start('ps 0'), connect=SOON)
     with failed(cluster.task('worker 0'), '--connect_timeout_secs=1'):
         result(serving.future)
 
@@ -109,7 +109,7 @@ def test_a_server_ends_and_names_the_task_that_was_lost(lost: str, make_cluster:
     cluster = make_cluster(2)
     members = cluster.start_all()
     join_all(members)
-    serving = begin_serving(members['ps 1'], together=True)
+    serving = begin_serving(members['ps 1'])
     cluster.stop(lost)
     members['worker 0'].rendezvous.end(1, f'{lost} was lost')
     with failed(lost):
@@ -122,7 +122,7 @@ def test_a_server_gives_up_when_all_workers_that_do_not_wait_are_lost(
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     join_all(members)
-    serving = begin_serving(members['ps 0'], together=False)
+    serving = begin_serving(members['ps 0'])
     cluster.stop('worker 0')
     assert_waits(serving.future)
     # The worker that is left goes on.
@@ -134,7 +134,7 @@ def test_a_server_gives_up_when_all_workers_that_do_not_wait_are_lost(
 def test_a_server_waits_for_a_worker_that_comes_back(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(1, 1, together=False)
     members = cluster.start_all()
-    serving = begin_serving(members['ps 0'], together=False)
+    serving = begin_serving(members['ps 0'])
     cluster.stop('worker 0')
     assert_waits(serving.future)
     cluster.start('worker 0').rendezvous.end(0)
@@ -148,7 +148,7 @@ def test_a_server_ends_without_a_lost_worker_when_the_others_did_not_need_it(
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     join_all(members)
-    serving = begin_serving(members['ps 0'], together=False)
+    serving = begin_serving(members['ps 0'])
     cluster.stop('worker 1')
     assert_waits(serving.future)
     members['worker 0'].rendezvous.end(0)

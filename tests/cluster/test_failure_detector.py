@@ -28,22 +28,19 @@ TASKS_OF_ERRORS = 'worker/replica:0/task:0', 'ps/replica:0/task:1'
 def test_a_server_answers_with_a_number_that_a_new_one_does_not_have(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(0, 1)
     task, first = cluster.task('worker 0'), cluster.start('worker 0')
-    health = Health([task])
-    assert health.incarnations(1) == health.incarnations(1) == {task: first.incarnation}
+    health = Health()
+    assert health.incarnations([task]) == health.incarnations([task]) == {task: first.incarnation}
     second = cluster.start('worker 0')
-    assert health.incarnations(1) == {task: second.incarnation}
+    assert health.incarnations([task]) == {task: second.incarnation}
     assert first.incarnation != second.incarnation
-    health.close()
 
 
 def test_only_tasks_that_are_there_answer() -> None:
     with socket.create_server(('127.0.0.1', 0)) as mute, socket.socket() as silent:
         silent.bind(('127.0.0.1', 0))
         tasks = [Task('worker', index, f'127.0.0.1:{end.getsockname()[1]}') for index, end in enumerate((mute, silent))]
-        health = Health(tasks)
         # One accepts connections and says nothing, at the other nobody listens.
-        assert health.incarnations(0.2) == dict.fromkeys(tasks)
-        health.close()
+        assert Health().incarnations(tasks, timeout_secs=0.2) == dict.fromkeys(tasks)
 
 
 class Detecting:

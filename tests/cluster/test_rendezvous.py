@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import settings_of
 from cluster.rendezvous import Membership, Rendezvous, TrainingOverError
-from cluster.server import Health
 from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import (
     PATIENT,
@@ -230,8 +229,8 @@ def of_another_host(cluster: Cluster) -> Rendezvous:
     """That of a process which takes itself for a task of this cluster, and listens at another address."""
     spec = tf.train.ClusterSpec({'worker': ['127.0.0.1:0']})
     rendezvous = Rendezvous(cluster, together=True, settings={})
-    server = Task('worker', 0, tf.train.Server(spec, job_name='worker', task_index=0).target.removeprefix('grpc://'))
-    rendezvous._own_server = Health([server])
+    target = tf.train.Server(spec, job_name='worker', task_index=0).target
+    rendezvous._own_server = Task('worker', 0, target.removeprefix('grpc://'))
     return rendezvous
 
 
