@@ -33,6 +33,7 @@ $(INSTALLED): setup.py pyproject.toml
 	touch $@
 
 $(RECORDS): | $(INSTALLED)
+	rm -rf data/photographs
 	$(RUN) benchmarks/sample_photographs.py --output=data/photographs --num_images=1024
 	$(RUN) tf_cnn_benchmarks.py records --input=data/photographs --output=data/records --shards=8
 	touch $@

@@ -13,26 +13,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import OTHERS, PROGRAM, ROOT, make_parser, print_report, rate, run_script, some_of, take_runs
-from results.document import Record
+from benchmarks.turns import PROGRAM, ROOT, Numbers, make_parser, print_report, run_script, some_of, take_runs
 
-_OURS = 'this program'
 # The script of each peer in benchmarks/peers.
 _PEERS = {'plain_tensorflow': 'plain_tensorflow.py', 'keras': 'keras_resnet50.py', 'pytorch': 'pytorch_resnet50.py'}
-_PHASES = {'training': (), 'forward': ('--forward_only',)}
+_CHOICES = {'peers': tuple(_PEERS), 'precisions': ('fp32', 'bf16'), 'phases': ('training', 'forward')}
+_SIZES = {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}
 
 
 def main() -> int:
-    parser = make_parser(__doc__, 'frameworks')
-    for name, default in {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}.items():
-        parser.add_argument(f'--{name}', type=int, default=default)
-    for name, known, chosen in (
-        ('peers', [*_PEERS], 'plain_tensorflow,keras,pytorch'),
-        ('precisions', ['fp32', 'bf16'], 'fp32,bf16'),
-        ('phases', [*_PHASES], 'training,forward'),
-    ):
-        text = f'comma-separated list of {", ".join(known)}; default: {chosen}'
-        parser.add_argument(f'--{name}', type=some_of(known), default=chosen.split(','), help=text)
+    parser = make_parser(__doc__, 'frameworks', **_SIZES)
+    for name, known in _CHOICES.items():
+        parser.add_argument(f'--{name}', type=some_of(known), default=','.join(known), help='comma-separated')
     parser.add_argument('--torch_python', default=sys.executable, help='the Python that has PyTorch')
     args = parser.parse_args()
     if 'pytorch' in args.peers:
@@ -43,12 +35,12 @@ def main() -> int:
                 f'--torch_python={args.torch_python}: it has no PyTorch; install benchmarks/requirements.txt there, '
                 'give another Python, or leave pytorch out of --peers'
             )
-    outcomes, pairs = dict[str, list[Record | None]](), []
+    outcomes, pairs = dict[str, list[Numbers | None]](), []
     for phase in args.phases:
         for precision in args.precisions:
-            steps = [f'--{name}={getattr(args, name)}' for name in ('batch_size', 'num_batches', 'num_warmup_batches')]
-            steps += [f'--precision={precision}', *_PHASES[phase]]
-            ours = f'{_OURS}, {phase} {precision}'
+            steps = [*(f'--{name}={getattr(args, name)}' for name in _SIZES), f'--precision={precision}']
+            steps += ['--forward_only'] if phase == 'forward' else []
+            ours = f'this program, {phase} {precision}'
             commands = {ours: [*PROGRAM, '--model=resnet50', '--device=cpu', *steps]}
             for peer in args.peers:
                 python = args.torch_python if peer == 'pytorch' else sys.executable
@@ -56,7 +48,7 @@ def main() -> int:
                 commands[name] = [python, str(ROOT / 'benchmarks' / 'peers' / _PEERS[peer]), *steps]
                 pairs.append((ours, name))
             outcomes |= take_runs(commands, args.rounds, args.output / f'{phase}-{precision}')
-    return print_report(outcomes, [rate(), OTHERS], pairs)
+    return print_report(outcomes, pairs)
 
 
 if __name__ == '__main__':

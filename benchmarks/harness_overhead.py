@@ -5,9 +5,8 @@
 
 `bare` is a loop of session.run over the ops of the program's own step: the same graph in a session with the same
 settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops, with
-reference variables, the accuracy in forward steps, and session.run, as in the original program. `prepared` is the same
-with make_callable, which looks up what to fetch only once, as this program does. CPU is the ratio of processor seconds.
-Other networks of --models are compared with `bare` alone.
+reference variables, the accuracy in forward steps, and session.run, as in the original program. Other networks of
+--models are compared with `bare` alone. Each session is one turn of the report.
 """
 
 import contextlib
@@ -26,13 +25,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.plain_networks import NETWORKS
-from benchmarks.turns import as_table, machine_line, make_parser, ratio_cells, some_of, take_turns, two_or_more
+from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_turns
 from params import Params, make_params
 from run.build import build_step
 from sweeps.runner import order_of_round
@@ -69,14 +67,10 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
 
 
 @contextlib.contextmanager
-def loop_by_hand(params: Params, *, prepares_fetches: bool = False) -> Iterator[TakeSteps]:
+def loop_by_hand(params: Params) -> Iterator[TakeSteps]:
     """A loop over a network of plain_networks.py."""
     step = plain_tensorflow.make_step(
-        params.model,
-        params.batch_size,
-        params.precision,
-        forward_only=params.forward_only,
-        prepares_fetches=prepares_fetches,
+        params.model, params.batch_size, params.precision, forward_only=params.forward_only, prepares_fetches=False
     )
     yield lambda count: [step() for _ in range(count)]
 
@@ -85,69 +79,57 @@ LOOPS: dict[str, Callable[[Params], AbstractContextManager[TakeSteps]]] = {
     _OURS: harness,
     'bare': bare_loop,
     'by hand': loop_by_hand,
-    'prepared': functools.partial(loop_by_hand, prepares_fetches=True),
 }
-_OTHERS = [name for name in LOOPS if name != _OURS]
 
 
-def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, np.ndarray]:
+def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, list[Numbers]]:
     """Lets the loops take turns, in several sessions, which differ in their layout of memory.
 
     Returns:
-      For each loop, [sessions, 2]: the medians of the wall and of the processor seconds of a step.
+      For each loop, and each session, the medians over the rounds.
     """
     names = [name for name in LOOPS if params.model in NETWORKS or name in (_OURS, 'bare')]
-    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    found: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:
             order = [names[index] for index in order_of_round(len(names), number, seed=1)]
             loops = {name: stack.enter_context(LOOPS[name](params)) for name in order}
             seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
             count = math.ceil(_TURN_SECS / seconds[_OURS])
-            turns = {name: functools.partial(seconds_of, take_steps, count) for name, take_steps in loops.items()}
-            for name, taken in take_turns(turns, num_rounds).items():
-                found[name].append(np.median(np.array(taken), axis=0))
-    return {name: np.array(medians) for name, medians in found.items()}
+            turns = {name: functools.partial(time_steps, loops[name], count, params.batch_size) for name in order}
+            for name, taken in take_turns(turns, num_rounds, is_shown=False).items():
+                found[name].append({title: statistics.median(one[title] for one in taken) for title in taken[0]})
+    return found
 
 
 def warm_up(take_steps: TakeSteps) -> float:
     """Takes the first steps of a loop, and returns the median of their seconds, the lower one of two."""
     seconds: list[float] = []
     while len(seconds) < _MIN_WARMUP or sum(seconds) < _WARMUP_SECS:
-        seconds.append(seconds_of(take_steps, 1)[0])
+        start = time.perf_counter()
+        take_steps(1)
+        seconds.append(time.perf_counter() - start)
     return statistics.median_low(seconds)
 
 
-def seconds_of(take_steps: TakeSteps, count: int) -> np.ndarray:
-    """Takes a number of steps, and returns the wall and the processor seconds of one: [2]."""
-    start = np.array([time.perf_counter(), time.process_time()])
+def time_steps(take_steps: TakeSteps, count: int, batch_size: int) -> Numbers:
+    """Takes a number of steps, and returns their rate, and the processor time of one."""
+    wall, processor = time.perf_counter(), time.process_time()
     take_steps(count)
-    return (np.array([time.perf_counter(), time.process_time()]) - start) / count
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    return {'images/sec': batch_size * count / wall, 'processor ms': 1e3 * processor / count}
 
 
-def cells(seconds: dict[str, np.ndarray], batch_size: int) -> list[str]:
-    """Formats the rate of the harness, and its ratios to each other loop: of rates, and of processor seconds."""
-    ours = seconds[_OURS]
-    found = [f'{batch_size / ours[:, 0].mean():.4g}']
-    for name in _OTHERS:
-        theirs = seconds.get(name)
-        ratio = ['', '', ''] if theirs is None else ratio_cells(theirs[:, 0], ours[:, 0])
-        found += ratio if theirs is None else [*ratio, f'{ours[:, 1].mean() / theirs[:, 1].mean():.3f}']
-    return found
-
-
-def main() -> None:
-    parser = make_parser(__doc__, rounds=10)
+def main() -> int:
+    parser = make_parser(__doc__, rounds=10, sessions=4)
     parser.add_argument('--models', default='trivial,lenet', help='comma-separated')
     parser.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
-    known = ', '.join(_PHASES)
-    parser.add_argument('--phases', type=some_of(_PHASES), default=_PHASES, help=f'comma-separated list of {known}')
-    parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32')
-    parser.add_argument('--sessions', type=two_or_more, default=4, help='how often each loop starts anew, at least 2')
+    parser.add_argument('--phases', type=some_of(_PHASES), default=','.join(_PHASES), help='comma-separated')
+    parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations')
     args = parser.parse_args()
     # Each session ends its run before the last step.
     warnings.filterwarnings('ignore', message='the run is incomplete')
-    rows = []
+    outcomes, pairs = dict[str, list[Numbers]](), []
     for model, size, phase in itertools.product(args.models.split(','), args.batch_sizes.split(','), args.phases):
         params = make_params(
             model=model,
@@ -158,11 +140,13 @@ def main() -> None:
             num_batches=10**9,
             num_warmup_batches=_MIN_WARMUP,
         )
-        rows.append([f'{model}, batch {size}, {phase}', *cells(measure(params, args.sessions, args.rounds), int(size))])
-        print(' | '.join(rows[-1]), file=sys.stderr, flush=True)
-    ratios = itertools.chain.from_iterable((f'/ {name}', '95 %', 'CPU') for name in _OTHERS)
-    print(machine_line(), as_table(['', 'images/sec', *ratios], rows), sep='\n\n')
+        found = measure(params, args.sessions, args.rounds)
+        case = f'{model} {size} {phase}'
+        outcomes |= {f'{case}, {name}': sessions for name, sessions in found.items()}
+        pairs += [(f'{case}, {_OURS}', f'{case}, {name}') for name in found if name != _OURS]
+        print(f'{case}: done', file=sys.stderr, flush=True)
+    return print_report(outcomes, pairs)
 
 
 if __name__ == '__main__':
-    main()
+    run_script(main)

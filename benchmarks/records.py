@@ -2,8 +2,8 @@
 
     python benchmarks/records.py --data_dir=data/records --rounds=3
 
-The network is `trivial`, whose steps leave most of the processor to the images; benchmarks/peers/plain_records.py
-describes the plain loops. Each turn is a new process.
+The network is `trivial`, whose steps leave most of the processor to the images; benchmarks/peers/plain_tensorflow.py
+has the plain loops. Each turn is a new process.
 """
 
 import sys
@@ -11,30 +11,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import OTHERS, PROGRAM, ROOT, make_parser, print_report, rate, run_script, take_runs
+from benchmarks.turns import PROGRAM, ROOT, make_parser, print_report, run_script, take_runs
 
 _PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_tensorflow.py'))
-_COLOURS = {'': (), ', distortions': ('--distortions',)}
+_SIZES = {'batch_size': 64, 'num_batches': 60, 'num_warmup_batches': 10}
 
 
 def main() -> int:
-    parser = make_parser(__doc__, 'records')
+    parser = make_parser(__doc__, 'records', **_SIZES)
     parser.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
-    for name, default in {'batch_size': 64, 'num_batches': 60, 'num_warmup_batches': 10}.items():
-        parser.add_argument(f'--{name}', type=int, default=default)
     parser.add_argument('flags', nargs='*', help='further flags of this program, after --')
     args = parser.parse_args()
-    names = ('data_dir', 'batch_size', 'num_batches', 'num_warmup_batches')
-    common = [f'--{name}={getattr(args, name)}' for name in names]
+    common = [f'--{name}={getattr(args, name)}' for name in ('data_dir', *_SIZES)]
     ours = [*PROGRAM, '--model=trivial', '--data_name=imagenet', '--device=cpu', *common, *args.flags]
     commands, pairs = {}, []
-    for ending, colours in _COLOURS.items():
+    for ending, colours in (('', ()), (', distortions', ('--distortions',))):
         plain = f'plain tf.data{ending}'
         commands[plain] = [*_PLAIN, *common, *colours]
         for pipeline in ('record_input', 'tf_data'):
             commands[f'{pipeline}{ending}'] = [*ours, f'--input_pipeline={pipeline}', *colours]
             pairs.append((f'{pipeline}{ending}', plain))
-    return print_report(take_runs(commands, args.rounds, args.output), [rate(), OTHERS], pairs)
+    return print_report(take_runs(commands, args.rounds, args.output), pairs)
 
 
 if __name__ == '__main__':

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import OTHERS, PROGRAM, ROOT, Measure, make_parser, print_report, rate, run_script, take_runs
+from benchmarks.turns import PROGRAM, ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
 from results.document import Record
 
 _BASELINE = 'one device'
@@ -29,32 +29,17 @@ _VARIANTS = {
     'between-graph, synchronous': (_CLUSTER, ('--variable_update=parameter_server',), 2),
     'between-graph, asynchronous': (_CLUSTER, ('--variable_update=parameter_server', '--nocross_replica_sync'), 2),
 }
-_LAST_STEPS = 10
-# The article's images/sec with two GPUs over those with one: 80 and 50 batches of 2x128 per second over 200 of 128.
-_PUBLISHED = {
-    ('in-graph, variables on the host', _BASELINE): 2 * 80 / 200,
-    ('between-graph, asynchronous', _BASELINE): 2 * 50 / 200,
-}
-MEASURES = (
-    rate(published=_PUBLISHED),
-    Measure[Record]('s', lambda run: float(run.document['throughput']['wall_seconds']), 1, has_ratios=False),
-    Measure[Record]('loss', lambda run: last_loss(run), 4, has_ratios=False),
-    Measure[Record]('top-1', lambda run: float(run.document['evaluations'][-1]['top_1']), 4, has_ratios=False),
-    OTHERS,
-)
 
 
-def last_loss(run: Record) -> float:
-    """Returns the median loss of the chief's last steps."""
-    return statistics.median(run.document['workers'][0]['steps']['loss'][-_LAST_STEPS:])
+def _numbers(run: Record) -> Numbers:
+    # The median of the chief's last steps.
+    loss = statistics.median(run.document['workers'][0]['steps']['loss'][-10:])
+    return {**numbers_of(run), 'loss': loss, 'top-1': run.document['evaluations'][-1]['top_1']}
 
 
 def main() -> int:
-    parser = make_parser(__doc__, 'replication')
+    parser = make_parser(__doc__, 'replication', batch_size=128, num_batches=400, num_warmup_batches=20)
     parser.add_argument('--data_dir', required=True, help='folder with the four files of MNIST')
-    parser.add_argument('--batch_size', type=int, default=128, help='images per step on each device')
-    parser.add_argument('--num_batches', type=int, default=400, help='timed steps of one device')
-    parser.add_argument('--num_warmup_batches', type=int, default=20, help='first steps of one device, not timed')
     args = parser.parse_args()
     if args.num_batches % 2 or args.num_warmup_batches % 2:
         parser.error('--num_batches, --num_warmup_batches: two devices take half as many; give even numbers')
@@ -69,7 +54,7 @@ def main() -> int:
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
         commands[name] = [*PROGRAM, *before, *common, *flags, *steps]
     pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]
-    return print_report(take_runs(commands, args.rounds, args.output), MEASURES, pairs)
+    return print_report(take_runs(commands, args.rounds, args.output, _numbers), pairs)
 
 
 if __name__ == '__main__':

@@ -4,17 +4,14 @@
 
 The sources are the colour photographs in the wheels of scikit-image and scikit-learn; each is a class. An image is a
 random crop of its source, resized to about 500x375 pixels, of about 108 KB as in ILSVRC 2012. The same arguments give
-the same images; if all of them exist already, nothing is written.
+the same images.
 """
 
 import argparse
-import concurrent.futures
-import functools
-import importlib.util
-import multiprocessing
+import importlib.resources
 import random
 import sys
-import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from PIL import Image
@@ -34,14 +31,6 @@ SOURCES = {
 SIZES = ((500, 375), (500, 333), (375, 500), (500, 400), (333, 500))
 
 
-def find_photograph(name: str) -> Path | None:
-    """Returns the photograph of a class; None if its package is not installed."""
-    package, file, _ = SOURCES[name]
-    spec = importlib.util.find_spec(package)
-    path = Path(spec.origin).parent / file if spec and spec.origin else None
-    return path if path and path.is_file() else None
-
-
 def write_crop(photograph: Image.Image, path: Path, quality: int) -> None:
     """Writes a random crop of at least half the area, maybe mirrored. The same name gives the same crop."""
     draw = random.Random(path.name)
@@ -55,47 +44,31 @@ def write_crop(photograph: Image.Image, path: Path, quality: int) -> None:
     mirrored.save(path, quality=quality)
 
 
-def write_class(folder: Path, name: str, files: list[str]) -> None:
-    path = find_photograph(name)
-    assert path
-    (folder / name).mkdir()
-    with Image.open(path) as opened:
-        photograph = opened.convert('RGB')
-    for file in files:
-        write_crop(photograph, folder / name / file, SOURCES[name][2])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--output', type=Path, required=True, help='folder to create, with one subfolder per class')
     parser.add_argument('--num_images', type=int, default=1024, help='images in all classes together')
     parser.add_argument('--seed', type=int, default=1)
     args = parser.parse_args()
-    count, output = len(SOURCES), args.output
-    if args.num_images < count:
-        parser.error(f'--num_images={args.num_images}: there are {count} classes; ask for at least one image of each')
-    wanted = {
-        name: [f'{name}_seed{args.seed}_{number:06d}.jpg' for number in range((args.num_images + i) // count)]
-        for i, name in enumerate(SOURCES)
-    }
-    present = {str(path.relative_to(output)) for path in output.rglob('*') if not path.is_dir()}
-    if present == {f'{name}/{file}' for name, files in wanted.items() for file in files}:
-        print(f'{output}: all {args.num_images} photographs exist already', file=sys.stderr)
-        return
-    if present or (output.exists() and not output.is_dir()):
-        parser.error(f'--output={output}: it contains other files than these images; remove it, or give another folder')
-    if missing := [SOURCES[name] for name in SOURCES if not find_photograph(name)]:
-        package, file, _ = missing[0]
-        parser.error(f'{file} of {package} is not installed: pip install scikit-image scikit-learn')
-    output.parent.mkdir(parents=True, exist_ok=True)
-    # The folder is renamed into place when complete, so an existing one is complete.
-    with tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=output.parent) as folder:
-        unfinished = Path(folder, output.name)
-        unfinished.mkdir()
-        with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn')) as pool:
-            list(pool.map(functools.partial(write_class, unfinished), wanted, wanted.values()))
-        unfinished.replace(output)
-    print(f'{output}: {args.num_images} photographs', file=sys.stderr)
+    if args.output.exists():
+        parser.error(f'--output={args.output}: it already exists; remove it, or give another folder')
+    try:
+        photographs = {
+            name: Image.open(str(importlib.resources.files(package) / file)).convert('RGB')
+            for name, (package, file, _) in SOURCES.items()
+        }
+    except (ImportError, OSError) as error:
+        parser.error(f'the photographs are not installed ({error}): pip install scikit-image scikit-learn')
+    crops = []
+    for number in range(args.num_images):
+        # The last class gets the first image, so that each count of images has a definite set.
+        name = [*SOURCES][-1 - number % len(SOURCES)]
+        path = args.output / name / f'{name}_seed{args.seed}_{number // len(SOURCES):06d}.jpg'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        crops.append((photographs[name], path, SOURCES[name][2]))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write_crop, *zip(*crops, strict=True)))
+    print(f'{args.output}: {args.num_images} photographs', file=sys.stderr)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 """The flags of a peer, its timed steps, and its result, which `compare` and `report` read. Needs no TensorFlow."""
 
 import argparse
+import inspect
 import itertools
 import json
 import os
@@ -9,12 +10,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from machine.atomic import write_whole
 from machine.meters import Disturbances, host_peak_bytes
 from machine.surroundings import environment_facts, machine_facts
-from models.costs import read_table
 from models.registry import MODELS
 from params import make_params
 from results import sections
@@ -28,7 +28,7 @@ WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
 IMAGE_SIZE = 224  # of ResNet-50
 # Constant, and low enough for random labels; the program's own schedule starts as low. It does not affect the speed.
 LEARNING_RATE = 0.005
-_TRAINED_PASSES = 3  # docs/results.md: the backward pass is two forward passes
+Section = TypeVar('Section')
 
 
 def parse_flags(description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None) -> argparse.Namespace:
@@ -56,11 +56,9 @@ def run_steps(
     """Takes the steps, prints images/sec, and writes the result.
 
     Args:
-      args: the result of parse_flags.
-      peer, versions: the name of the software, and the versions of its libraries.
+      versions: those of the peer's libraries.
       step: takes a step and returns the loss.
       model: the name of the network in this program.
-      is_synthetic: whether no images are read.
     """
     disturbances, steps = Disturbances(), list[Step[StepValues]]()
     for number in range(-args.num_warmup_batches, args.num_batches):
@@ -96,52 +94,43 @@ def run_steps(
         **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
     }
     result = Result(make_params(), model, run, versions.get('tensorflow', ''), tuple(steps), True, (*gaps, {}))
-    document = _document(result, peer, versions, disturbance)
     print(f'{peer}: loss {loss:.3f}')
     print(f'total images/sec: {result.images_per_second:.2f}')
     if args.result_file:
+        document = _document(result, peer, versions, disturbance)
         write_whole(json.dumps(as_json(document)), args.result_file)
 
 
 def _document(
     result: Result, peer: str, versions: Mapping[str, str], disturbance: Mapping[str, Any]
 ) -> sections.ResultDocument:
-    """Returns the document of a result: docs/results.md."""
-    parameters, multiply_adds = read_table()[result.model, result.data_set, result.run['image_size']]
+    """Returns the document of a result, docs/results.md; a peer does not know its costs, energy and waits."""
     memory, machine = sections.MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes={}), machine_facts()
-    flops = 2.0 * multiply_adds * (1 if result.run['role'] == 'forward-only' else _TRAINED_PASSES)
     unix_at_zero = time.time() - time.perf_counter()
-    worker = sections.WorkerSection(
-        task=None,
-        host=machine['hostname'] or '',
-        memory=memory,
-        steps=sections.StepsSection.of(result, unix_at_zero),
-    )
+    steps = sections.StepsSection.of(result, unix_at_zero)
+    worker = sections.WorkerSection(task=None, host=machine['hostname'] or '', memory=memory, steps=steps)
+    first, last = result.steps[0].start, result.steps[-1].end
+    start, end = (datetime.fromtimestamp(unix_at_zero + one, timezone.utc) for one in (first, last))
     return sections.ResultDocument(
         id=uuid.uuid4().hex,
         complete=True,
         ended=Ending(),
-        started_at=_utc(unix_at_zero + result.steps[0].start),
-        ended_at=_utc(unix_at_zero + result.steps[-1].end),
+        started_at=f'{start:%Y-%m-%dT%H:%M:%SZ}',
+        ended_at=f'{end:%Y-%m-%dT%H:%M:%SZ}',
         program=sections.ProgramSection(version=peer, git_commit=None),
         command=sections.CommandSection(argv=sys.argv[1:], flags={'peer': peer}, given={}),
         run=result.run,
         cluster=sections.ClusterSection(shape='1*1', num_workers=1, devices_per_worker=1, num_ps=0, tasks=()),
-        model=sections.ModelSection(name=result.model, parameters=parameters, gflops_per_image=multiply_adds / 1e9),
+        model=sections.ModelSection(name=result.model, parameters=None, gflops_per_image=None),
         workers=[worker],
         throughput=sections.ThroughputSection.of(result),
         statistics=describe([step.seconds for step in result.timed_steps]),
         phases=dict.fromkeys((*sections.START_PHASES, 'first_step')),
-        compute=sections.ComputeSection(
-            flops_per_image=flops,
-            flops_per_second=flops * result.images_per_second,
-            peak_flops_per_second=None,
-            share_of_peak=None,
-        ),
+        compute=_unknown(sections.ComputeSection),
         memory=memory,
         transfer=Transfer(bytes_per_step=0),
-        input=sections.InputSection(wait_seconds=None, wait_share=None, stages=None, memory=None),
-        energy=sections.EnergySection(source=None, joules=None, joules_per_image=None),
+        input=_unknown(sections.InputSection),
+        energy=_unknown(sections.EnergySection),
         evaluations=(),
         machine={**machine, 'versions': {**machine['versions'], **versions}},
         environment=environment_facts(os.environ),
@@ -149,5 +138,5 @@ def _document(
     )
 
 
-def _utc(seconds: float) -> str:
-    return f'{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%SZ}'
+def _unknown(section: Callable[..., Section]) -> Section:
+    return section(**dict.fromkeys(inspect.signature(section).parameters))

@@ -63,7 +63,6 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
         model.eval()
         if is_bf16:
             model, images = model.bfloat16(), images.bfloat16()
-    if forward_only:
 
         def forward() -> float:
             with torch.inference_mode():

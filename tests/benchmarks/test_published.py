@@ -74,7 +74,9 @@ def test_an_unknown_model_counts_as_a_typical_one(tmp_path: Path, capsys: pytest
 
 def test_the_90th_percentile_is_the_first_error_that_more_than_nine_tenths_do_not_exceed() -> None:
     for number, place in ((1, 1), (10, 10), (11, 10), (50, 46), (56, 51)):
-        assert published.summary_of([*range(number, 0, -1)])['p90'] == place
+        found = published.summary_of([{'x': float(error)} for error in range(number, 0, -1)], 'x')
+        assert found
+        assert found['p90'] == place
 
 
 def test_json_has_all_and_each_machine_and_the_table_the_yardsticks(

@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 
 import jsonschema
-import numpy as np
 import pytest
 
 from benchmarks.peers.measuring import run_steps
-from benchmarks.turns import Measure, format_report, rate, ratio_of, take_runs, take_turns
+from benchmarks.turns import print_report, take_runs, take_turns
 from comparison.sides import read_side
 from results import document
 from results.document import Record, read_file
@@ -25,14 +24,16 @@ SCHEMA = jsonschema.Draft202012Validator(
 )
 
 
-def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_take_turns_and_an_interrupted_script_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, value in environment(tmp_path, {'--batch_size=3': 'fail'}).items():
         monkeypatch.setenv(name, value)
     commands = {f'with {size}': [*FAKE, f'--batch_size={size}'] for size in (10, 12, 3)}
     taken = take_runs(commands, 2, tmp_path / 'out')
     # What failed in its first run is not repeated.
     assert sizes_in(tmp_path) == [10, 12, 3, 12, 10]
-    rates = {name: [found and found.images_per_second for found in runs] for name, runs in taken.items()}
+    rates = {name: [found and found['images/sec'] for found in runs] for name, runs in taken.items()}
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
     # compare reads the folder of a contestant.
     assert len(read_side(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].records) == 2
@@ -40,43 +41,26 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(tmp_path: Path, m
     assert sorted(sizes_in(tmp_path)[5:]) == [10, 12]
     with refused(tmp_path / 'out', 'other commands'):
         take_runs({'one': [*FAKE, '--batch_size=4']}, 3, tmp_path / 'out')
-    report = format_report(taken, [rate(published={('with 12', 'with 10'): 1.5})], [('with 12', 'with 10')])
-    cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in report.splitlines() if '|' in line]
-    assert cells[2:5] == [['with 10', '100.00', '2 of 2'], ['with 12', '120.00', '2 of 2'], ['with 3', '', '0 of 1']]
-    assert cells[-1] == ['with 12 / with 10', 'images/sec', '1.200', '', '1.50']
+    capsys.readouterr()
+    assert print_report(taken, [('with 12', 'with 10')]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.split('|')[1:-1]] for line in printed if '|' in line]
+    assert [[row[0], row[1], row[-1]] for row in cells[2:5]] == [
+        ['with 10', '100', '2 of 2'],
+        ['with 12', '120', '2 of 2'],
+        ['with 3', '', '0 of 1'],
+    ]
+    assert cells[-1] == ['with 12 / with 10', '1.200', '']
 
 
-def test_functions_take_turns() -> None:
+def test_functions_take_turns_and_three_rounds_have_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
     counting = itertools.count(1)
-    assert take_turns({name: lambda: next(counting) for name in 'abc'}, 2) == {'a': [1, 6], 'b': [2, 5], 'c': [3, 4]}
-
-
-def test_what_disturbs_both_turns_of_a_round_does_not_widen_the_interval() -> None:
-    common = np.exp(np.random.default_rng(1).normal(0, 0.3, 10))
-    value, interval = ratio_of(2 * common, 1.6 * common)
-    assert value == pytest.approx(1.25)
-    assert interval == pytest.approx((1.25, 1.25))
-    assert ratio_of([1, 2], [2, 4]) == (pytest.approx(0.5), None)
-
-
-@pytest.mark.parametrize('rounds', [3, 8, 40])
-def test_the_interval_contains_the_true_ratio_in_95_percent_of_cases(rounds: int) -> None:
-    draw = np.random.default_rng(3)
-    hits, num_cases = 0, 300
-    for _ in range(num_cases):
-        common = np.exp(draw.normal(0, 0.3, rounds))
-        _, interval = ratio_of(common * np.exp(draw.normal(0, 0.05, rounds)), common)
-        assert interval
-        hits += interval[0] <= 1 <= interval[1]
-    # 4 standard errors are 5 %.
-    assert 0.9 <= hits / num_cases <= 1
-
-
-def test_a_number_without_ratios_is_in_the_first_table_only() -> None:
-    measures = [Measure[float]('s', lambda value: value), Measure[float]('loss', lambda value: value, has_ratios=False)]
-    report = format_report({'a': [4.0, 4.4], 'b': [2.0, 2.2]}, measures, [('a', 'b')])
-    assert 'loss' in report
-    assert [cell.strip() for cell in report.splitlines()[-1].split('|')[1:4]] == ['a / b', 's', '2.000']
+    taken = take_turns({name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3)
+    assert {name: [one['s'] for one in found] for name, found in taken.items()} == {'a': [1, 4, 5], 'b': [2, 3, 6]}
+    # What disturbs both turns of a round does not widen it.
+    turns = {name: [{'s': factor * noise} for noise in (1.0, 1.7, 0.4)] for name, factor in (('a', 2), ('b', 1.6))}
+    assert print_report(turns, [('a', 'b')]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split('|')[2:4] == [' 1.250 ', ' 1.250 to 1.250 ']
 
 
 def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
