@@ -74,9 +74,7 @@ class _Agent:
     def _answer(self, request: Mapping[str, Any]) -> None:
         try:
             if 'prepare' in request:
-                wanted = request['prepare']
-                needs = HostNeeds(**{**wanted, 'gpu_indices': tuple(wanted['gpu_indices'])})
-                self._say(places=asdict(self._host.prepare(needs)))
+                self._say(places=asdict(self._host.prepare(HostNeeds(**request['prepare']))))
             elif 'start' in request:
                 self._start(request['start'])
             elif 'end' in request:
@@ -91,15 +89,8 @@ class _Agent:
             self._say(refused=[getattr(error, 'strerror', None) or str(error)], is_usage=False)
 
     def _start(self, wanted: Mapping[str, Any]) -> None:
-        name, cores = wanted['name'], wanted['cores']
-        process = LocalProcess(
-            Command(
-                name,
-                tuple(wanted['argv']),
-                env={**without_clusters(os.environ), **wanted['env']},
-                cores=None if cores is None else tuple(cores),
-            )
-        )
+        name = wanted['name']
+        process = LocalProcess(Command(**{**wanted, 'env': {**without_clusters(os.environ), **wanted['env']}}))
         self._running[name] = process
         self._say(started=process.pid)
         process.watch(

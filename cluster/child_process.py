@@ -8,9 +8,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+import psutil
 
 from cluster.tether import tethered
 
@@ -28,23 +29,16 @@ class ChildProcess:
     that started it ends, so start it from the main thread. The kernel keeps its exit code until reap(), so that no
     other process gets its number before its descendants are killed.
 
-    As a context manager it ends with the block, together with its descendants; see grace_secs and kill_secs.
+    As a context manager it ends with the block, together with its descendants.
 
     Args:
-      argv: the program and its arguments.
-      stdout: PIPE, DEVNULL or a file.
-      stderr: as stdout, or STDOUT.
-      stdin: PIPE for write_line() and close_input(), or DEVNULL.
-      env: its whole environment; None for that of this process.
+      argv, stdout, stderr, stdin, env: those of subprocess.Popen; stdin is PIPE for write_line().
       cores: the logical cores it may run on; empty for all that this process may use.
       grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
       kill_secs: how long the block waits for the end of a killed process, which may hang in a driver; None for ever.
 
     Attributes:
       pid: the number of the process, of its session and of its process group.
-
-    Raises:
-      OSError: it cannot be started.
     """
 
     # Eight arguments: all but the first say how one child runs, most with a default.
@@ -92,13 +86,7 @@ class ChildProcess:
         show_error: Callable[[str], None] | None = None,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts threads that read its output.
-
-        Args:
-          show: called with each line of its standard output, which is a PIPE.
-          show_error: called with each line of its standard error, if that is a PIPE.
-          closed: called when its standard output has ended.
-        """
+        """Starts threads that call show and show_error with each line, and closed at the end of standard output."""
 
         def read(stream: IO[str] | None, receiver: Callable[[str], None], at_end: Callable[[], None]) -> None:
             assert stream is not None
@@ -116,22 +104,16 @@ class ChildProcess:
             self._readers.append(reader)
 
     def write_line(self, line: str) -> None:
-        """Writes a line to its standard input, which is a PIPE; raises OSError if it has closed it."""
         assert self._popen.stdin is not None
         self._popen.stdin.write(f'{line}\n')
         self._popen.stdin.flush()
 
     def close_input(self) -> None:
-        """Ends its standard input, which is a PIPE."""
         assert self._popen.stdin is not None
         self._popen.stdin.close()
 
     def wait(self, secs: float | None = None) -> bool:
-        """Waits for its end, at most this long (None: for ever); returns whether it has ended.
-
-        Raises:
-          ChildProcessError: it was reaped in the meantime.
-        """
+        """Waits for its end, at most this long (None: for ever); returns whether it has ended."""
         if secs is None:
             # It stays a zombie until reap().
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -163,23 +145,21 @@ class ChildProcess:
     def stop(self, grace_secs: float) -> bool:
         """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run after grace_secs.
 
-        Returns:
-          Whether it has ended, see kill_secs.
+        Returns whether it has ended, see kill_secs.
         """
-        with contextlib.ExitStack() as stack:
-            # Descendants in other sessions could not be found once their parent has ended.
-            descendants = _open_all(processes_of(self.pid), stack)
-            try:
-                if grace_secs:
-                    self.signal(signal.SIGTERM)
-                    self.wait(grace_secs)
-            finally:
-                # Even after a second Ctrl-C.
-                for descriptor in (*_open_all(processes_of(self.pid), stack), *descendants):
-                    with contextlib.suppress(ProcessLookupError):
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                self.signal(signal.SIGKILL)
-                has_ended = self.wait(self._kill_secs)
+        # Descendants in other sessions could not be found once their parent has ended.
+        descendants = psutil.Process(self.pid).children(recursive=True)
+        try:
+            if grace_secs:
+                self.signal(signal.SIGTERM)
+                self.wait(grace_secs)
+        finally:
+            # Even after a second Ctrl-C.
+            for process in {*descendants, *psutil.Process(self.pid).children(recursive=True)}:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self.signal(signal.SIGKILL)
+            has_ended = self.wait(self._kill_secs)
         return has_ended
 
     def reap(self) -> int:
@@ -204,29 +184,3 @@ def end_of(log: IO[bytes], start: int = 0) -> str:
     end = os.fstat(log.fileno()).st_size
     start = max(start, end - _END_BYTES)
     return os.pread(log.fileno(), end - start, start).decode(errors='backslashreplace')
-
-
-def processes_of(root: int) -> list[int]:
-    """Returns the numbers of a process and its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir('/proc'):
-        if entry.name.isdigit():
-            # The process may have ended.
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                # PID (NAME) STATE PARENT ...; the name may contain blanks and parentheses.
-                parent = int(Path(entry.path, 'stat').read_bytes().rpartition(b')')[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
-
-
-def _open_all(pids: Iterable[int], stack: contextlib.ExitStack) -> list[int]:
-    """Returns a descriptor of each process that still runs; it never refers to a later process of the same number."""
-    descriptors = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptors.append(os.pidfd_open(pid))
-            stack.callback(os.close, descriptors[-1])
-    return descriptors

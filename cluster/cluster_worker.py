@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -150,49 +150,51 @@ class ClusterWorker(Worker):
 
     def await_announcement(self) -> tuple[int, int]:
         chief = self.cluster.trainers[0]
-        last_answer = time.monotonic()
+        polls = self._poll()
         while True:
-            entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
+            entries, found, is_silent = next(polls)
             state = entries.get('state')
             if state and state['servers'] == self._servers(found):
                 return state['start'], state['end']
-            self._raise_if_lost()
             # The failure detector of asynchronous workers ignores the chief, but here the chief is needed.
             if failure := failure_of_end(chief, self._rendezvous.ends(entries, found).get(chief)):
                 raise LostError(failure)
-            if found[chief] is not None:
-                last_answer = time.monotonic()
-            elif time.monotonic() - last_answer > _CALM_SECS:
+            if is_silent:
                 raise LostError(failure_of_loss(chief))
-            time.sleep(_POLL_SECS)
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
         """Returns the measurement of the chief; if it is lost for good, that of the first worker that notices it."""
         if self.is_chief and images:
             self._rendezvous.put('total', [images, seconds])
-        chief = self.cluster.trainers[0]
-        last_answer = time.monotonic()
-        while True:
-            entries, found = self._rendezvous.entries(), self._rendezvous.incarnations()
-            if entries and 'total' in entries:
+        for entries, _, is_silent in self._poll():
+            if 'total' in entries:
                 images, seconds = entries['total']
-                return images, seconds
-            self._raise_if_lost()
-            if found[chief] is not None and not self.is_chief:
-                last_answer = time.monotonic()
-            elif time.monotonic() - last_answer > _CALM_SECS:
+                break
+            if is_silent:
                 self._rendezvous.put('total', [images, seconds])
-            time.sleep(_POLL_SECS)
+        return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:
         prefix = f'gathered/{name}'
         self._rendezvous.put(f'{prefix}/{self.index}', value)
         keys = [f'{prefix}/{index}' for index in range(self.num_trainers)]
+        entries = next(entries for entries, _, _ in self._poll() if entries.keys() >= set(keys))
+        return [entries[key] for key in keys]
+
+    def _poll(self) -> Iterator[tuple[Mapping[str, Any], Incarnations, bool]]:
+        """Yields the entries of the store, the incarnations, and whether the chief has been silent for some seconds.
+
+        Raises:
+          LostError: a task was lost.
+        """
+        last_answer = time.monotonic()
         while True:
-            entries = self._rendezvous.entries() or {}
-            if entries.keys() >= set(keys):
-                return [entries[key] for key in keys]
-            self._raise_if_lost()
+            entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
+            if found[self.cluster.trainers[0]] is not None and not self.is_chief:
+                last_answer = time.monotonic()
+            yield entries, found, time.monotonic() - last_answer > _CALM_SECS
+            if self._watch and self._watch.failure:
+                raise LostError(self._watch.failure)
             time.sleep(_POLL_SECS)
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
@@ -218,10 +220,6 @@ class ClusterWorker(Worker):
             if missing:
                 time.sleep(_POLL_SECS)
         return values
-
-    def _raise_if_lost(self) -> None:
-        if self._watch and self._watch.failure:
-            raise LostError(self._watch.failure)
 
     def _stay(self) -> None:
         """The main thread is not stuck any more."""

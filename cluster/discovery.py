@@ -26,11 +26,7 @@ _EVALUATOR_INTERVAL_SECS = 10.0
 
 
 def as_evaluator(params: Params, environ: Environment) -> Params:
-    """Returns the settings of this process: those of --eval if TF_CONFIG makes it an evaluator, else unchanged.
-
-    Raises:
-      UsageError: the flags name another role, or --train_dir is missing, which holds the checkpoints.
-    """
+    """Returns the settings of this process: those of --eval if TF_CONFIG makes it an evaluator, else unchanged."""
     if not is_evaluator(environ):
         return params
     if given := _written(params, ('job_name', *HOSTS_FLAGS.values())):
@@ -80,10 +76,6 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     has rank 0, and only flags can name its host.
 
     The result is None for a mode with a launcher of its own (Horovod), which knows the processes.
-
-    Raises:
-      UsageError: the sources contradict each other, are incomplete or malformed, or --variable_update does not work in
-        this cluster.
     """
     mode = MODES[params.variable_update]
     if mode.launcher:
@@ -151,13 +143,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
 
 
 def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, int]) -> tuple[str, int]:
-    """Returns the job and index of this process.
-
-    Args:
-      params: the flags.
-      environ: the environment variables.
-      counts: how many hosts the flags name for each job.
-    """
+    """Returns the job and index of this process; counts: how many hosts the flags name for each job."""
     job, index = params.job_name, params.task_index
     first = 'controller' if counts['controller'] else 'ps'
     if job and index is not None:

@@ -45,11 +45,7 @@ class _Launcher:
     """The environment variables in which a launcher numbers its processes; empty for what it does not tell.
 
     Attributes:
-      source: what messages call it.
-      rank: the number of the process among all.
-      size: how many processes there are.
-      local_rank: its number among those of its host.
-      local_size: how many processes its host has.
+      local_rank, local_size: its number among those of its host, and how many its host has.
       job: a text that differs between jobs and is the same for all processes of one.
       sign: set by this launcher alone; needed where others, or people, set rank and size too.
     """
@@ -135,10 +131,7 @@ def without_clusters(environment: Environment) -> dict[str, str]:
 def environment_of_runs(environment: Environment, command: str) -> dict[str, str]:
     """Returns the environment for the processes of a command that starts runs of its own; see without_clusters.
 
-    Warns on standard error if a launcher may have started several processes of this command.
-
-    Raises:
-      UsageError: it has, and each would do the same.
+    It is an error if a launcher started several processes of this command, and a warning if one may have.
     """
     launch, config = find_launch(environment), read_tf_config(environment)
     if is_evaluator(environment) or (config and len(config.ps_hosts + config.worker_hosts) > 1):
@@ -183,15 +176,7 @@ def read_ipv6(text: str) -> str | None:
 
 
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
-    """Returns the hosts of a list, each as HOST:PORT without blanks.
-
-    Args:
-      items: the entries of the list.
-      flag: names the list in messages.
-
-    Raises:
-      UsageError: an entry is not HOST:PORT with a port from 1 to 65535.
-    """
+    """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by `flag`."""
     hosts = []
     for item in items:
         match = _HOST_PORT.fullmatch(item.strip())
@@ -229,9 +214,6 @@ def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> TfConfig
 
     Returns:
       None if TF_CONFIG names no cluster, or if this process is an evaluator.
-
-    Raises:
-      UsageError: it is malformed, or speaks of other processes without naming them.
     """
     text = environ.get('TF_CONFIG', '').strip()
     if not text:
@@ -321,14 +303,7 @@ def _bad_tf_config(reason: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Launch:
-    """One of several processes that one command started.
-
-    Attributes:
-      launcher: who started it.
-      rank: the number of this process, from 0.
-      size: the number of processes; None if the launcher does not tell it.
-      job: a number that differs between jobs; None if there is none.
-    """
+    """One of several processes that one command started; size and job are None if the launcher does not tell them."""
 
     launcher: _Launcher
     rank: int
@@ -337,7 +312,6 @@ class Launch:
 
     @property
     def source(self) -> str:
-        """The launcher: 'Slurm', 'Open MPI' and the like."""
         return self.launcher.source
 
     @property
@@ -372,9 +346,6 @@ def find_launch(environ: Environment) -> Launch | None:
     A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_ variables (srun(1),
     OUTPUT ENVIRONMENT VARIABLES). PMIx_server_setup_fork sets PMIX_RANK and PMIX_NAMESPACE, but no size; only the
     namespace distinguishes Slurm's PMIx from others.
-
-    Raises:
-      UsageError: a variable is not a number, or the rank is not below the size.
     """
     for launcher in _LAUNCHERS:
         if not launcher.started(environ) or _is_slurms_own(launcher, environ):
@@ -406,10 +377,7 @@ def _is_slurms_own(launcher: _Launcher, environ: Environment) -> bool:
 
 
 def find_unjoined(environ: Environment) -> str | None:
-    """Returns the variables by which a process that runs alone may be one of several: 'RANK=1 WORLD_SIZE=3'.
-
-    None if there are none.
-    """
+    """Returns the variables by which a process that runs alone may be one of several: 'RANK=1 WORLD_SIZE=3'."""
     launch = find_launch(environ)
     pairs = dict.fromkeys((one.rank, one.size) for one in _LAUNCHERS if one.size and one.started(environ))
     if launch and launch.size is None:
@@ -425,15 +393,9 @@ def find_unjoined(environ: Environment) -> str | None:
 
 
 def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
-    """Returns the number of this process among those that a launcher started on its host, and how many these are.
+    """Returns (local rank, local size) of this process on its host; None if no launcher tells it.
 
     The innermost launcher counts: horovodrun may use mpirun, which may use srun.
-
-    Returns:
-      None if no launcher tells it.
-
-    Raises:
-      UsageError: a variable is not a number.
     """
     for launcher in _LAUNCHERS:
         names = launcher.local_rank, launcher.local_size
@@ -451,13 +413,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node before the next
     (srun --distribution=block). Most others say how many ranks this node has; under Slurm, every node of the job is
     then assumed to have as many (the SLURM_STEP_ variables are those of the launcher's daemons). The result is
-    checked against the node and local rank of this process.
-
-    Args:
-      num_ps: how many ranks will be parameter servers, for messages.
-
-    Raises:
-      UsageError: the environment does not name the nodes, or the ranks are distributed in another way.
+    checked against the node and local rank of this process. num_ps, the parameter servers among them, is for messages.
     """
     nodes: list[str] = []
     counts: list[int] = []
@@ -516,9 +472,6 @@ def expand_nodes(text: str) -> list[str]:
 
     Numbers are as wide as the first of their range: n[08-10] is n08, n09, n10. With several brackets, the last one
     varies fastest.
-
-    Raises:
-      UsageError: the text is not such a list, or has more than 131,072 nodes.
     """
     if not _NODE_LIST.fullmatch(text):
         raise UsageError(f'the node list of Slurm, {text!r}, cannot be read; {_SET_ROLE}')
@@ -542,11 +495,7 @@ def _expand_numbers(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Returns the number of tasks on each node: 2(x3),1 is [2, 2, 2, 1].
-
-    Raises:
-      UsageError: the text is not such a list, or has more than 131,072 nodes or 4,194,304 tasks.
-    """
+    """Returns the number of tasks on each node: 2(x3),1 is [2, 2, 2, 1]."""
     counts: list[int] = []
     for item in text.split(','):
         match = _COUNT.fullmatch(item)

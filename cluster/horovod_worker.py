@@ -15,11 +15,7 @@ from params.modes import modes_that
 
 
 def load_horovod() -> Any:
-    """Returns the module horovod.tensorflow, initialized.
-
-    Raises:
-      UsageError: it is not installed, or does not fit this TensorFlow.
-    """
+    """Returns the module horovod.tensorflow, initialized."""
     try:
         import horovod.tensorflow as horovod
     except Exception as error:

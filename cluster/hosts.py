@@ -5,7 +5,6 @@ A launcher asks each host what it needs to write the command lines (Host.prepare
 cluster.agent.
 """
 
-import abc
 import contextlib
 import ipaddress
 import os
@@ -17,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -46,7 +46,7 @@ class HostNeeds:
     num_workers: int
     shares_cores: bool = True
     num_gpus: int = 0
-    gpu_indices: tuple[int, ...] = ()
+    gpu_indices: Sequence[int] = ()
     interface: str = ''
 
 
@@ -60,9 +60,9 @@ class Places:
       gpus: the CUDA_VISIBLE_DEVICES of each worker; None if the host has no GPUs.
     """
 
-    addresses: tuple[str, ...]
-    cores: tuple[tuple[int, ...] | None, ...]
-    gpus: tuple[str, ...] | None
+    addresses: Sequence[str]
+    cores: Sequence[Sequence[int] | None]
+    gpus: Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -81,20 +81,19 @@ class Command:
     """
 
     name: str
-    argv: tuple[str, ...]
+    argv: Sequence[str]
     env: Mapping[str, str] | None = None
-    cores: tuple[int, ...] | None = None
+    cores: Sequence[int] | None = None
     gpus: str | None = None
     is_server: bool = False
     has_result: bool = False
     host: 'Host | None' = None
 
 
-class HostProcess(abc.ABC):
+class HostProcess(Protocol):
     """A started process of a cluster.
 
     Attributes:
-      command: what was started.
       pid: its number on its host.
       is_stopped: whether the launcher has sent it a signal that ends it.
       lost: why nothing more will be known about it; None unless the connection to its host has ended.
@@ -105,20 +104,17 @@ class HostProcess(abc.ABC):
     is_stopped: bool = False
     lost: str | None = None
 
-    @abc.abstractmethod
     def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
         """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
 
-    @abc.abstractmethod
     def end(self, number: signal.Signals) -> None:
         """Sends a signal that ends it to the process and its descendants."""
 
-    @abc.abstractmethod
     def reap(self) -> int:
         """Waits for its end and its last lines; returns its exit code, or -n if signal n ended it."""
 
 
-class Host(abc.ABC):
+class Host(Protocol):
     """A machine on which processes of a cluster run.
 
     Attributes:
@@ -129,7 +125,6 @@ class Host(abc.ABC):
     name: str
     program: tuple[str, str]
 
-    @abc.abstractmethod
     def prepare(self, needs: HostNeeds) -> Places:
         """Reserves addresses, and divides the cores and GPUs among the workers.
 
@@ -139,22 +134,15 @@ class Host(abc.ABC):
 
         Raises:
           UsageError: there are fewer GPUs than the workers need, or no address in this network.
-          RunError: there are too few free ports, or the host cannot be asked.
+          RunError: there are too few free ports, or the host does not answer.
         """
 
-    @abc.abstractmethod
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Returns what Command.env has of the launcher's environment variables."""
 
-    @abc.abstractmethod
     def start(self, command: Command) -> HostProcess:
-        """Starts a process.
+        """Starts a process; raises OSError or RuntimeError if that is not possible."""
 
-        Raises:
-          OSError, RuntimeError: it cannot be started.
-        """
-
-    @abc.abstractmethod
     def close(self) -> None:
         """Frees the addresses, and ends what still runs there for this launcher."""
 
@@ -185,31 +173,25 @@ class LocalProcess(ChildProcess, HostProcess):
 
 
 class LocalHost(Host):
-    """This machine.
+    """This machine. Its processes listen at `address` unless the user chooses an interface."""
 
-    Args:
-      environ: the environment variables of the launcher, by default those of this process.
-      address: where the processes listen unless the user chooses an interface.
-    """
-
-    def __init__(self, environ: Mapping[str, str] | None = None, address: str = LOOPBACK) -> None:
+    def __init__(self, address: str = LOOPBACK) -> None:
         self._address = address
         self.name = 'this machine'
         self.program = (sys.executable, _PROGRAM)
-        self._environ = os.environ if environ is None else environ
         self._reserving = contextlib.ExitStack()
 
     def prepare(self, needs: HostNeeds) -> Places:
-        environ = self._environ
+        environ: Mapping[str, str] = os.environ
         if needs.num_gpus and needs.gpu_indices and has_visible_gpus(environ):
             environ = with_selected(needs.gpu_indices, environ)
         gpus = shares_of_workers(needs.num_gpus, needs.num_workers, environ)
-        cores: list[tuple[int, ...] | None] = [None] * needs.num_workers
-        if needs.shares_cores:
-            cores = [*share_cores(_usable_cores(), needs.num_workers)] if needs.num_workers else []
+        cores: Sequence[Sequence[int] | None] = [None] * needs.num_workers
+        if needs.shares_cores and needs.num_workers:
+            cores = share_cores(_usable_cores(), needs.num_workers)
         address = own_address(needs.interface) if needs.interface else self._address
         addresses = self._reserving.enter_context(reserved_addresses(needs.num_addresses, address))
-        return Places(tuple(addresses), tuple(cores), None if gpus is None else tuple(gpus))
+        return Places(addresses, cores, gpus)
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return without_clusters(environ)
@@ -223,13 +205,7 @@ class LocalHost(Host):
 
 @contextlib.contextmanager
 def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
-    """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see Host.prepare.
-
-    A program that sets SO_REUSEADDR too can still take such a port by its number.
-
-    Raises:
-      RunError: there are fewer than `count` free ports.
-    """
+    """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see Host.prepare."""
     # A link-local address needs the number of its interface, too.
     family, _, _, _, at_any_port = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with contextlib.ExitStack() as stack:
@@ -247,12 +223,8 @@ def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str
 
 
 def own_address(interface: str) -> str:
-    """Returns the first address of this machine at an interface, see HostNeeds.
-
-    Raises:
-      UsageError: this machine has no such address.
-    """
-    here = own_addresses()
+    """Returns the first address of this machine at an interface, see HostNeeds; UsageError if it has none."""
+    here = _own_addresses()
     try:
         network = ipaddress.ip_network(interface, strict=False)
         found = [address for address, _ in here if ipaddress.ip_address(address) in network]
@@ -268,7 +240,7 @@ def own_address(interface: str) -> str:
     return found[0]
 
 
-def own_addresses() -> list[tuple[str, str]]:
+def _own_addresses() -> list[tuple[str, str]]:
     """Returns the addresses of this machine with the labels of their interfaces: IPv4, IPv6, then link-local IPv6.
 
     The last ones have the name of the interface, fe80::1%eth0, and are of use where it is the same on all hosts.

@@ -65,16 +65,9 @@ class StrangerError(UsageError):
 class Rendezvous:
     """One task's view of the cluster and its access to the key-value store.
 
-    Args:
-      cluster: all tasks, and the role of this one.
-      together: whether the workers take their steps together, so that none can go on without the others.
-      settings: the settings that this task must share with the others, see cluster.agreement.
-      show: shows a line about the tasks that this one waits for.
-
     Attributes:
       membership: the training of this process, once it has joined one.
-      restart: 0 if this worker began that training; else a number that differs in each process that joined it later,
-        as asynchronous workers can.
+      restart: 0 if this worker began that training; else a number that differs in each process that joined it later.
     """
 
     def __init__(
@@ -95,6 +88,7 @@ class Rendezvous:
         self._own_server = replace(cluster.own, host=join_host_port(LOOPBACK, port))
         self._own_incarnation: int | None = None
         self._workers = cluster.trainers
+        # Those without which none can go on.
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
         self.membership: Membership | None = None
@@ -111,10 +105,7 @@ class Rendezvous:
         return self._health.last_answer(task)
 
     def check_own_address(self, found: Incarnations) -> None:
-        """Raises StrangerError if another process answers at the address of this task.
-
-        A task that cannot connect to its own address, or to its server over loopback, is not compared.
-        """
+        """Raises StrangerError if another process answers at the address of this task."""
         own = self.cluster.own
         if self._own_incarnation is None:
             self._own_incarnation = self._health.incarnations([self._own_server])[self._own_server]
@@ -191,7 +182,6 @@ class Rendezvous:
         Args:
           offer: what this worker contributes to the agreement.
           agree: called on the chief with the offers of all workers in order; returns what all agree on.
-          timeout: how long to wait.
 
         Raises:
           UsageError: two tasks have different settings, or the addresses belong to other processes (StrangerError).
@@ -310,11 +300,6 @@ class Rendezvous:
         before = entries.get(_end_key(self.cluster.own))
         return before is not None and before['exit_code'] == 0
 
-    def is_member(self, task: Task, incarnation: int | None) -> bool:
-        """Whether a process that answers takes part in the training of this process, as far as that is known."""
-        expected = self.membership.members.get(str(task), incarnation) if self.membership else incarnation
-        return incarnation is not None and incarnation == expected
-
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
         """Publishes the settings that this task must share with the others; raises UsageError if another has others.
 
@@ -377,25 +362,34 @@ class Rendezvous:
                 ends[task] = End(end['exit_code'], end['reason'])
         return ends
 
+    def await_ends(self, tasks: Sequence[Task], secs: float, *, all_will_end: bool = False) -> None:
+        """Waits until these tasks have ended, at most this long.
+
+        Args:
+          all_will_end: whether to wait for tasks that are not up yet, too.
+        """
+        deadline = time.monotonic() + secs
+        while time.monotonic() < deadline:
+            found, entries = self.incarnations(), self.entries() or {}
+            ends = self.ends(entries, found)
+            if all(task in ends or not (all_will_end or self._is_member(task, found[task])) for task in tasks):
+                return
+            time.sleep(_POLL_SECS)
+
+    def _is_member(self, task: Task, incarnation: int | None) -> bool:
+        """Whether a process takes part in the training of this process, as far as that is known."""
+        expected = self.membership.members.get(str(task), incarnation) if self.membership else incarnation
+        return incarnation is not None and incarnation == expected
+
     def stay_for_others(self, *, all_will_end: bool = False) -> None:
         """Waits, if this task has the store, until the others have ended, since they may still read it.
 
         Args:
           all_will_end: whether tasks that are not up yet must learn from the store that the cluster cannot start.
         """
-        if self.cluster.own != self.cluster.store_task or self._is_stranger:
-            return
-        deadline = time.monotonic() + (_STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS)
-        while time.monotonic() < deadline:
-            found, entries = self.incarnations(), self.entries() or {}
-            ends = self.ends(entries, found)
-            if all(
-                task in ends or not (all_will_end or self.is_member(task, incarnation))
-                for task, incarnation in found.items()
-                if task != self.cluster.own
-            ):
-                return
-            time.sleep(_POLL_SECS)
+        if self.cluster.own == self.cluster.store_task and not self._is_stranger:
+            others = [task for task in self.cluster.tasks if task != self.cluster.own]
+            self.await_ends(others, _STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS, all_will_end=all_will_end)
 
 
 def _membership(entries: Mapping[str, Any]) -> Membership | None:

@@ -52,7 +52,7 @@ def run_server(
 
     def finish(exit_code: int, signal_name: str) -> None:
         rendezvous.end(exit_code, f'stopped by {signal_name}')
-        _await_trainers(rendezvous, _STAY_SECS)
+        rendezvous.await_ends(cluster.trainers, _STAY_SECS)
         rendezvous.stay_for_others()
         warn(f'stopped by {signal_name}')
 
@@ -71,22 +71,6 @@ def run_server(
             raise
         rendezvous.end(0)
         rendezvous.stay_for_others()
-
-
-def _await_trainers(rendezvous: Rendezvous, secs: float) -> None:
-    """Waits until the trainers have ended, at most this long."""
-    deadline = time.monotonic() + secs
-    while time.monotonic() < deadline and _remaining(rendezvous):
-        time.sleep(_INTERVAL_SECS)
-
-
-def _remaining(rendezvous: Rendezvous) -> list[Task]:
-    """Returns the trainers that are still up."""
-    found, entries = rendezvous.incarnations(), rendezvous.entries() or {}
-    ends = rendezvous.ends(entries, found)
-    return [
-        task for task in rendezvous.cluster.trainers if rendezvous.is_member(task, found[task]) and task not in ends
-    ]
 
 
 def serve(
@@ -149,7 +133,7 @@ def _await_end(
         ended = _ended(rendezvous, found, ended)
         if failure := detector.check():
             # The chief may read the variables from here, to save them.
-            _await_trainers(rendezvous, _STAY_SECS)
+            rendezvous.await_ends(trainers, _STAY_SECS)
             raise fault_of(failure)
         now = time.monotonic()
         last_answer |= {trainer: now for trainer in trainers if found[trainer] is not None}

@@ -19,11 +19,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> 'Shape':
-        """Reads '2*1+1' or '1*2'.
-
-        Raises:
-          ValueError: the text is not a shape, or has no worker or no device.
-        """
+        """Reads '2*1+1' or '1*2'; raises ValueError if the text is no shape."""
         match = _SHAPE.fullmatch(text)
         if not match:
             raise ValueError(f'it must be {EXPECTED}')

@@ -120,11 +120,7 @@ class Stop:
         self._grace_secs = _GRACE_SECS
 
     def is_requested(self, step_secs: float = 0.0) -> bool:
-        """Whether a signal has arrived.
-
-        Args:
-          step_secs: how long the last step took, in seconds. After a signal the next one may take twice as long.
-        """
+        """Whether a signal has arrived. After a signal the next step may take twice as long as the last one."""
         self._grace_secs = max(_GRACE_SECS, 2 * step_secs)
         return self._requested.is_set()
 
