@@ -85,8 +85,6 @@ class BenchmarkCNN:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
         if self.plan.subject.role in (Role.EVALUATION, Role.INPUT_ONLY):
-            # Another run may have been planned since.
-            THIS_PROCESS.apply(self.plan.session.process)
             measure = evaluate_checkpoints if self.plan.subject.role is Role.EVALUATION else measure_input
             invocation = after_waiting(self._invocation, self.plan.reports.idle_secs, self._console)
             return measure(self.plan, self._console, invocation)
@@ -115,8 +113,6 @@ class BenchmarkCNN:
             # The previous run may have saved a checkpoint, from which this one continues.
             self.plan = self._begin(_plan(self.plan.params))
             self._invocation = Invocation()
-        else:
-            THIS_PROCESS.apply(self.plan.session.process)
         self._has_run = True
         plan = self.plan
         self._invocation = after_waiting(self._invocation, plan.reports.idle_secs, self._console)

@@ -20,17 +20,19 @@ _NVIDIA, _DISPLAYS = '0x10de', ('0x0300', '0x0302')
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The node for a process.
+class NumaBinding:
+    """What is bound to NUMA nodes.
 
     Attributes:
-      node: the number of the node; None if the process is not bound.
-      cores: the cores of the node.
-      reason: why the process is not bound.
+      shown: for the banner; empty if nothing is bound.
+      cores: those of the node to which this process is to be bound; empty if it is not, or already is.
+      by_tensorflow: whether TensorFlow binds the threads of each device of the CPU itself.
+      reason: why nothing is bound.
     """
 
-    node: int | None
+    shown: str = ''
     cores: tuple[int, ...] = ()
+    by_tensorflow: bool = False
     reason: str = ''
 
 
@@ -72,29 +74,32 @@ def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
 
 
 def choose_node(
-    nodes: Mapping[int, tuple[int, ...]], place: tuple[int, int], gpus: Sequence[int | None] | None
-) -> Choice:
-    """Returns the node of the process's GPUs; without GPUs, the processes of a host are spread over its nodes.
+    nodes: Mapping[int, tuple[int, ...]], place: tuple[int, int], gpus: Sequence[int | None] | None, num_devices: int
+) -> NumaBinding:
+    """Binds a process to the node of its GPUs; without GPUs, the processes of a host are spread over its nodes.
 
     Args:
       nodes: the usable cores of each node.
       place: the number of the process among those of its host, and how many these are.
       gpus: the node of each of its GPUs; None if it computes on the CPU.
+      num_devices: how many devices of the CPU it has then; TensorFlow binds those of the only process of a host.
     """
     if len(nodes) < 2:
-        return Choice(None, reason='the cores that this process may use are on one NUMA node')
+        return NumaBinding(reason='the cores that this process may use are on one NUMA node')
     if gpus is not None:
         node = gpus[0] if gpus else None
         if node is None or node not in nodes:
-            return Choice(None, reason='the NUMA node of its GPUs is not known')
+            return NumaBinding(reason='the NUMA node of its GPUs is not known')
         if set(gpus) != {node}:
-            return Choice(None, reason='its GPUs are on several NUMA nodes; start a process for the GPUs of each')
-        return Choice(node, nodes[node])
-    number, count = place
-    if count == 1:
-        return Choice(None)
-    node = list(nodes)[number * len(nodes) // count]
-    return Choice(node, nodes[node])
+            return NumaBinding(reason='its GPUs are on several NUMA nodes; start a process for the GPUs of each')
+    else:
+        number, count = place
+        if count == 1:
+            # tensorflow/core/common_runtime/threadpool_device_factory.cc: device i is on node i modulo their number.
+            devices = (f'cpu:{index} on node {[*nodes][index % len(nodes)]}' for index in range(num_devices))
+            return NumaBinding(f'True ({", ".join(devices)})', by_tensorflow=True)
+        node = list(nodes)[number * len(nodes) // count]
+    return NumaBinding(f'True (node {node}, {len(nodes[node])} cores)', nodes[node])
 
 
 def bind(cores: Sequence[int]) -> None:

@@ -31,7 +31,7 @@ from params import Params
 from params.file_flags import NAMES_INSIDE, OUTPUTS, Output, outputs_that_are
 from params.result_flags import FIELD, STDOUT
 from params.tensorflow_flags import chosen_gpus
-from planning.this_process import THIS_PROCESS, StartSettings, ThisProcess, VisibleGpus
+from planning.this_process import THIS_PROCESS, ProcessSettings, ThisProcess, VisibleGpus
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -119,11 +119,6 @@ class Environment:
             return tuple(sorted(os.sched_getaffinity(0)))
         return tuple(range(os.cpu_count() or 1))
 
-    @property
-    def can_bind(self) -> bool:
-        """Whether the system binds processes to cores."""
-        return hasattr(os, 'sched_setaffinity')
-
     def cpu_quota(self) -> float | None:
         """How many cores the control group may use at the same time; None if it has no quota."""
         return cpu_limit(self._root)
@@ -171,15 +166,14 @@ class Environment:
         needed = params.num_gpus if computes and params.device != 'cpu' else 0
         indices = chosen_gpus(params.gpu_indices) if needed else ()
         value = choose_visible(needed, place, self.variables, indices)
-        return None if value is None else VisibleGpus(value, needed, is_share=bool(needed) and place[1] > 1)
+        return None if value is None else VisibleGpus(value, is_share=bool(needed) and place[1] > 1)
 
     def load_horovod(self, gpus: VisibleGpus | None) -> Any:
         """The module horovod.tensorflow, started by an MPI that sees these GPUs."""
         from cluster.horovod_worker import load_horovod
 
         # An MPI that knows CUDA looks for GPUs when Horovod starts it.
-        if gpus:
-            self.process.show(StartSettings(gpus))
+        self.process.show(gpus)
         return load_horovod()
 
     def has_no_gpus(self, device: str | None) -> bool:
@@ -192,7 +186,7 @@ class Environment:
         """
         return device == 'cpu' or not ('tensorflow' in sys.modules or may_have_gpu(self._root))
 
-    def start_tensorflow(self, settings: StartSettings) -> 'list[tf.config.PhysicalDevice]':
+    def start_tensorflow(self, settings: ProcessSettings) -> 'list[tf.config.PhysicalDevice]':
         """Imports TensorFlow with these settings; returns the GPUs that it sees."""
         return self.process.start_tensorflow(settings)
 

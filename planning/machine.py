@@ -190,9 +190,8 @@ def find_surroundings(
       UsageError: a GPU cannot hold the images that are to be held.
     """
     process, threads = session.process, session.threads
-    variables = {**environment.variables, **process.start.variables, **process.variables}
-    if (visible := environment.process.visible_gpus) is not None:
-        variables[VISIBLE] = visible
+    set_here = {**process.variables, VISIBLE: environment.process.setting(VISIBLE)}
+    variables = {**environment.variables, **{name: value for name, value in set_here.items() if value is not None}}
     facts = environment.machine_facts(
         num_intra_threads=threads.intra_op,
         num_inter_threads=threads.inter_op,

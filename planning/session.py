@@ -1,6 +1,7 @@
 """Plans the settings of sessions, and what a run sets for its whole process."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -12,15 +13,8 @@ from params import Params
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Machine, Processes
-from planning.process_settings import (
-    GpuSettings,
-    NumaBinding,
-    Threads,
-    choose_binding,
-    choose_gpu_settings,
-    choose_threads,
-)
-from planning.this_process import INTRA, XLA_ON_CPU, ProcessSettings, StartSettings
+from planning.process_settings import XLA_ON_CPU, Threads, choose_binding, choose_gpu_variables, choose_threads
+from planning.this_process import INTRA, NUMA, TF32, ProcessSettings
 
 _USELESS = (
     'arithmetic_optimization',
@@ -56,7 +50,7 @@ class SessionFacts:
 
 
 def describe_session(
-    params: Params, environment: Environment, processes: Processes, machine: Machine | None, start: StartSettings
+    params: Params, environment: Environment, processes: Processes, machine: Machine | None, start: ProcessSettings
 ) -> Found[SessionFacts]:
     """How the sessions of this process, or its server, compute, and what the process needs for that.
 
@@ -65,30 +59,21 @@ def describe_session(
       start: what TensorFlow was started with.
 
     Raises:
-      UsageError: an earlier run in this process was bound to a NUMA node; --rewriter_config cannot be read; or XLA does
-        not compile in this process.
+      UsageError: --rewriter_config cannot be read, or XLA does not compile in this process.
     """
     if machine is None:
-        return Found(SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), ProcessSettings(start), Threads(0, 0, '')))
+        return Found(SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, '')))
     on_gpus = machine.kind == 'gpu' and machine.is_here
-    # The devices of a server are bound by TensorFlow alone.
-    numa = (
-        Found(NumaBinding(by_tensorflow=params.use_numa_affinity))
-        if processes.serves
-        else choose_binding(params, environment, processes, machine, start.gpus)
-    )
-    gpu = choose_gpu_settings(params, environment) if on_gpus else Found(GpuSettings())
-    num_cores = len(numa.facts.cores or environment.cores())
-    threads = choose_threads(params, environment, machine, gpu.facts.variables, num_cores)
-    kept: dict[str, Any] = {'xla': params.xla, **gpu.facts.kept}
-    if machine.kind == 'cpu' or params.num_intra_threads is not None:
-        kept[INTRA] = threads.facts.intra_op
-    process = ProcessSettings(
-        start=start,
-        variables=gpu.facts.variables,
-        kept=kept,
-        deterministic=params.deterministic,
-        tf32=params.tf32 if on_gpus else None,
+    numa = choose_binding(params, environment, processes, machine, start.gpus)
+    nothing: Mapping[str, str | None] = {}
+    gpu_variables = choose_gpu_variables(params, environment) if on_gpus else Found(nothing)
+    threads = choose_threads(params, environment, machine, len(numa.facts.cores or environment.cores()))
+    # TensorFlow binds devices, not the process.
+    flags = {INTRA: threads.facts.intra_op, NUMA: (not numa.facts.by_tensorflow and numa.facts.shown) or False}
+    process = replace(
+        start,
+        variables={**start.variables, **gpu_variables.facts},
+        flags={**start.flags, **flags, **({TF32: params.tf32} if on_gpus else {})},
         numa=numa.facts.shown,
         cores=numa.facts.cores,
     )
@@ -97,7 +82,9 @@ def describe_session(
     config.experimental.use_numa_affinity = numa.facts.by_tensorflow
     if params.xla and machine.is_here and not processes.serves:
         check_xla(config, machine.towers[0])
-    return Found(SessionFacts(config, process, threads.facts), numa.warnings + threads.warnings + gpu.warnings)
+    return Found(
+        SessionFacts(config, process, threads.facts), numa.warnings + threads.warnings + gpu_variables.warnings
+    )
 
 
 def session_config(params: Params, machine: Machine, threads: Threads, *, in_cluster: bool) -> tf.ConfigProto:

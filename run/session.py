@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import InputPipeline
-from planning.this_process import THIS_PROCESS
 from results.result import Phase, StepValues
 from run.instruments import StepTracer, SummaryWriter
 from run.step_graph import Fetches
@@ -20,7 +19,6 @@ from run.steps_in_graph import StepsInGraph
 def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
     """A session that is closed after the block. After an error in a cluster it stays open, since closing it could wait
     for a lost task."""
-    THIS_PROCESS.keep_threads(config)
     session = tf.Session(target, graph=graph, config=config)
     try:
         yield session

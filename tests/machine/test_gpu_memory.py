@@ -88,7 +88,7 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
     assert results['more than there is'] == [both(False, 1.5)]
     first, refusal = results['growth later']
     assert first == both(False, 0)
-    check_line(refusal, '--allow_growth=True', 'None', 'new process')
+    check_line(refusal, '--allow_growth=True', 'did not set it', 'new process')
     first, refusal = results['another fraction']
     assert first == both(False, 0.5)
     check_line(refusal, '--gpu_memory_frac_for_testing=0.25', '0.5', 'new process')

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from machine.numa import choose_node, gpu_nodes, nodes_of
+from machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
 from params import make_params
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Machine
-from planning.process_settings import NumaBinding, choose_binding
+from planning.process_settings import choose_binding
 from planning.processes import find_processes
-from planning.this_process import THIS_PROCESS, ProcessSettings
+from planning.this_process import NUMA, THIS_PROCESS, ProcessSettings
 from tests.support.machines import write_files
 from tests.support.outputs import check_line, refused
 
@@ -74,14 +74,10 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
         ((1, 4), None, 0),
         ((2, 4), None, 1),
         ((2, 3), None, 1),
-        # Of one process on the CPU, TensorFlow binds the devices.
-        ((0, 1), None, None),
     ],
 )
-def test_the_node_for_a_process(place: tuple[int, int], gpus: list[int | None] | None, node: int | None) -> None:
-    choice = choose_node(NODES, place, gpus)
-    assert (choice.node, choice.reason) == (node, '')
-    assert choice.cores == (() if node is None else NODES[node])
+def test_the_node_for_a_process(place: tuple[int, int], gpus: list[int | None] | None, node: int) -> None:
+    assert choose_node(NODES, place, gpus, 1) == NumaBinding(f'True (node {node}, 4 cores)', NODES[node])
 
 
 @pytest.mark.parametrize(
@@ -94,8 +90,8 @@ def test_the_node_for_a_process(place: tuple[int, int], gpus: list[int | None] |
     ],
 )
 def test_why_a_process_stays_where_it_is(nodes: dict[int, tuple[int, ...]], gpus: Any, fact: str) -> None:
-    choice = choose_node(nodes, (0, 2), gpus)
-    assert choice.node is None
+    choice = choose_node(nodes, (0, 2), gpus, 1)
+    assert not choice.cores
     assert fact in choice.reason
 
 
@@ -120,7 +116,8 @@ def binding(
     params, environment = make_params(use_numa_affinity=wanted), Environment({}, root=root)
     processes = replace(find_processes(params, environment).facts, place_on_host=place)
     found = choose_binding(params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None)
-    THIS_PROCESS.apply(ProcessSettings(numa=found.facts.shown, cores=found.facts.cores))
+    shown = (not found.facts.by_tensorflow and found.facts.shown) or False
+    THIS_PROCESS.apply(ProcessSettings(flags={NUMA: shown}, numa=found.facts.shown, cores=found.facts.cores))
     return found
 
 
@@ -135,7 +132,7 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
     again, cores = in_a_thread(lambda: binding(root, (0, 2)))
     assert again == Found(NumaBinding('True (node 1, 1 cores)'))
     assert cores == set(MINE)
-    with refused('--use_numa_affinity=False', 'node 1', '--use_numa_affinity=True for'):
+    with refused('--use_numa_affinity=False', '--use_numa_affinity=True (node 1, '):
         binding(root, (0, 2), wanted=False)
 
 
@@ -143,8 +140,6 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
 @pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
 def test_a_process_with_gpus_is_bound_to_their_node(tmp_path: Path) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])], {'0000:07:00.0': '1', '0000:0a:00.0': '0'})
-    both = binding(root, (0, 1), 'gpu', 2)
-    check_line(both.warnings[0], '--use_numa_affinity=True', 'several NUMA nodes')
     _, cores = in_a_thread(lambda: binding(root, (0, 1), 'gpu', 1))
     assert cores == {MINE[1]}
 
@@ -161,6 +156,6 @@ def test_tensorflow_binds_the_devices_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.usefixtures('fresh_process')
 def test_on_one_node_there_is_nothing_to_bind(tmp_path: Path) -> None:
     found = binding(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
-    assert found.facts == NumaBinding()
+    assert not found.facts.shown
     check_line(found.warnings[0], '--use_numa_affinity=True', 'one NUMA node')
     assert binding(tmp_path, (0, 1), wanted=False) == Found(NumaBinding())

@@ -16,7 +16,7 @@ import tf_cnn_benchmarks
 from cluster.environments import find_place_on_host
 from machine.gpus import count_gpus, listed_gpus
 from machine.visible_gpus import choose_visible, own_gpus, shares_of_workers
-from planning.this_process import THIS_PROCESS, StartSettings, VisibleGpus
+from planning.this_process import THIS_PROCESS, ProcessSettings, VisibleGpus
 from tests.support.machines import (
     COLLECTIVE,
     CONTROLLED,
@@ -187,18 +187,18 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_process: No
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
 
 
-def show_gpus(needed: int, place: tuple[int, int]) -> bool:
-    """Shows this process its GPUs, as a run does; returns whether the host has any."""
+def show_gpus(needed: int, place: tuple[int, int]) -> VisibleGpus | None:
+    """Shows this process its GPUs, as a run does; returns None if the host has none."""
     value = choose_visible(needed, place, THIS_PROCESS.environment)
-    if value is not None:
-        THIS_PROCESS.show(StartSettings(VisibleGpus(value, needed, is_share=bool(needed) and place[1] > 1)))
-    return value is not None
+    gpus = None if value is None else VisibleGpus(value, is_share=bool(needed) and place[1] > 1)
+    THIS_PROCESS.show(gpus)
+    return gpus
 
 
-def look(num_found: int) -> None:
+def look(num_found: int, gpus: VisibleGpus | None) -> None:
     """Lets TensorFlow look for GPUs, of which it finds so many."""
     with mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_found):
-        THIS_PROCESS.start_tensorflow(StartSettings())
+        THIS_PROCESS.start_tensorflow(ProcessSettings(gpus))
 
 
 def shown() -> str | None:
@@ -238,51 +238,34 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures('four_gpus')
-def test_a_later_run_in_the_process_uses_what_the_first_one_opened() -> None:
-    assert show_gpus(1, (0, 1))
-    assert shown() == '0'
-    # TensorFlow has not looked.
-    assert show_gpus(2, (0, 1))
-    assert shown() == '0,1'
-    look(2)
+def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown() -> None:
+    look(2, show_gpus(2, (0, 1)))
     for needed in (2, 1, 0):
-        assert show_gpus(needed, (0, 1))
-        assert shown() == '0,1'
-    with refused('--num_gpus=3', '0,1,2', 'earlier'):
+        look(2, show_gpus(needed, (0, 1)))
+        assert shown() == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES') == '0,1'
+    with refused('CUDA_VISIBLE_DEVICES=0,1,2', 'had CUDA_VISIBLE_DEVICES=0,1,', 'earlier', 'new process'):
         show_gpus(3, (0, 1))
 
 
 @pytest.mark.usefixtures('four_gpus')
 def test_a_run_on_the_cpu_hides_the_gpus_from_later_runs_of_the_process() -> None:
-    assert show_gpus(0, (0, 1))
+    look(0, show_gpus(0, (0, 1)))
     assert shown() == ''
-    look(0)
-    with refused('--num_gpus=1', 'earlier'):
+    with refused('CUDA_VISIBLE_DEVICES=0', 'earlier'):
         show_gpus(1, (0, 1))
 
 
 @pytest.mark.usefixtures('four_gpus')
-@pytest.mark.parametrize('before', [None, '3,2,1,0'])
-def test_a_process_that_used_tensorflow_before_keeps_all_gpus_and_says_so(
-    before: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if before:
-        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', before)
-    assert show_gpus(1, (0, 1))
-    look(4)
-    assert shown() == before
-    for needed in (4, 0):
-        assert show_gpus(needed, (0, 1))
-        assert shown() == before
+def test_a_process_that_used_tensorflow_before_keeps_all_gpus() -> None:
+    for needed in (1, 4, 0, 2):
+        look(4, show_gpus(needed, (0, 1)))
 
 
 @pytest.mark.usefixtures('four_gpus')
 def test_a_worker_that_used_tensorflow_before_would_use_the_gpus_of_others() -> None:
-    assert show_gpus(1, (2, 4))
-    with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
-        look(4)
-    with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
-        show_gpus(1, (2, 4))
+    for _ in range(2):
+        with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
+            look(4, show_gpus(1, (2, 4)))
 
 
 PLAN_EACH = """

@@ -101,8 +101,6 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 ) -> None:
     monkeypatch.setenv(MODE, 'GLOBAL')
     monkeypatch.setenv(BATCH_NORM, 'false')
-    # Without a flag there is nothing to say.
-    assert plan_of().warnings == ()
     plan = plan_of(gpu_thread_mode='gpu_shared', batchnorm_persistent=False)
     (line,) = plan.warnings
     check_line(line, '--gpu_thread_mode=gpu_shared', 'TF_GPU_THREAD_MODE=GLOBAL')
@@ -110,26 +108,20 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
     assert threads_of(plan) == (0, 0)
 
 
-def test_a_later_run_of_a_process_sets_what_it_is_asked_for(set_gpus: Any) -> None:
+def test_a_later_run_of_a_process_that_asks_for_other_settings_is_refused(set_gpus: Any) -> None:
     plan_of(gpu_thread_mode='gpu_shared', per_gpu_thread_count=3)
-    assert (os.environ[MODE], os.environ[COUNT]) == ('gpu_shared', '3')
-    assert plan_of(gpu_thread_mode='gpu_private').warnings == ()
-    assert (os.environ[MODE], os.environ[COUNT]) == ('gpu_private', '2')
-    # cuDNN's wrapper reads this once.
-    with refused('--batchnorm_persistent=False'):
-        plan_of(batchnorm_persistent=False)
-
-
-def test_the_threads_of_a_session_stay_for_later_runs_of_a_process(set_gpus: Any) -> None:
-    plan_of()
-    # No session has been opened.
-    assert threads_of(plan_of(device='cpu')) == (0, 0)
-    # Beside GPUs, those that are there will do.
-    assert threads_of(plan_of()) == (0, 14)
+    plan_of(gpu_thread_mode='gpu_shared', per_gpu_thread_count=3)
+    for flags, fact in (
+        ({}, f'{MODE}=gpu_private'),
+        ({'gpu_thread_mode': 'gpu_shared', 'per_gpu_thread_count': 4}, f'{COUNT}=4'),
+        ({'gpu_thread_mode': 'gpu_shared', 'per_gpu_thread_count': 3, 'batchnorm_persistent': False}, BATCH_NORM),
+    ):
+        with refused(fact, 'earlier run'):
+            plan_of(**flags)
 
 
 def test_a_run_on_the_cpu_after_one_on_gpus_has_its_threads_and_a_warning(set_gpus: Any) -> None:
-    THIS_PROCESS.keep_threads(plan_of().session.config)
+    plan_of()
     plan = plan_of(device='cpu')
     assert threads_of(plan)[0] == 1
     (line,) = plan.warnings

@@ -7,7 +7,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from errors import UsageError
@@ -17,7 +16,7 @@ from planning.found import Found
 from planning.line import Line
 from planning.process_settings import choose_start
 from planning.processes import find_processes
-from planning.this_process import INTRA, ProcessSettings, StartSettings, ThisProcess, VisibleGpus
+from planning.this_process import INTRA, ProcessSettings, ThisProcess, VisibleGpus
 from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
@@ -71,7 +70,7 @@ processes = find_processes(params, environment).facts
 subject = find_subject(params, environment, reads=True).facts
 data = find_data(params, environment, subject).facts
 counts = count_steps(params, processes, subject, data).facts
-shown = VisibleGpus('0,1', 2, is_share=False)
+shown = VisibleGpus('0,1', is_share=False)
 machine = find_machine(params, environment, processes, shown, ['one', 'another']).facts
 places = place_variables(params, processes, machine, 'bfloat16').facts
 print(machine.towers, machine.data_format_and_reason, counts.global_batch_size, places.transfer)
@@ -106,31 +105,16 @@ def test_processes_that_horovod_did_not_connect_are_refused() -> None:
             find_processes(params, Environment({'PMI_RANK': '1', 'PMI_SIZE': '3'}))
 
 
-def test_a_process_gives_back_the_variables_of_a_run_and_never_those_of_its_user() -> None:
+def test_a_process_knows_what_its_user_has_set() -> None:
     environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process = ThisProcess(environ)
-    process.show(StartSettings(VisibleGpus('3', 1, is_share=False), {'KMP_BLOCKTIME': '0'}))
-    process.apply(ProcessSettings(StartSettings(variables={'KMP_BLOCKTIME': '0'}), {'TF_SYNC_ON_FINISH': '1'}))
-    assert environ == {
-        'OF_THE_USER': '1',
-        'CUDA_VISIBLE_DEVICES': '3',
-        'KMP_BLOCKTIME': '0',
-        'TF_SYNC_ON_FINISH': '1',
-    }
+    process.show(VisibleGpus('3', is_share=False))
+    process.apply(ProcessSettings(variables={'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None}))
+    assert environ == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3', 'TF_SYNC_ON_FINISH': '1'}
     assert process.environment == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
+    # A later run may leave a variable as it is.
     process.apply(ProcessSettings())
-    assert environ == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3'}
-
-
-def test_a_run_has_its_variables_although_another_one_was_planned_before_it_starts() -> None:
-    environ: dict[str, str] = {}
-    process = ThisProcess(environ)
-    first = ProcessSettings(StartSettings(variables={'KMP_BLOCKTIME': '0'}), {'TF_SYNC_ON_FINISH': '1'})
-    process.apply(first)
-    process.apply(ProcessSettings())
-    assert environ == {}
-    process.apply(first)
-    assert environ == {'KMP_BLOCKTIME': '0', 'TF_SYNC_ON_FINISH': '1'}
+    assert environ['TF_SYNC_ON_FINISH'] == '1'
 
 
 _WORKER = {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}
@@ -138,10 +122,10 @@ _WORKER = {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}
 # A thread writes and frees memory, as those of TensorFlow do: blocks that fit into a heap of an arena, and larger ones.
 _FREES_MEMORY = """
 import resource, sys, threading
-from planning.this_process import ThisProcess
+from planning.this_process import keep_memory
 
 if sys.argv[1:] == ['keep']:
-    ThisProcess({}).keep_memory()
+    keep_memory()
 import numpy as np
 
 def take_steps():
@@ -188,21 +172,22 @@ def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
         check_line(warning, '--keep_memory=True', *variables)
 
 
-def test_the_gpus_of_a_later_run_are_those_that_tensorflow_keeps() -> None:
-    process = ThisProcess({})
-    assert process.visible_gpus is None
-    process.show(StartSettings(VisibleGpus('0,1', 2, is_share=False)))
-    with mock.patch.object(tf.config, 'list_physical_devices', return_value=['one', 'another']):
-        process.start_tensorflow(StartSettings())
-    process.show(StartSettings(VisibleGpus('0', 1, is_share=False)))
-    assert process.visible_gpus == '0,1'
-
-
-def test_what_tensorflow_keeps_is_not_changed_by_a_later_run() -> None:
-    process = ThisProcess({})
-    process.apply(ProcessSettings(kept={INTRA: 3, 'xla': False}))
-    assert process.kept(INTRA) == 3
-    with refused('--num_intra_threads=4', 'had 3', 'new process'):
-        process.apply(ProcessSettings(kept={INTRA: 4}))
-    with refused('--xla=True', 'had False'):
-        process.apply(ProcessSettings(kept={'xla': True}))
+def test_a_later_run_with_other_settings_is_refused_and_changes_nothing() -> None:
+    environ: dict[str, str] = {}
+    process = ThisProcess(environ)
+    variables = {'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None}
+    process.apply(ProcessSettings(variables=variables, flags={INTRA: 3, '--xla': False}))
+    assert process.setting(INTRA) == 3
+    for settings, facts in (
+        (ProcessSettings(flags={INTRA: 4}), ['--num_intra_threads=4', '--num_intra_threads=3']),
+        (ProcessSettings(flags={'--xla': True}), ['--xla=True', '--xla=False']),
+        (ProcessSettings(flags={'--use_numa_affinity': 'x', '--xla': True}), ['--xla=True']),
+        (ProcessSettings(variables={'TF_SYNC_ON_FINISH': '0'}), ['TF_SYNC_ON_FINISH=0', 'TF_SYNC_ON_FINISH=1']),
+        (ProcessSettings(variables={'TF_SYNC_ON_FINISH': None}), ['TF_SYNC_ON_FINISH is not set']),
+        (ProcessSettings(variables={'TF_AUTOTUNE_THRESHOLD': '3'}), ['TF_AUTOTUNE_THRESHOLD is not set']),
+    ):
+        with refused(*facts, 'earlier run', 'start a new process'):
+            process.apply(settings)
+    assert environ == {'TF_SYNC_ON_FINISH': '1'}
+    assert process.setting('--use_numa_affinity') is None
+    process.apply(ProcessSettings(variables=variables, flags={INTRA: 3}))

@@ -20,7 +20,7 @@ from planning.machine import find_machine
 from planning.plan import Machine, Plan, Processes, ServerPlan
 from planning.processes import find_processes
 from planning.session import describe_session
-from planning.this_process import StartSettings
+from planning.this_process import ProcessSettings
 from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
@@ -41,7 +41,7 @@ ALONE = find_processes(make_params(), ENVIRONMENT).facts
 
 def machine_of(params: Params, processes: Processes = ALONE) -> Machine:
     """The machine of a run of one process, or of one process of a cluster."""
-    gpus = ENVIRONMENT.start_tensorflow(StartSettings())
+    gpus = ENVIRONMENT.start_tensorflow(ProcessSettings())
     return find_machine(params, ENVIRONMENT, processes, None, gpus).facts
 
 
@@ -56,7 +56,7 @@ def in_cluster_of(params: Params) -> Processes:
 def config_of(params: Params, processes: Processes = ALONE) -> tf.ConfigProto:
     """The settings of its sessions."""
     machine = machine_of(params, processes)
-    return describe_session(params, ENVIRONMENT, processes, machine, StartSettings()).facts.config
+    return describe_session(params, ENVIRONMENT, processes, machine, ProcessSettings()).facts.config
 
 
 def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:

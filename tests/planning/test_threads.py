@@ -32,9 +32,9 @@ def threads_of(params: Params, num_towers: int, earlier: int | None = None, root
     """The threads of a run on 12 cores; earlier: those within an operation, if an earlier run has set them."""
     process = ThisProcess({})
     if earlier is not None:
-        process.keep(INTRA, earlier)
+        process.keep({INTRA: earlier})
     machine = Machine('cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC')
-    return choose_threads(params, Environment({}, process, root), machine, {}, 12)
+    return choose_threads(params, Environment({}, process, root), machine, 12)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The flags about TensorFlow itself reach what it reads: the settings of sessions, and the environment."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from params import RunFacts, find_idle, make_params
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Machine, Plan
-from planning.process_settings import choose_gpu_settings, choose_start
+from planning.process_settings import choose_gpu_variables, choose_start
 from planning.processes import find_processes
 from planning.session import describe_session
-from planning.this_process import ProcessSettings, StartSettings, ThisProcess, VisibleGpus
+from planning.this_process import ProcessSettings, ThisProcess, VisibleGpus
 from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -30,7 +31,7 @@ def config_of(**flags: Any) -> tf.ConfigProto:
     machine = Machine('cpu', towers, 'cpu', ('/cpu:0',), flags.get('data_format', 'NHWC'))
     params, environment = make_params(device='cpu', **flags), Environment({})
     processes = find_processes(params, environment).facts
-    return describe_session(params, environment, processes, machine, StartSettings()).facts.config
+    return describe_session(params, environment, processes, machine, ProcessSettings()).facts.config
 
 
 def test_the_memory_of_gpus_is_as_the_flags_say() -> None:
@@ -119,49 +120,41 @@ def test_placement_and_numa_nodes_are_settings_of_the_session() -> None:
 
 def test_gpus_read_what_the_flags_say_from_the_environment() -> None:
     names = ('TF_ENABLE_WINOGRAD_NONFUSED', 'TF_AUTOTUNE_THRESHOLD', 'TF_SYNC_ON_FINISH')
-    environ: dict[str, str] = {}
-    process = ThisProcess(environ)
-
-    def set_for(**flags: Any) -> None:
-        settings = choose_gpu_settings(make_params(**flags), Environment(process=process)).facts
-        process.apply(ProcessSettings(variables=settings.variables))
-
     flags: dict[str, Any] = {'winograd_nonfused': False, 'autotune_threshold': 3, 'sync_on_finish': False}
-    set_for(**flags)
-    assert [environ[name] for name in names] == ['0', '3', '0']
+
+    def variables_of(environ: dict[str, str], **flags: Any) -> tuple[list[str | None], tuple[str, ...]]:
+        found = choose_gpu_variables(make_params(**flags), Environment(environ))
+        return [found.facts.get(name) for name in names], found.warnings
+
+    assert variables_of({}, **flags) == (['0', '3', '0'], ())
     # Without the flags TensorFlow decides.
-    set_for()
-    assert not {*names} & {*environ}
-    environ['TF_SYNC_ON_FINISH'] = 'true'
-    (line,) = choose_gpu_settings(make_params(**flags), Environment(process=process)).warnings
+    assert variables_of({}) == (['1', None, None], ())
+    found, (line,) = variables_of({'TF_SYNC_ON_FINISH': 'true'}, **flags)
+    assert found == ['0', '3', None]
     check_line(line, '--sync_on_finish=False', 'TF_SYNC_ON_FINISH=true')
     assert len(find_idle(make_params(device='cpu', **flags), ALONE)) == 2
 
 
 def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environ = {'KMP_BLOCKTIME': '200'}
-    process = ThisProcess(environ)
     folder = tmp_path / 'site-packages' / 'tensorflow'
     folder.mkdir(parents=True)
     build = TensorFlowBuild(folder, None, None, ())
     monkeypatch.setattr('machine.tensorflow_build.tensorflow_build', lambda: build)
 
-    def set_for(**flags: Any) -> tuple[str, ...]:
-        params, environment = make_params(**flags), Environment(process=process)
+    def variables_of(**flags: Any) -> tuple[Mapping[str, str | None], tuple[str, ...]]:
+        params, environment = make_params(**flags), Environment({'KMP_BLOCKTIME': '200'})
         found = choose_start(params, environment, find_processes(params, environment).facts, None)
-        process.show(found.facts)
-        return found.warnings
+        return found.facts.variables, found.warnings
 
-    (line,) = set_for(kmp_blocktime=0)
+    variables, (line,) = variables_of(kmp_blocktime=0)
     check_line(line, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
-    assert environ['KMP_BLOCKTIME'] == '200'
+    assert not variables
     # Where Bazel puts the library of a build with --config=mkl.
     library = tmp_path / 'site-packages' / '_solib_k8' / '_U_S_Sthird_Uparty_Smkl' / 'libiomp5.so'
     library.parent.mkdir(parents=True)
     library.touch()
-    assert set_for(kmp_blocktime=0) == ()
-    assert environ['KMP_BLOCKTIME'] == '0'
-    assert set_for() == ()
+    variables, warnings = variables_of(kmp_blocktime=0)
+    assert (variables['KMP_BLOCKTIME'], variables['KMP_AFFINITY'], warnings) == ('0', None, ())
 
 
 def test_a_run_without_openmp_says_so() -> None:
@@ -191,7 +184,7 @@ def test_the_gpus_with_these_numbers_are_shown_in_this_order(
         # The numbers of a later run of the process mean the same.
         value = choose_visible(2, place, process.environment, indices)
         assert value == shown
-        process.show(StartSettings(VisibleGpus(value, 2, is_share=False)))
+        process.show(VisibleGpus(value, is_share=False))
         assert environ['CUDA_VISIBLE_DEVICES'] == shown
     with refused('--gpu_indices=0,9', f'CUDA_VISIBLE_DEVICES={listed}'):
         choose_visible(2, place, process.environment, (0, 9))
