@@ -116,7 +116,6 @@ setup(
         **{f'{PROGRAM}.{room}': room.replace('.', '/') for room in ROOMS},
     },
     package_data={
-        f'{PROGRAM}.doctor': ['report.schema.json'],
         f'{PROGRAM}.models': ['costs.csv'],
         f'{PROGRAM}.comparison': ['templates/*'],
         f'{PROGRAM}.results': ['result.schema.json'],

@@ -1,37 +1,47 @@
-"""`tf_cnn_benchmarks.py doctor`: checks what works on this machine, and prints a table or a document.
+"""`tf_cnn_benchmarks.py doctor`: checks what works on this machine, and prints a line for each check.
 
 Starts without TensorFlow.
 """
 
-import contextlib
 import json
-import math
 import os
+import signal
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import Any, TextIO
+from pathlib import Path
 
+from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
-from comparison.tables import Table, TableColumn
-from doctor.check_runner import examine, matching, unknown_names
-from doctor.check_table import CHECKS, RESNET50, Check
-from doctor.verdicts import Finding, Outcome
-from errors import UsageError, counted, nearest, spelled
+from errors import UsageError, nearest, spelled
+from machine import doctor_process
+from machine.doctor_checks import SKIPPED, WARNING, WRONG, Finding
+from machine.doctor_process import FAMILIES
+from machine.gpus import has_nvidia_gpu
 from machine.surroundings import environment_facts
 from params.spec import flag
 from results import VERSION
-from results.live import LiveLine, can_redraw
+from sweeps.limited_process import TIMEOUT, Limits, run_process
 
 SCHEMA = 'tf_cnn_benchmarks.doctor'
-SCHEMA_VERSION = 1
-# The width of the table if its stream is not a terminal.
-_COLUMNS = 120
-_COLORS = {Outcome.OK: 'green', Outcome.WARNING: 'yellow', Outcome.WRONG: 'bold red', Outcome.SKIPPED: 'dim'}
+SCHEMA_VERSION = 2
+
+_PROCESS = (sys.executable, doctor_process.__file__)
+# A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the driver needs half an hour
+# to compile all kernels, on one core.
+_LIMIT_SECS, _COMPILING_SECS = 600.0, 3600.0
+_GRACE_SECS = 5.0
+# How many of the last lines of a family with a fault are kept, and how many are printed.
+_NUM_LOG_LINES, _NUM_SHOWN_LINES = 60, 15
+_NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
+_ADVICE_FOR_SIGNALS: Mapping[int, str] = {
+    signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; install a build for this one',
+    signal.SIGKILL: 'the kernel kills what takes the last memory: look at dmesg, and free memory',
+}
 
 
 @dataclass(frozen=True)
@@ -39,39 +49,28 @@ class DoctorOptions:
     """The flags of the subcommand."""
 
     only: str | None = flag(
-        None,
-        'Which checks to run: names with shell wildcards, or families such as host, several with commas between. By '
-        'default all. On a machine with GPUs, tensorflow/devices always runs.',
+        None, f'Which checks to run: families with commas between. By default all: {", ".join(FAMILIES)}.'
     )
-    quick: bool = flag(
-        False,
-        'Leave out the checks that take long: rates, two processes, and precisions and variants of placement.',
-    )
-    device: str | None = flag(
-        None,
-        'cpu: check the CPU, and leave GPUs alone. gpu: it is wrong if there is none. By default GPUs are checked '
-        'where there are any, else the CPU.',
-        choices=('cpu', 'gpu'),
-    )
-    time_limit: float = flag(1.0, 'Factor of the time after which a check counts as hung.', lower_bound=0.01)
     json: bool = flag(
         False,
-        'Print a document of JSON for a bug report, with everything that was measured and the last lines of what '
-        'failed; the table then goes to standard error.',
+        'Print a document of JSON for a bug report, with everything that was found and the last lines of what failed; '
+        'the lines for people then go to standard error.',
     )
-    list: bool = flag(False, 'List the checks instead of running them.')
 
 
 DECLARATION = Declaration(
     'doctor',
     DoctorOptions,
     'Checks what works on this machine, and says what to do about the rest: the first thing to run on a new one.',
-    examples=('', '--quick', "--only='host,all_reduce/nccl/*'", '--json > doctor.json'),
+    examples=('', '--only=host,gpu,tensorflow', '--json > doctor.json'),
     details=(
-        'Each check runs in a process of its own with a time limit, so that a crash or a hang is a verdict, too; quick '
-        'ones share a process until one of them is wrong. Nothing else should run on the machine meanwhile.'
+        'It checks cores, memory and other limits; the driver, the libraries and the kernels for GPUs; what TensorFlow '
+        'sees; whether sums over devices are exact, by each algorithm in each precision; whether each op of a training '
+        'step runs where the graph asks for; and whether two processes train as one. Each family of checks runs in a '
+        'process of its own with a time limit, so that a crash or a hang is a finding, too.'
         '\n\n'
-        'The exit code is 1 if something is wrong, else 0; warnings are about what is slower than it could be.'
+        'Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses among them, and hides all if it is '
+        'empty. The exit code is 1 if something is wrong, else 0; a warning is about what is slower than it could be.'
     ),
 )
 
@@ -80,248 +79,124 @@ def main(argv: Sequence[str]) -> int:
     """Runs `doctor` with the arguments in argv; returns the exit code.
 
     Raises:
-      UsageError: an argument is wrong, no check has such a name, or this is not Linux.
+      UsageError: an argument is wrong, or this is not Linux.
       RunError: no process can be started.
     """
-    return DECLARATION.run(argv, lambda arguments: _check(arguments, argv))
+    return DECLARATION.run(argv, _check)
 
 
-def _check(arguments: Arguments[DoctorOptions], argv: Sequence[str]) -> int:
+def _check(arguments: Arguments[DoctorOptions]) -> int:
     options = arguments.options
-    checks = matching(options.only, with_long=not options.quick)
-    if unknown := unknown_names(options.only):
-        raise _no_such_check(options, unknown[0])
-    if not checks:
-        why = 'with --quick none of these is left; leave --quick out'
-        raise UsageError(f'{spelled("only", options.only)}: {why}')
-    if options.list:
-        _print_list(checks, as_json=options.json)
-        return 0
+    families = list(FAMILIES) if options.only is None else [name.strip() for name in options.only.split(',')]
+    for name in families:
+        if name not in FAMILIES:
+            near = nearest(name, FAMILIES)
+            hint = f'did you mean {near}?' if near else f'the families are {", ".join(FAMILIES)}'
+            raise UsageError(f'{spelled("only", options.only)}: there is no family of checks {name!r}; {hint}')
     if sys.platform != 'linux':
         raise UsageError(f'doctor: it needs Linux, and this is {sys.platform}; run a benchmark instead')
-    started, started_at = time.monotonic(), datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
+    started, stream = time.monotonic(), sys.stderr if options.json else sys.stdout
     findings: list[Finding] = []
-    is_complete = False
+    logs: dict[str, list[str]] = {}
     try:
-        with Interrupts().listening(), contextlib.closing(_Progress(sys.stderr, len(checks))) as progress:
-            for finding in examine(checks, options.device, options.time_limit, progress.show):
-                findings.append(finding)
-                progress.ended(finding)
-        is_complete = True
+        with Interrupts().listening():
+            for family in (name for name in FAMILIES if name in families):
+                print(f'checking {family} ...', file=sys.stderr, flush=True)
+                found, log = _examine(family, findings)
+                findings += found
+                for line in (line for finding in found for line in format_finding(finding)):
+                    print(line, file=stream, flush=True)
+                if any(finding.outcome in (WARNING, WRONG) for finding in found):
+                    logs[family] = log
+                for line in log[-_NUM_SHOWN_LINES:] if _are_wrong(found) else ():
+                    print(f'         | {line}', file=stream)
+        counts = Counter(finding.outcome for finding in findings)
+        listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
+        print(f'{len(findings)} checks in {time.monotonic() - started:.0f} s: {listed}', file=stream)
     finally:
-        # The findings so far are printed even after Ctrl-C or SIGTERM.
-        _print_table(findings, time.monotonic() - started, options)
+        # Even after Ctrl-C or SIGTERM.
         if options.json:
-            environment = environment_facts(os.environ)
-            document = make_document(
-                findings, started_at=started_at, argv=argv, is_complete=is_complete, environment=environment
-            )
-            print(json.dumps(document, indent=2, default=str))
-    return exit_code(findings)
-
-
-def _no_such_check(options: DoctorOptions, word: str) -> UsageError:
-    names = [check.name for check in CHECKS]
-    near = nearest(word, [*names, *{name.partition('/')[0] for name in names}])
-    which = 'such a name' if word == options.only else f'the name {word!r}'
-    why = f'no check has {which}; {f"did you mean {near}?" if near else "see doctor --list"}'
-    return UsageError(f'{spelled("only", options.only)}: {why}')
-
-
-def _print_list(checks: Sequence[Check], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([{'name': check.name, 'asks': check.asks, 'runs': check.needs.value} for check in checks]))
-        return
-    width = max(len(check.name) for check in checks)
-    for check in checks:
-        print(f'{check.name:<{width}}  {check.asks} ({check.needs.value})')
-
-
-def _print_table(findings: Sequence[Finding], seconds: float, options: DoctorOptions) -> None:
-    stream = sys.stderr if options.json else sys.stdout
-    # The document has the logs already.
-    again = None if options.json else format_again(findings, list(_circumstances(options)))
-    if findings:
-        print(make_table(findings).as_text(stream, _COLUMNS), file=stream)
-        for line in (format_fastest(findings), format_summary(findings, seconds), again):
-            if line:
-                print(line, file=stream)
-
-
-def _circumstances(options: DoctorOptions) -> Iterator[str]:
-    """Yields the given flags that change what a check finds."""
-    if options.device is not None:
-        yield spelled('device', options.device)
-    if options.time_limit != 1:
-        yield spelled('time_limit', f'{options.time_limit:g}')
-
-
-class _Progress:
-    """Shows what is being checked: on a terminal in one line that is redrawn, elsewhere in a line for each check."""
-
-    def __init__(self, stream: TextIO, total: int) -> None:
-        self._stream = stream
-        self._total = total
-        self._done = 0
-        self._live = LiveLine(stream)
-        self._last = ''
-
-    def show(self, name: str, doing: str) -> None:
-        """Shows that a check has begun, or what it is doing."""
-        # tensorflow/devices may run although it was not requested.
-        self._total = max(self._total, self._done + 1)
-        if can_redraw(self._stream):
-            self._live.phase(f'{self._done + 1} of {self._total}: {name}{f", {doing}" if doing else ""}')
-        elif name != self._last:
-            print(f'check {self._done + 1} of {self._total}: {name}', file=self._stream, flush=True)
-        self._last = name
-
-    def ended(self, finding: Finding) -> None:
-        """Counts a check that has ended."""
-        if finding.verdict.outcome is Outcome.SKIPPED:
-            self._total -= 1
-        else:
-            self._done += 1
-
-    def close(self) -> None:
-        self._live.close()
-
-
-def exit_code(findings: Iterable[Finding]) -> int:
-    """Returns 1 if something is wrong, else 0."""
-    return int(any(finding.verdict.outcome is Outcome.WRONG for finding in findings))
-
-
-def make_document(
-    findings: Sequence[Finding],
-    *,
-    started_at: str,
-    argv: Sequence[str],
-    is_complete: bool,
-    environment: Mapping[str, str],
-) -> dict[str, Any]:
-    """Returns the document of --json, which doctor/report.schema.json describes.
-
-    Args:
-      findings: the findings so far.
-      started_at: the time of the start, such as '2025-01-31T23:59:59Z'.
-      argv: the arguments of the subcommand.
-      is_complete: whether all checks have ended.
-      environment: the variables that change how libraries compute.
-    """
-    return {
-        'schema': SCHEMA,
-        'schema_version': SCHEMA_VERSION,
-        'program': VERSION,
-        'started_at': started_at,
-        'argv': list(argv),
-        'complete': is_complete,
-        'exit_code': exit_code(findings),
-        'environment': dict(environment),
-        'checks': [
-            {
-                'name': finding.name,
-                'asks': finding.asks,
-                **_finite(finding.verdict.as_document()),
-                'seconds': round(finding.seconds, 3),
-                'log': list(finding.log),
+            document = {
+                'schema': SCHEMA,
+                'schema_version': SCHEMA_VERSION,
+                'program': VERSION,
+                'environment': environment_facts(os.environ),
+                'checks': [vars(finding) for finding in findings],
+                'logs': logs,
             }
-            for finding in findings
-        ],
-    }
+            print(json.dumps(document, indent=2))
+    return int(_are_wrong(findings))
 
 
-def make_table(findings: Sequence[Finding]) -> Table:
-    """Returns the verdicts in the order of the checks: outcome, name, what was found and what to do.
-
-    Checks that were skipped for the same reason share a row.
-    """
-    columns = (TableColumn('verdict'), TableColumn('check'), TableColumn('what was found, and what to do', wraps=True))
-    return Table(
-        columns,
-        [
-            (
-                [(outcome.value, _COLORS[outcome])],
-                name,
-                [(found, ''), *([(f'\n-> {advice}', 'bold')] if advice else [])],
-            )
-            for outcome, name, found, advice in rows_of(findings)
-        ],
-    )
+def _are_wrong(findings: Iterable[Finding]) -> bool:
+    return any(finding.outcome == WRONG for finding in findings)
 
 
-def rows_of(findings: Sequence[Finding]) -> list[tuple[Outcome, str, str, str | None]]:
-    """Returns (outcome, name, found, advice) for each row of the table."""
-    order = {check.name: index for index, check in enumerate(CHECKS)}
-    shown = sorted(findings, key=lambda finding: order.get(finding.name, len(order)))
-    rows: list[tuple[Outcome, str, str, str | None]] = [
-        (finding.verdict.outcome, finding.name, finding.verdict.found, finding.verdict.advice)
-        for finding in shown
-        if finding.verdict.outcome is not Outcome.SKIPPED
-    ]
-    reasons: dict[str, list[str]] = {}
-    for finding in shown:
-        if finding.verdict.outcome is Outcome.SKIPPED:
-            reasons.setdefault(finding.verdict.found, []).append(finding.name)
-    for reason, names in reasons.items():
-        name = names[0] if len(names) == 1 else counted(len(names), 'check')
-        found = reason if len(names) == 1 else f'{reason}: {", ".join(_shortened(names))}'
-        rows.append((Outcome.SKIPPED, name, found, None))
-    return rows
+def format_finding(finding: Finding) -> list[str]:
+    """Returns the line of a check, and below it what to do."""
+    lines = [f'{finding.outcome:<8} {finding.name:<32} {finding.found}']
+    return [*lines, f'         -> {finding.advice}'] if finding.advice else lines
 
 
-def format_summary(findings: Sequence[Finding], seconds: float) -> str:
-    """Returns one line, such as '12 checks in 93 s: 10 ok, 1 warning, 1 wrong; 9 more do not apply here'."""
-    counts = Counter(finding.verdict.outcome for finding in findings)
-    num_skipped = counts.pop(Outcome.SKIPPED, 0)
-    listed = ', '.join(f'{counts[outcome]} {outcome.value}' for outcome in Outcome if counts[outcome])
-    others = f'; {num_skipped} more do not apply here' if num_skipped else ''
-    return f'{counted(len(findings) - num_skipped, "check")} in {seconds:.0f} s: {listed or "none"}{others}'
+def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
+    """Runs the checks of a family, unless an earlier finding shows that TensorFlow does not start."""
+    if _are_wrong(finding for finding in before if finding.name.startswith('tensorflow')):
+        return [Finding(SKIPPED, 'not run: see tensorflow/devices', name=family)], []
+    compiles = any(finding.outcome == WARNING for finding in before if finding.name == 'gpu/architecture')
+    return run_family(family, _COMPILING_SECS if compiles else _LIMIT_SECS)
 
 
-def format_again(findings: Sequence[Finding], flags: Sequence[str] = ()) -> str | None:
-    """Returns the command that shows the logs of the checks that are wrong; None if none is.
+def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS) -> tuple[list[Finding], list[str]]:
+    """Runs the checks of a family in a process of its own.
 
     Args:
-      findings: the findings.
-      flags: the flags of this run that change what a check finds, such as ['--device=cpu'].
+      family: the name of the family.
+      limit_secs: the time after which the process is killed.
+      command: runs them; see machine/doctor_process.py.
+
+    Returns:
+      Their findings, and the last lines of output of the process. If it crashes or hangs, the check that was under way
+      is wrong, and those after it were not run.
     """
-    names = [finding.name for finding in findings if finding.verdict.outcome is Outcome.WRONG]
-    if not names:
-        return None
-    command = ' '.join(['tf_cnn_benchmarks doctor', f'--only={",".join(names)}', *flags, '--json'])
-    return f'with logs, for a bug report: {command}'
+    # A folder of its own for temporary files, so that even a killed process leaves none behind.
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True) as folder:
+        written, log = Path(folder, 'findings'), Path(folder, 'log')
+        environment = {
+            # Without this NCCL does not say why it fails.
+            'NCCL_DEBUG': 'WARN',
+            # 4 GiB, the maximum: the driver keeps the kernels that it compiled for earlier checks.
+            'CUDA_CACHE_MAXSIZE': '4294967296',
+            **without_clusters(os.environ),
+            'TF_CPP_MIN_LOG_LEVEL': '0',
+            'TMPDIR': folder,
+        }
+        ended = run_process([*command, family, str(written)], log, Limits(limit_secs), environment, _GRACE_SECS)
+        # The last line of a killed process may be incomplete.
+        lines = written.read_text(encoding='utf-8').rpartition('\n')[0].splitlines() if written.exists() else []
+        output, stacks = (
+            path.read_text(encoding='utf-8', errors='backslashreplace').splitlines() if path.exists() else []
+            for path in (log, Path(f'{written}.stacks'))
+        )
+    names = json.loads(lines[0]) if lines else [family]
+    findings = [Finding(**json.loads(line)) for line in lines[1:]]
+    if ended.exit_code or len(findings) < len(names):
+        how = (
+            f'no answer within {limit_secs:g} s'
+            if ended.cause == TIMEOUT
+            else f'its process failed: {ended.reason or "it ended early"}'
+        )
+        under_way, *others = names[len(findings) :] or [f'{family}/end']
+        figures = {'stacks': stacks[:_NUM_LOG_LINES]}
+        findings.append(Finding(WRONG, how, _advice(under_way, ended.exit_code), figures, under_way))
+        findings += [Finding(SKIPPED, 'not run: its process has ended', name=name) for name in others]
+    return findings, output[-_NUM_LOG_LINES:]
 
 
-def format_fastest(findings: Sequence[Finding]) -> str | None:
-    """Returns the fastest way to train ResNet-50 on one device here, beside fp32; None if it was not measured."""
-    rates = {
-        finding.name: finding.verdict.figures
-        for finding in findings
-        if finding.name.startswith(RESNET50) and 'images_per_second' in finding.verdict.figures
-    }
-    plain = [figures['images_per_second'] for name, figures in rates.items() if 'fp32' in name.split('/')]
-    if len(rates) < 2 or not plain:
-        return None
-    name = max(rates, key=lambda name: float(rates[name]['images_per_second']))
-    gain = rates[name]['images_per_second'] / max(plain)
-    more = '' if gain == 1 else f', {gain:.2f} times the rate of fp32'
-    return f'fastest for ResNet-50 here: {name.removeprefix(RESNET50)}{more}'
-
-
-def _shortened(names: Sequence[str]) -> list[str]:
-    """Replaces the names of a whole group by one: 'resnet50/fp32/*'. A group is the part before the last slash."""
-    groups: dict[str, set[str]] = {}
-    for check in CHECKS:
-        groups.setdefault(check.name.rpartition('/')[0], set()).add(check.name)
-    whole = {group for group, members in groups.items() if len(members) > 1 and members <= set(names)}
-    return list(dict.fromkeys(f'{group}/*' if (group := name.rpartition('/')[0]) in whole else name for name in names))
-
-
-def _finite(value: Any) -> Any:
-    """Replaces numbers that JSON does not have (NaN, infinity) by text."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def _advice(name: str, exit_code: int) -> str:
+    """Returns what to do about a check whose process crashed or hung."""
+    if has_nvidia_gpu() and ('nccl' in name or 'collective' in name):
+        return _NCCL
+    return (
+        _ADVICE_FOR_SIGNALS.get(exit_code - 128)
+        or 'report it with the output of doctor --json, which has the stacks of all threads'
+    )

@@ -1,7 +1,6 @@
 """The NVIDIA GPUs of this machine, through NVML and the files of the driver. Does not import TensorFlow."""
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import re
@@ -57,11 +56,6 @@ def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
             return [], None
         handles = _handles(library)
         return [_facts(library, gpu) for gpu in handles], asked(library, library.nvmlSystemGetDriverVersion)
-
-
-def has_nvml_package() -> bool:
-    """Whether nvidia-ml-py is installed, which the [cuda] extra contains."""
-    return importlib.util.find_spec('pynvml') is not None
 
 
 def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> bool:

@@ -21,7 +21,6 @@ ROOMS = (
     'cluster',
     'commands',
     'comparison',
-    'doctor',
     'machine',
     'inputs',
     'managers',
@@ -71,18 +70,13 @@ WITHOUT_TENSORFLOW = [
     'commands.records',
     'commands.report',
     'commands.sweep',
-    'doctor.benchmarks',
-    'doctor.check_table',
-    'doctor.check_runner',
-    'doctor.gpu_checks',
-    'doctor.host',
-    'doctor.one_process',
-    'doctor.start',
     'machine.atomic',
     'machine.cgroups',
     'machine.cuda_driver',
     'machine.cuda_libraries',
     'machine.data_formats',
+    'machine.doctor_checks',
+    'machine.doctor_process',
     'machine.gpus',
     'machine.meters',
     'machine.missing_gpu',
@@ -151,6 +145,8 @@ WITHOUT_TENSORFLOW = [
 ]
 # Modules that every room may import.
 FOR_ALL_ROOMS = {'machine.atomic', 'machine.tensorflow_import'}
+# Runs in a process of its own, and uses the whole program; no module imports it.
+CHECKS_OF_THE_PROGRAM = 'machine.doctor_program'
 # The rooms and top-level modules that each room may import, directly or through other modules.
 MAY_KNOW = {
     'errors': set(),
@@ -178,26 +174,6 @@ MAY_KNOW = {
         'training',
     },
     'cluster': {'errors', 'machine', 'params', 'results', 'inputs', 'models', 'training', 'records'},
-    # Its checks call everything except the command.
-    'doctor': {
-        'benchmark_cnn',
-        'cluster',
-        'errors',
-        'machine',
-        'inputs',
-        'managers',
-        'models',
-        'params',
-        'preprocessing',
-        'records',
-        'comparison',
-        'planning',
-        'results',
-        'run',
-        'sweeps',
-        'training',
-        'variable_mgr',
-    },
     'sweeps': {
         'errors',
         'cluster',
@@ -217,7 +193,7 @@ PARAMS_READERS = {
     'cluster',
     'commands',
     'comparison',
-    'doctor',
+    'machine',
     'params',
     'planning',
     'results',
@@ -311,7 +287,8 @@ def test_no_two_classes_and_no_two_modules_share_a_name() -> None:
 @pytest.mark.parametrize('module', MODULES)
 def test_no_module_knows_what_is_none_of_its_business(module: str) -> None:
     room = room_of(module)
-    if room in MAY_KNOW:
+    assert CHECKS_OF_THE_PROGRAM not in imports_of(MODULES[module])
+    if room in MAY_KNOW and module != CHECKS_OF_THE_PROGRAM:
         known = {room_of(name) for name in reachable(module) - FOR_ALL_ROOMS} - {room}
         assert known <= MAY_KNOW[room], known - MAY_KNOW[room]
 
@@ -335,7 +312,7 @@ def test_planners_ask_the_environment_and_nothing_else() -> None:
 
 def test_only_the_command_and_a_check_of_it_know_the_benchmark() -> None:
     users = [module for module, path in MODULES.items() if 'benchmark_cnn' in set(imports_of(path))]
-    assert users == ['commands.benchmark', 'doctor.placement']
+    assert users == ['commands.benchmark', CHECKS_OF_THE_PROGRAM]
 
 
 def test_only_the_plan_refuses_settings() -> None:
@@ -376,7 +353,6 @@ def test_the_names_of_a_table_stand_nowhere_else(table: str, names: list[str]) -
 def test_only_tables_name_what_they_do_not_import() -> None:
     users = [module for module, path in MODULES.items() if re.search(r'= LazyPackage\(', path.read_text())]
     assert [each for each in users if each != 'machine.tensorflow_import'] == [
-        'doctor.check_table',
         'inputs.catalog',
         'models.zoo',
         'params.modes',

@@ -1,6 +1,7 @@
 """What README.md and docs/ quote is the program's: QUOTATIONS and OUTPUTS list it."""
 
 import ast
+import fnmatch
 import functools
 import importlib
 import json
@@ -17,8 +18,7 @@ import pytest
 
 from commands.options import Declaration
 from commands.subcommands import SUBCOMMANDS
-from doctor.check_runner import matching
-from doctor.check_table import CHECKS
+from machine.doctor_process import FAMILIES
 from models.costs import format_docs, list_costs
 from params import SPECS
 from params.older_names import OLDER_NAMES
@@ -114,9 +114,18 @@ def _steps_of_ci() -> list[str]:
     return re.findall(r'^make \w+$', (ROOT / '.ci' / 'run').read_text(), flags=re.MULTILINE)
 
 
+@functools.cache
+def _checks() -> list[str]:
+    # Imported here, because it imports TensorFlow.
+    from machine import doctor_checks, doctor_program
+
+    families = {**doctor_checks.FAMILIES, **doctor_program.FAMILIES}
+    return [f'{family}/{name}' for family in FAMILIES for name in families[family]]
+
+
 def _is_check(pattern: str) -> bool:
     # Capitals stand for any word.
-    return bool(matching(re.sub(r'\b[A-Z]{3,}\b', '*', pattern), with_long=True))
+    return bool(fnmatch.filter(_checks(), re.sub(r'\b[A-Z]{3,}\b', '*', pattern)))
 
 
 def _is_default(quoted: str) -> bool:
@@ -124,7 +133,6 @@ def _is_default(quoted: str) -> bool:
     return f'{SPECS[name].default:g}' == value
 
 
-FAMILIES = sorted({check.name.partition('/')[0] for check in CHECKS})
 QUOTATIONS = (
     Quotation(
         '',
@@ -148,7 +156,7 @@ QUOTATIONS = (
         at_least=30,
     ),
     Quotation('', 'timeouts', r'`--(\w+_timeout_secs` \([\d.]+)\)', none_but(_is_default), at_least=1),
-    Quotation('docs/gpu.md', 'checks', rf'`((?:{"|".join(FAMILIES)})/[\w/*]+)`', none_but(_is_check), at_least=10),
+    Quotation('docs/gpu.md', 'checks', rf'`((?:{"|".join(FAMILIES)})/[\w/*]+)`', none_but(_is_check), at_least=8),
     Quotation('docs/gpu.md', 'families of checks', r'`(\w+)/', all_of(lambda: FAMILIES)),
     Quotation('docs/models.md', 'costs', r'^(\|.*)$', all_of(lambda: format_docs(list_costs()).strip().split('\n'))),
     Quotation('docs/contributing.md', 'steps of .ci/run', r'`(make \w+)`', all_of(_steps_of_ci)),

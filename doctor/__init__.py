@@ -1,1 +1,0 @@
-"""Checks of a machine: what works on it, what does not, and what to do. Each check runs in a process of its own."""

@@ -1,0 +1,95 @@
+"""What the checks that use the program find: on virtual devices, and in numbers and places that are wrong."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from machine import doctor_program
+from machine.doctor_checks import OK, SKIPPED, WRONG
+from managers.all_reduce import by_copies
+from params.all_reduce_spec import COLLECTIVE
+
+pytestmark = pytest.mark.graph
+
+TOWERS = ('/cpu:0', '/cpu:1', '/cpu:2')
+LOSSES = [2.30259, 2.2514, 2.2011]
+ROUNDED = [loss * (1 + 1e-7) for loss in LOSSES]
+
+
+def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.random.uniform([4], name='anywhere')
+        with tf.device('/gpu:0'):
+            moved = tf.tanh(x, name='moved')
+        with tf.device('/cpu:0'):
+            total = tf.reduce_sum(moved, name='kept')
+    metadata = tf.RunMetadata()
+    # Nothing else makes TensorFlow ignore what a graph asks for. With a GPU, none is visible to this session.
+    config = tf.ConfigProto(allow_soft_placement=True, device_count={'GPU': 0})
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(total, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    ran = [node for part in metadata.partition_graphs for node in part.node]
+    (found,) = doctor_program.list_moved(graph.as_graph_def().node, ran)
+    assert found == {
+        'name': 'moved',
+        'op': 'Tanh',
+        'dtype': 'float32',
+        'asked': 'GPU:0',
+        'ran': 'CPU:0',
+        'is_floating': True,
+    }
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
+def test_sums_of_every_type_are_exact(dtype: str) -> None:
+    assert doctor_program.list_faults(TOWERS, by_copies(TOWERS), tf.as_dtype(dtype)) == []
+
+
+def test_sums_that_miss_a_tower_are_found_on_its_device() -> None:
+    def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
+        right = by_copies(TOWERS)(tensors, index)
+        return right if index else [*right[:-1], tf.add_n(tensors[:-1])]
+
+    faults = doctor_program.list_faults(TOWERS, forgets_the_last, tf.float32)
+    assert len(faults) == 1
+    assert '1 of 1 sums' in faults[0]
+    assert TOWERS[-1] in faults[0]
+
+
+@pytest.mark.parametrize('algorithm', ['nccl', COLLECTIVE])
+def test_what_nccl_cannot_sum_is_not_asked_of_it(monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+    monkeypatch.setattr(doctor_program, '_num_gpus', lambda: 2)
+    found = doctor_program.exact_sums(algorithm, 'bf16')
+    assert (found.outcome, 'bfloat16' in found.found) == (SKIPPED, True)
+
+
+def test_collective_sums_have_the_order_of_a_run() -> None:
+    with tf.Graph().as_default() as graph:
+        reduce = doctor_program.algorithm_over(TOWERS, COLLECTIVE)
+        for index in range(2):
+            reduce([tf.ones([1])] * len(TOWERS), index)
+    ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce']
+    first, second = ops[: len(TOWERS)], ops[len(TOWERS) :]
+    assert {tuple(op.get_attr('wait_for')) for op in second} == {(first[0].get_attr('instance_key'),)}
+
+
+@pytest.mark.parametrize(
+    ('device', 'second', 'outcome'),
+    [
+        ('cpu', LOSSES, OK),
+        ('gpu', LOSSES, OK),
+        ('cpu', ROUNDED, WRONG),
+        ('gpu', ROUNDED, OK),
+        ('gpu', [loss * 1.01 for loss in LOSSES], WRONG),
+        ('gpu', [*LOSSES[:-1], math.nan], WRONG),
+    ],
+)
+def test_two_gpus_may_round_differently_and_two_cpus_may_not(device: str, second: list[float], outcome: str) -> None:
+    found = doctor_program.compare_losses(device, LOSSES, LOSSES, second)
+    assert found.outcome == outcome
+    if outcome == WRONG:
+        shown = found.found.partition(': ')[2].split(' and ')
+        assert shown[0] != shown[1]
