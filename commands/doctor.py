@@ -17,7 +17,7 @@ from pathlib import Path
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
-from errors import UsageError, nearest, spelled
+from errors import UsageError, counted, nearest, spelled
 from machine import doctor_process
 from machine.doctor_checks import SKIPPED, WARNING, WRONG, Finding
 from machine.doctor_process import FAMILIES
@@ -112,7 +112,7 @@ def _check(arguments: Arguments[DoctorOptions]) -> int:
                     print(f'         | {line}', file=stream)
         counts = Counter(finding.outcome for finding in findings)
         listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
-        print(f'{len(findings)} checks in {time.monotonic() - started:.0f} s: {listed}', file=stream)
+        print(f'{counted(len(findings), "check")} in {time.monotonic() - started:.0f} s: {listed}', file=stream)
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:
