@@ -26,7 +26,6 @@ pytestmark = pytest.mark.graph
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / 'benchmarks'
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text())
 README = (BENCHMARKS / 'README.md').read_text()
-FINDINGS = (BENCHMARKS.parent / 'docs' / 'findings.md').read_text()
 # What a script needs that may not be installed here.
 NEEDS = {'pytorch_resnet50': 'torch', 'sample_digits': 'sklearn', 'keras_resnet50': 'keras'}
 
@@ -170,7 +169,7 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     trained = {name: resident_data.train(name, experiment, inter_threads=1) for name in resident_data.WAYS}
     for name, training in trained.items():
         assert training['loss'] < untrained['loss'] / 2, name
-        assert f'| {name} |' in FINDINGS, 'docs/findings.md has no figures of it'
+        assert f'| {name} |' in README, 'benchmarks/README.md has no figures of it'
     # Filling the buffer is preparation, not part of the steps.
     small, large = (trained[f'tf.data, buffer of {size}']['s of preparation'] for size in ('1,000', '1,000,000'))
     assert 0 < 3 * small < large
