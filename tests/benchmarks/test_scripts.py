@@ -165,8 +165,8 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     from benchmarks import resident_data
 
     experiment = resident_data.Experiment(resident_data.make_data(4096), batch_size=64, num_batches=120)
-    untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0), inter_threads=1)
-    trained = {name: resident_data.train(name, experiment, inter_threads=1) for name in resident_data.WAYS}
+    untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0))
+    trained = {name: resident_data.train(name, experiment) for name in resident_data.WAYS}
     for name, training in trained.items():
         assert training['loss'] < untrained['loss'] / 2, name
         assert f'| {name} |' in README, 'benchmarks/README.md has no figures of it'
