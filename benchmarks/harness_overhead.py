@@ -5,8 +5,8 @@
 
 `bare` is a loop of session.run over the ops of the program's own step: the same graph in a session with the same
 settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops, with
-reference variables, the accuracy in forward steps, and session.run, as in the original program. Other networks of
---models are compared with `bare` alone. Each session is one turn of the report.
+reference variables, the accuracy in forward steps as in the original program, and make_callable, which looks up what to
+fetch only once. Other networks of --models are compared with `bare` alone. Each session is one turn of the report.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
 def loop_by_hand(params: Params) -> Iterator[TakeSteps]:
     """A loop over a network of plain_networks.py."""
     step = plain_tensorflow.make_step(
-        params.model, params.batch_size, params.precision, forward_only=params.forward_only, prepares_fetches=False
+        params.model, params.batch_size, params.precision, forward_only=params.forward_only
     )
     yield lambda count: [step() for _ in range(count)]
 

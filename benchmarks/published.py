@@ -70,7 +70,9 @@ def read_rows(path: Path) -> list[PublishedRow]:
                     raise ValueError(f'gpus, batch_per_gpu, images_per_sec = {numbers}: they must be above 0')
                 work, servers = tuple(cells.get(name) or '' for name in _WORK), cells.get('num_ps') or ''
                 rows.append(PublishedRow(cells['hw'], cells['net_or_mode'], cells['model'], work, servers, *numbers))
-    except (KeyError, OSError, TypeError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f'{path}: it cannot be read ({error.strerror}); give a CSV file of throughputs') from None
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f'{path}: row {len(rows) + 1}: {error!r}; give a CSV file of throughputs') from None
     if not rows:
         raise UsageError(f'{path}: it has no rows; give a CSV file of throughputs')

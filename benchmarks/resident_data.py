@@ -9,8 +9,8 @@ device; foldl draws all batches before the first step, the loop of this program 
 
 At first the data are NumPy arrays. Moving them to where they are needed is part of the comparison, as in the article,
 and is also shown separately: it ends when the first batch can be drawn, with the buffer of tf.data full. Building the
-graph is not timed. A turn is a whole training, in a new session. Each way first trains a little with one inter-op
-thread, and with one per core, and uses the faster. One intra-op thread is enough for matrices this small.
+graph is not timed. A turn is a whole training, in a new session. One intra-op thread is enough for matrices this small,
+and one inter-op thread, except for tf.data, which prepares batches on one per core.
 """
 
 import functools
@@ -33,8 +33,6 @@ from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph, frames
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
-# Steps of a trial of a number of inter-op threads (0: one per core), and how often each is tried.
-_TRIAL_BATCHES, _TRIALS, _THREADS = 1000, 2, (0, 1)
 
 Arrays = Sequence[np.ndarray]
 
@@ -156,12 +154,8 @@ def make_data(num_examples: int) -> Arrays:
     return x, np.column_stack([x.sum(axis=1), x[:, ::2].sum(axis=1) ** 2 / 4]).astype(np.float32)
 
 
-def train(name: str, experiment: Experiment, inter_threads: int) -> Numbers:
-    """Trains in a new graph and session, and returns the seconds, and the loss on 100,000 examples after the last step.
-
-    Args:
-      inter_threads: as in ConfigProto: 0 for one thread per core.
-    """
+def train(name: str, experiment: Experiment) -> Numbers:
+    """Trains in a new graph and session; the loss is that on 100,000 examples after the last step."""
     data = experiment.data
     with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
         tf.set_random_seed(1)
@@ -172,7 +166,8 @@ def train(name: str, experiment: Experiment, inter_threads: int) -> Numbers:
         start, groups = WAYS[name](network, fed, experiment)
         initializer = tf.global_variables_initializer()
     config = tf.ConfigProto(use_per_session_threads=True, allow_soft_placement=True)
-    config.intra_op_parallelism_threads, config.inter_op_parallelism_threads = 1, inter_threads
+    config.intra_op_parallelism_threads = 1
+    config.inter_op_parallelism_threads = 0 if name.startswith('tf.data') else 1
     with tf.Session(graph=graph, config=config) as session:
         take_steps = start(session)
         session.run(initializer)
@@ -193,16 +188,9 @@ def main() -> int:
     parser.add_argument('--device', default='/cpu:0', help='where the network and the resident data are')
     args = parser.parse_args()
     experiment = Experiment(make_data(args.num_examples), args.batch_size, args.num_batches, args.device)
-    trial = experiment._replace(num_batches=min(_TRIAL_BATCHES, args.num_batches))
-    threads = {}
-    for name in WAYS:
-        trials = take_turns({n: functools.partial(train, name, trial, n) for n in _THREADS}, _TRIALS)
-        threads[name] = min(_THREADS, key=lambda n: min(one['s of steps'] for one in trials[n]))
-    turns = {name: functools.partial(train, name, experiment, threads[name]) for name in WAYS}
     baseline, *others = WAYS
-    exit_code = print_report(take_turns(turns, args.rounds), [(baseline, name) for name in others])
-    print('\nInter-op threads: ' + '; '.join(f'{name}: {number or "cores"}' for name, number in threads.items()))
-    return exit_code
+    turns = take_turns({name: functools.partial(train, name, experiment) for name in WAYS}, args.rounds)
+    return print_report(turns, [(baseline, name) for name in others])
 
 
 if __name__ == '__main__':

@@ -65,7 +65,7 @@ DECLARATION = Declaration(
     ),
     details='Nothing is started. From results on several devices follows a rate with a 95 % interval; from one device '
     'and a link alone, the two ends between which the rate lies. The link is --network, or what runs with '
-    '--exchange_only measured, such as those of `sweep exchange`. docs/predict.md explains the rules.',
+    '--exchange_only measured, such as those of `sweep exchange`. docs/compare.md explains the rules.',
     positional=Positional('RESULT', 'A result, or a folder with results.', at_most=None, is_path=True),
 )
 

@@ -1,4 +1,4 @@
-"""Rates of repeated runs with their 95 % intervals, as docs/measurement.md defines them. Does not need SciPy."""
+"""Rates of repeated runs with their 95 % intervals, as docs/results.md defines them. Does not need SciPy."""
 
 import functools
 import math

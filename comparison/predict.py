@@ -1,6 +1,6 @@
 """What more devices and other models would give: two rules and a band. Does not import TensorFlow.
 
-docs/predict.md explains them. All seconds are those of a step with the same images on each device.
+docs/compare.md explains them. All seconds are those of a step with the same images on each device.
 """
 
 import math

@@ -146,7 +146,7 @@ QUOTATIONS = (
         'paths',
         r'(?<![\w/.=-])((?:[a-z_]+/)+[a-z_0-9.]+\.(?:py|md|toml|json|csv|txt|sh|jinja))\b',
         none_but(_is_file),
-        at_least=100,
+        at_least=90,
     ),
     Quotation(
         'docs/troubleshooting.md',

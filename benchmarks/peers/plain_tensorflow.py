@@ -11,7 +11,6 @@ colours as well, by the functions of tf.image, in the ranges of this program's -
 """
 
 import argparse
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -38,13 +37,11 @@ def make_step(
     precision: str,
     *,
     forward_only: bool,
-    prepares_fetches: bool = True,
     pipeline: Callable[[], tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> Callable[[], float]:
     """Returns a function that takes a step of a network of NETWORKS in a new session, and returns the loss.
 
     Args:
-      prepares_fetches: whether TensorFlow looks up what to fetch once, and not in each step, as session.run does.
       pipeline: adds the images and labels to the graph; None for random ones, which stay in variables.
     """
     network = NETWORKS[model]
@@ -68,8 +65,7 @@ def make_step(
         initialize = tf.global_variables_initializer()
     session = tf.Session(graph=graph)
     session.run(initialize)
-    fetches = [loss, *ops]
-    run = session.make_callable(fetches) if prepares_fetches else functools.partial(session.run, fetches)
+    run = session.make_callable([loss, *ops])
     return lambda: float(run()[0])
 
 

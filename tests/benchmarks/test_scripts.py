@@ -26,7 +26,6 @@ pytestmark = pytest.mark.graph
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / 'benchmarks'
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text())
 README = (BENCHMARKS / 'README.md').read_text()
-FINDINGS = (BENCHMARKS.parent / 'docs' / 'findings.md').read_text()
 # What a script needs that may not be installed here.
 NEEDS = {'pytorch_resnet50': 'torch', 'sample_digits': 'sklearn', 'keras_resnet50': 'keras'}
 
@@ -166,11 +165,11 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     from benchmarks import resident_data
 
     experiment = resident_data.Experiment(resident_data.make_data(4096), batch_size=64, num_batches=120)
-    untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0), inter_threads=1)
-    trained = {name: resident_data.train(name, experiment, inter_threads=1) for name in resident_data.WAYS}
+    untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0))
+    trained = {name: resident_data.train(name, experiment) for name in resident_data.WAYS}
     for name, training in trained.items():
         assert training['loss'] < untrained['loss'] / 2, name
-        assert f'| {name} |' in FINDINGS, 'docs/findings.md has no figures of it'
+        assert f'| {name} |' in README, 'benchmarks/README.md has no figures of it'
     # Filling the buffer is preparation, not part of the steps.
     small, large = (trained[f'tf.data, buffer of {size}']['s of preparation'] for size in ('1,000', '1,000,000'))
     assert 0 < 3 * small < large
