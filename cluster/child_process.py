@@ -35,13 +35,11 @@ class ChildProcess:
       argv, stdout, stderr, stdin, env: those of subprocess.Popen; stdin is PIPE for write_line().
       cores: the logical cores it may run on; empty for all that this process may use.
       grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
-      kill_secs: how long the block waits for the end of a killed process, which may hang in a driver; None for ever.
 
     Attributes:
       pid: the number of the process, of its session and of its process group.
     """
 
-    # Eight arguments: all but the first say how one child runs, most with a default.
     def __init__(
         self,
         argv: Sequence[str],
@@ -52,7 +50,6 @@ class ChildProcess:
         env: Mapping[str, str] | None = None,
         cores: Iterable[int] = (),
         grace_secs: float = 0.0,
-        kill_secs: float | None = None,
     ) -> None:
         self._popen = subprocess.Popen(
             tethered(argv, cores),
@@ -66,7 +63,6 @@ class ChildProcess:
         )
         self.pid = self._popen.pid
         self._grace_secs = grace_secs
-        self._kill_secs = kill_secs
         self._readers: list[threading.Thread] = []
         # Becomes readable when the process ends. Opened on the first wait with a deadline: older kernels lack it.
         self._ended: int | None = None
@@ -77,8 +73,9 @@ class ChildProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.wait(0.0) or self.stop(self._grace_secs):
-            self.reap()
+        if not self.wait(0.0):
+            self.stop(self._grace_secs)
+        self.reap()
 
     def read_lines(
         self,
@@ -135,18 +132,8 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
-    def abort(self, secs: float) -> None:
-        """Sends SIGABRT to it alone, so that Python prints the stacks of its threads, and waits for its end."""
-        # Popen.send_signal would reap it, and free its number.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGABRT)
-        self.wait(secs)
-
-    def stop(self, grace_secs: float) -> bool:
-        """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run after grace_secs.
-
-        Returns whether it has ended, see kill_secs.
-        """
+    def stop(self, grace_secs: float) -> None:
+        """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run after grace_secs."""
         # Descendants in other sessions could not be found once their parent has ended.
         descendants = psutil.Process(self.pid).children(recursive=True)
         try:
@@ -159,8 +146,7 @@ class ChildProcess:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             self.signal(signal.SIGKILL)
-            has_ended = self.wait(self._kill_secs)
-        return has_ended
+            self.wait()
 
     def reap(self) -> int:
         """Waits for its end, kills its group, waits for its last lines; returns the same code as exit_code()."""
@@ -179,8 +165,8 @@ class ChildProcess:
             reader.join(max(0.0, deadline - time.monotonic()))
 
 
-def end_of(log: IO[bytes], start: int = 0) -> str:
-    """Returns the text in the file of a log from its byte `start`, at most the last 64 KiB."""
+def end_of(log: IO[bytes]) -> str:
+    """Returns the text in the file of a log, at most the last 64 KiB."""
     end = os.fstat(log.fileno()).st_size
-    start = max(start, end - _END_BYTES)
+    start = max(0, end - _END_BYTES)
     return os.pread(log.fileno(), end - start, start).decode(errors='backslashreplace')
