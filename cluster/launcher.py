@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import queue
 import re
 import signal
@@ -19,6 +20,8 @@ from results.summary import is_summary
 
 # The signals that would end this process; SIGHUP when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Without red, which looks like an error.
+_COLOURS = ('cyan', 'green', 'magenta', 'yellow', 'blue')
 # How many hidden lines of each process are kept, to be shown if one fails.
 _MAX_KEPT = 40
 _WARNING, _ERROR = format_warning(''), format_error('')
@@ -60,7 +63,7 @@ def launch(
 
     Returns:
       0 if no process failed. Else the exit code of the first failure, since that mostly causes the others; 128 + n if
-      signal n ended the process, or this process received signal n before any failure.
+      signal n ended the process. Also 128 + n if this process received signal n before any failure.
 
     Raises:
       RunError: a process cannot be started, or the output cannot be written.
@@ -184,16 +187,16 @@ class _Cluster:
             self._deadline = time.monotonic() + self._servers_end_secs
 
     def _failed(self, process: HostProcess, code: int) -> None:
-        name = process.command.name
-        exit_code = code if code > 0 else 128 - code
+        command = process.command
+        name = command.name
         if process.lost:
-            # Its host may not come back.
-            self._is_lasting = True
-            what = f'{name} is lost: {process.lost}'
+            what, exit_code = f'{name} is lost: {process.lost}', code
         elif code > 0:
-            what = f'{name} ended with exit code {code}'
+            what, exit_code = f'{name} ended with exit code {code}', code
         else:
-            what = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})'
+            what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
+        # The host of a lost process may not come back.
+        self._is_lasting |= bool(process.lost)
         if self._keep_going:
             self.exit_code = self.exit_code or exit_code
             self._lines.show_kept([name])
@@ -202,6 +205,7 @@ class _Cluster:
             self._stop_for(what, exit_code, because_of=[name])
 
     def _stop_servers(self) -> None:
+        """Stops the servers that did not end after the workers."""
         what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
         self._stop_for(what, exit_code=1, because_of=[process.command.name for process in self._running])
 
@@ -229,6 +233,7 @@ class _Cluster:
                 self._deadline = time.monotonic() + self._grace_secs
 
     def _kill_slow(self) -> None:
+        """Kills the processes that did not end after SIGTERM."""
         for process in self._running:
             if process.is_stopped:
                 process.end(signal.SIGKILL)
@@ -241,17 +246,24 @@ class _Cluster:
 
 
 class _Lines:
-    """Writes whole lines, from any thread: the result to out, all others to err. Stops at the first error.
+    """Writes whole lines, from any thread. Stops writing at the first error.
 
-    If quiet, only warnings, errors and the summary of the chief are shown, and the last other lines kept for
-    show_kept(); on a terminal, a live line then shows what the process with the result does.
+    Args:
+      out: receives the result.
+      err: receives all other lines; those of a process follow its name.
+      names: the names of the processes.
+      quiet: whether to show only warnings, errors and the summary of the chief, and to keep the last other lines for
+        show_kept(). On a terminal, a live line then shows what the process with the result does.
+
+    Attributes:
+      error: the first error of a write; None if there was none.
     """
 
-    def __init__(self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool) -> None:
+    def __init__(self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool = False) -> None:
         self.error: OSError | ValueError | None = None
         self._out = out
         self._err = err
-        self._width = max(map(len, names), default=0)
+        self._prefixes = _prefixes(names, err)
         self._lock = threading.Lock()
         self._kept: dict[str, deque[str]] = {name: deque(maxlen=_MAX_KEPT) for name in names}
         self._is_quiet = quiet
@@ -260,29 +272,38 @@ class _Lines:
         self._live = LiveLine(err) if quiet else None
 
     def result(self, line: str) -> None:
+        """Writes a line of the result."""
         self._write(self._out, line)
         if _STEPS.match(line):
             self.phase('Running the timed steps')
 
     def of_process(self, name: str, line: str, *, is_chief: bool = False) -> None:
-        """Writes or keeps another line of a process; is_chief: whether it is the process with the result."""
-        # A warning of several processes is shown once.
-        is_warning = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
-        if not self._is_quiet or is_warning or line.startswith(_ERROR) or (is_chief and is_summary(line)):
-            self._write(self._err, f'{name:<{self._width}} | {line}')
-        else:
+        """Writes or keeps another line of a process.
+
+        Args:
+          is_chief: whether it is the process with the result.
+        """
+        if self._is_quiet and not self._is_shown(name, line) and not (is_chief and is_summary(line)):
             self._kept[name].append(line)
             if is_chief and not _NATIVE.match(line):
                 self.phase(line)
+        else:
+            self._write(self._err, self._prefixes[name] + line)
+
+    def _is_shown(self, name: str, line: str) -> bool:
+        # A warning of several processes is shown once.
+        is_warning = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
+        return is_warning or line.startswith(_ERROR)
 
     def show_kept(self, names: Iterable[str]) -> None:
         """Writes the lines of these processes that were kept, and forgets them."""
         for name in names:
             lines = self._kept[name]
             while lines:
-                self._write(self._err, f'{name:<{self._width}} | {lines.popleft()}')
+                self._write(self._err, self._prefixes[name] + lines.popleft())
 
     def message(self, line: str) -> None:
+        """Writes a line of the launcher."""
         self._write(self._err, line)
 
     def detail(self, line: str) -> None:
@@ -291,10 +312,12 @@ class _Lines:
             self.message(line)
 
     def phase(self, text: str) -> None:
+        """Shows the current phase in the live line, if there is one."""
         if self._live:
             self._live.phase(text)
 
     def close(self) -> None:
+        """Erases the live line."""
         if self._live:
             self._live.close()
 
@@ -307,3 +330,20 @@ class _Lines:
                 stream.flush()
             except (OSError, ValueError) as error:  # ValueError: the stream's encoding lacks a character
                 self.error = error
+
+
+def _prefixes(names: Sequence[str], stream: TextIO) -> dict[str, str]:
+    """Returns the prefix of each process's lines, all of the same width; in colour on a terminal."""
+    width = max(map(len, names), default=0)
+    prefixes = {name: f'{name:<{width}} | ' for name in names}
+    if stream.isatty():
+        # Rich knows which colours the terminal has, and whether its user wants any.
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(file=stream)
+        for (name, prefix), colour in zip(prefixes.items(), itertools.cycle(_COLOURS), strict=False):
+            with console.capture() as capture:
+                console.print(Text(prefix, colour), end='', soft_wrap=True)
+            prefixes[name] = capture.get()
+    return prefixes

@@ -1,5 +1,6 @@
 """Which process of a cluster runs on which host, here and as a batch script of Slurm. Does not import TensorFlow."""
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +12,16 @@ from errors import UsageError, counted, read_regular
 # The most hosts of a list, and the most processes on one.
 _MOST_HOSTS, _MOST_SLOTS = 4096, 1024
 _HOST_FILE_BYTES = 1 << 20
-# user@name, where a name is a host, an alias of ssh, an IPv4 address or [an IPv6 address]; then :slots.
+# The width of a batch script.
+_COLUMNS = 100
+# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then :slots.
 _HOST = re.compile(
     r'(?P<user>\w[\w.-]*@)?(?:(?P<name>\w[\w.-]*)|\[(?P<address>[\w:.%-]+)\])(?::(?P<slots>\d{1,9}))?', re.ASCII
 )
-# A line of a host file: the host, and its slots as Open MPI and LAM write them; SGE adds the queue and the cores.
-_MOST = r'(?:\s+max[_-]slots\s*=\s*\d{1,9})?'
-_LINE = re.compile(
-    rf'(?P<host>\S+){_MOST}(?:\s+(?:(?:slots|cpu|count)\s*=\s*)?(?P<slots>\d{{1,9}})(?:\s+\S+@\S+\s+\S+)?)?{_MOST}',
-    re.ASCII,
-)
+_BARE_IPV6 = re.compile(r'(?P<user>\w[\w.-]*@)?(?P<address>[\w:.%-]+)', re.ASCII)
+# After a host: how many slots it has, as Open MPI, LAM and LSF write it, and what says no more about that.
+_SLOTS = re.compile(r'(?:(?:slots|cpu|count)=)?(\d{1,9})', re.ASCII)
+_MOST_OF_HOST = re.compile(r'(?:max[_-]slots|slots[_-]max)=\d{1,9}', re.ASCII)
 _FORMS = 'the known forms are `a`, `a:4`, `a 4`, `a slots=4 max_slots=8`, `a cpu=4`, and `[fd00::1]:4` with IPv6'
 
 # How many workers each host may have, by its name: None if the list does not say, 0 for parameter servers alone.
@@ -28,7 +29,11 @@ Slots = Mapping[str, int | None]
 
 
 def read_hosts_flag(text: str) -> dict[str, int | None]:
-    """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers."""
+    """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers.
+
+    Raises:
+      UsageError: there is none, an entry is no host, or a host is listed twice.
+    """
     flag = f'--hosts={text}'
     found: dict[str, int | None] = {}
     for entry in text.split(','):
@@ -45,38 +50,71 @@ def read_host_file(path: str) -> dict[str, int | None]:
 
     A host in several lines has a slot for each of them, or the sum of their numbers. The most slots that Open MPI may
     use (max_slots=8) do not matter here.
+
+    Raises:
+      UsageError: the file cannot be read, or a line has none of these forms.
     """
     flag = f'--hostfile={path}'
     try:
-        lines = read_regular(path, _HOST_FILE_BYTES).decode('utf-8-sig').splitlines()
+        content = read_regular(path, _HOST_FILE_BYTES)
+        # PowerShell writes UTF-16.
+        has_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        lines = content.decode('utf-16' if has_utf16 else 'utf-8-sig').splitlines()
     except OSError as error:
         raise UsageError(f'{flag}: it cannot be read ({error.strerror or error}); write the path of a file') from error
     except UnicodeDecodeError as error:
-        raise UsageError(f'{flag}: it is no text in UTF-8; write a host in each line, such as `a slots=4`') from error
+        raise UsageError(f'{flag}: it is no text; write a host in each line, such as `a slots=4`') from error
     found: dict[str, int | None] = {}
     for number, line in enumerate(lines, 1):
-        text, where = line.partition('#')[0].strip(), f'{flag}: line {number} is {line.strip()!r}'
-        if not text:
-            continue
-        match = _LINE.fullmatch(text)
-        name, slots = _read_host(match['host'] if match else text, where, _FORMS)
-        if match and match['slots']:
-            if slots is not None:
-                raise UsageError(f'{where}; {_FORMS}')
-            slots = int(match['slots'])
-        if name in found:
-            slots = sum(1 if each is None else each for each in (found[name], slots))
-        found[name] = slots
+        where = f'{flag}: line {number} is {line.strip()!r}'
+        for entry, given in _entries(re.sub(r'\s*=\s*', '=', line.partition('#')[0]).split(), where):
+            name, slots = _read_host(entry, where, _FORMS, has_slots=given is not None)
+            slots = slots if given is None else given
+            if name in found:
+                slots = sum(1 if each is None else each for each in (found[name], slots))
+            found[name] = slots
     return _checked(found, flag)
 
 
-def _read_host(entry: str, where: str, forms: str) -> tuple[str, int | None]:
-    """Returns the name of a host, as ssh takes it, and its slots; messages name the place and the known forms."""
+def _entries(words: Sequence[str], where: str) -> list[tuple[str, int | None]]:
+    """Returns the hosts of a line of a host file, with their slots if these stand apart."""
+    words = [word for word in words if not _MOST_OF_HOST.fullmatch(word)]
+    counts = [_SLOTS.fullmatch(word) for word in words[1::2]]
+    if len(words) < 2:
+        return [(word, None) for word in words]
+    # SGE: the host, its slots, its queue, its cores.
+    if len(words) == 4 and '@' in words[2] and counts[0]:
+        return [(words[0], int(counts[0][1]))]
+    # LSF has all hosts in one line: a 4 b 2.
+    if len(words) % 2 or not all(counts):
+        raise UsageError(f'{where}; {_FORMS}')
+    return [(word, int(count[1])) for word, count in zip(words[::2], counts, strict=True) if count]
+
+
+def _read_host(entry: str, where: str, forms: str, *, has_slots: bool = False) -> tuple[str, int | None]:
+    """Returns the name of a host, as ssh takes it, and its slots.
+
+    Args:
+      entry: a host as it is written; an IPv6 address needs brackets only where a number of slots could be part of it.
+      where: names the place in messages.
+      forms: what messages say about the forms that a host may have.
+      has_slots: whether the slots stand apart.
+    """
     match = _HOST.fullmatch(entry)
-    name = match and (read_ipv6(match['address']) if match['address'] else match['name'])
-    if not match or not name:
+    name, slots = (match['name'], match['slots']) if match else (None, None)
+    if match and match['address']:
+        name = read_ipv6(match['address'])
+    elif (bare := _BARE_IPV6.fullmatch(entry)) and (address := read_ipv6(bare['address'])):
+        shorter, _, last = bare['address'].rpartition(':')
+        if not has_slots and last.isdecimal() and read_ipv6(shorter):
+            raise UsageError(
+                f'{where}: {entry!r} may be an address, or an address and its number of workers; write '
+                f'[{bare["address"]}] or [{shorter}]:{last}'
+            )
+        match, name = bare, address
+    if not match or not name or (has_slots and slots):
         raise UsageError(f'{where}: {entry!r} is no host; {forms}')
-    return (match['user'] or '') + name, int(match['slots']) if match['slots'] else None
+    return (match['user'] or '') + name, int(slots) if slots else None
 
 
 def _checked(found: dict[str, int | None], flag: str) -> dict[str, int | None]:
@@ -95,6 +133,9 @@ class Member:
     """One process of a cluster, with what its host has for it.
 
     Attributes:
+      job: ps, worker or controller.
+      index: its number within its job.
+      address: its HOST:PORT.
       host: where it runs; None for this machine.
       cores: the logical cores it may run on; None for all that it may use.
       gpus: its CUDA_VISIBLE_DEVICES; None if it stays as it is.
@@ -109,6 +150,7 @@ class Member:
 
     @property
     def name(self) -> str:
+        """What messages call it."""
         return f'{self.job} {self.index}'
 
 
@@ -151,8 +193,13 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
     one slot, but if no host has a number, the workers are divided evenly. Parameter servers go round the hosts, one
     on each, or round those with 0 slots if there are any. The controller is on the first host.
 
+    Args:
+      slots: the hosts.
+      flag: names the list in messages.
+      num_workers: None for as many as slots.
+
     Raises:
-      UsageError: there are fewer slots than workers, or a host would have no process; it names the list by `flag`.
+      UsageError: there are fewer slots than workers, or a host would have no process.
     """
     names = [*slots]
     if num_workers is not None and all(number is None for number in slots.values()):

@@ -32,15 +32,19 @@ _REPLY_SECS = 30.0
 _END_SECS = 1.0
 # Each answer to a request has one of these keys.
 _REPLIES = {'hello', 'places', 'started', 'refused'}
-# The exit code of ssh itself.
-_SSH_FAILED = 255
+# Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
+_NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How a host is reached: the ssh program with its options, and the Python and the folder of the program there.
+    """How a host is reached.
 
-    The processes run in the working folder if it is there, else in their home directory.
+    Attributes:
+      ssh: the ssh program with its options.
+      python: the Python there.
+      folder: the folder of the program there.
+      working_folder: the folder in which the processes run, if it is there; else their home directory.
     """
 
     ssh: tuple[str, ...]
@@ -57,7 +61,12 @@ class Reach:
         """Returns the command line that starts an agent on the host of this name."""
         folder, python, working_folder = map(shlex.quote, (self.folder, self.python, self.working_folder))
         # The answers begin with a line of their own, also after a login script that leaves its last one unfinished.
-        line = f'echo; cd {folder} && exec {python} -m cluster.agent {working_folder}'
+        line = (
+            f'echo; cd {folder} 2>/dev/null || exit {_NO_FOLDER}; '
+            f'command -v {python} >/dev/null || exit {_NO_PYTHON}; '
+            f'test -e cluster/agent.py || exit {_NO_PROGRAM}; '
+            f'exec {python} -m cluster.agent {working_folder}'
+        )
         # BatchMode: a question for a password would come from many hosts at once, beside other output.
         return [*self.ssh, '-T', '-o', 'BatchMode=yes', name, f'exec sh -c {shlex.quote(line)}']
 
@@ -109,7 +118,12 @@ class RemoteProcess(HostProcess):
 
 
 class SshHost(Host):
-    """Another machine, by the name that ssh has for it. Starts to connect at once; connected() waits."""
+    """Another machine. Starts to connect at once; connected() waits.
+
+    Args:
+      name: what ssh calls it.
+      reach: how it is reached.
+    """
 
     def __init__(self, name: str, reach: Reach) -> None:
         self.name = name
@@ -132,7 +146,11 @@ class SshHost(Host):
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
     def connected(self) -> None:
-        """Waits for the agent; raises RunError if the host cannot be reached, or has another version."""
+        """Waits for the agent, and compares the program there with this one.
+
+        Raises:
+          RunError: the host cannot be reached, or has no such program.
+        """
         answer = self._answer(HELLO_SECS)
         if answer is None:
             raise RunError(f'{self.name}: {self._why_not_connected()}')
@@ -151,7 +169,12 @@ class SshHost(Host):
                 )
 
     def prepare(self, needs: HostNeeds) -> Places:
-        return Places(**self._ask('places', prepare=asdict(needs)))
+        places = self._ask('places', prepare=asdict(needs))
+        return Places(
+            tuple(places['addresses']),
+            tuple(None if cores is None else tuple(cores) for cores in places['cores']),
+            None if places['gpus'] is None else tuple(places['gpus']),
+        )
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if name in LIBRARY_VARIABLES}
@@ -174,6 +197,8 @@ class SshHost(Host):
         if not self._ssh.wait(_CLOSE_SECS):
             self._ssh.signal(signal.SIGKILL)
         self._ssh.reap()
+
+    # ---- requests and answers -------------------------------------------------------------------------------------
 
     def _ask(self, key: str, **request: Any) -> Any:
         self._send(**request)
@@ -228,19 +253,25 @@ class SshHost(Host):
                 self._ssh.signal(signal.SIGKILL)
 
     def _why_not_connected(self) -> str:
-        reach, command = self._reach, f'`{shlex.join(self._reach.ssh)} {self.name}`'
+        reach = self._reach
         # Its output ends a little earlier than ssh itself.
         if not self._ssh.wait(_END_SECS):
             # It did not answer in time.
-            return f'{self._why}; check the name, and that {command} connects'
+            return f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} {self.name}` connects'
         code = self._ssh.exit_code()
         self._ssh.await_last_lines()
         last = next((line for line in reversed(self._errors) if line.strip()), '')
-        if code == _SSH_FAILED:
-            return f'ssh cannot connect ({last or "it gives no reason"}); {command} must connect without a password'
-        return (
-            f'the program there cannot be started ({last or f"exit code {code}"}); write --remote_dir=FOLDER, that of '
-            f'this version there (now {reach.folder}), and --remote_python=PATH, the Python there (now {reach.python})'
+        advice = {
+            _NO_FOLDER: f'it has no folder {reach.folder}; write --remote_dir=FOLDER, that of the program there',
+            _NO_PYTHON: f'it has no {reach.python}; write --remote_python=PATH, the Python there',
+            _NO_PROGRAM: f'{reach.folder} has no tf_cnn_benchmarks of this version; write --remote_dir=FOLDER, or '
+            'install this version there',
+            _SSH_FAILED: f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} {self.name}` '
+            'must connect without a password',
+        }
+        return advice.get(code) or (
+            f'the program there cannot be started ({last or f"exit code {code}"}); check --remote_dir={reach.folder} '
+            f'and --remote_python={reach.python}'
         )
 
 
@@ -251,7 +282,12 @@ def _is_hello(answer: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
-    """Connects to all hosts at once; closes the connections after the block. Each host that cannot be used is named."""
+    """Connects to all hosts at once; closes the connections after the block.
+
+    Raises:
+      UsageError: there is no such ssh program.
+      RunError: a host cannot be used; the message has a line for each such host.
+    """
     if not shutil.which(reach.ssh[0]):
         raise UsageError(f'{spelled("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh')
     with contextlib.ExitStack() as stack:

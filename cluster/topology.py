@@ -12,6 +12,15 @@ from params.modes import Place
 # The flag that names the hosts of each job.
 HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
 _RESOLVE_SECS = 2.0
+# Networks that are not reachable from the internet: loopback, RFC 1918, RFC 6598 (shared within a provider), RFC 4193,
+# link-local.
+_PRIVATE_NETWORKS = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        *('127.0.0.0/8', '10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', '100.64.0.0/10', '169.254.0.0/16'),
+        *('::1/128', 'fc00::/7', 'fe80::/10'),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,10 @@ class Cluster:
     the controller is the only trainer: it uses the devices of all workers, and the workers are servers.
 
     Attributes:
-      ps_hosts, worker_hosts: the HOST:PORT of each process of these jobs.
-      job, index: the role of this process.
+      ps_hosts: the HOST:PORT of each parameter server.
+      worker_hosts: the HOST:PORT of each worker.
+      job: the job of this process.
+      index: the index of this process within its job.
       source: where the cluster was described, for messages: 'the flags', 'TF_CONFIG', 'Slurm', 'Open MPI' or 'Horovod'.
       controller_hosts: the HOST:PORT of the controller, in the mode that has one.
     """
@@ -69,6 +80,7 @@ class Cluster:
 
     @property
     def own(self) -> Task:
+        """This process."""
         return Task(self.job, self.index, dict(self.jobs)[self.job][self.index])
 
     @property
@@ -78,6 +90,7 @@ class Cluster:
 
     @property
     def serves(self) -> bool:
+        """Whether this is one of the servers."""
         return self.own in self.servers
 
     @property
@@ -87,6 +100,7 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
+        """How many processes compute gradients."""
         return len(self.worker_hosts)
 
     @property
@@ -101,10 +115,12 @@ class Cluster:
 
     @property
     def num_trainers(self) -> int:
+        """How many processes take steps."""
         return len(self.trainers)
 
     @property
     def num_ps(self) -> int:
+        """How many processes only store variables."""
         return len(self.ps_hosts)
 
     @property
@@ -125,21 +141,24 @@ class Cluster:
             return workers, ('controller', self.controller_hosts)
         return ('ps', self.ps_hosts), workers
 
+    @property
+    def place(self) -> Place:
+        """Among which processes a mode runs here."""
+        if self.ps_hosts:
+            return Place.WITH_SERVERS
+        return Place.CONTROLLED if self.controller_hosts else Place.AS_PEERS
+
 
 def place_of(cluster: Cluster | None) -> Place:
     """Returns among which processes a mode runs in this cluster; None stands for a run of one process."""
-    if cluster is None:
-        return Place.ALONE
-    if cluster.ps_hosts:
-        return Place.WITH_SERVERS
-    return Place.CONTROLLED if cluster.controller_hosts else Place.AS_PEERS
+    return cluster.place if cluster else Place.ALONE
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
     """Returns the hosts with an address that is neither loopback nor private, without ports, each once.
 
-    All names are looked up in parallel, for at most 2 seconds in all; a name that is not resolved by then is not
-    reported.
+    Private networks are those of RFC 1918, 4193 and 6598, and link-local ones. All names are looked up in parallel, for
+    at most 2 seconds in all; a name that is not resolved by then is not reported.
     """
     names = list(dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks))
     addresses: dict[str, list[str]] = {}
@@ -171,7 +190,8 @@ def _host_name(task: Task) -> str:
 
 def _is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address)
-    return (getattr(ip, 'ipv4_mapped', None) or ip).is_global
+    ip = getattr(ip, 'ipv4_mapped', None) or ip
+    return not any(ip in network for network in _PRIVATE_NETWORKS)
 
 
 @dataclass(frozen=True)

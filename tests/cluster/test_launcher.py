@@ -9,6 +9,7 @@ import errno
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -176,6 +177,18 @@ def test_odd_bytes_and_a_last_line_without_an_end_are_shown() -> None:
     _, out, err = run(program('a', code, has_result=True))
     assert out == ['no end']
     assert err == ['a | one', 'a | two', 'a | three \\xff', 'a | ', 'a | no end']
+
+
+def test_names_have_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('TERM', 'xterm-256color')
+    for name in ('NO_COLOR', 'FORCE_COLOR', 'COLORTERM'):
+        monkeypatch.delenv(name, raising=False)
+    primary, secondary = pty.openpty()
+    with open(primary, 'rb', buffering=0) as terminal, open(secondary, 'w') as err:
+        launch([program('a', "print('[bold]text')"), program('b', 'print(2)')], out=io.StringIO(), err=err)
+        shown = terminal.read(10_000).decode()
+    assert '\x1b[36ma | \x1b[0m[bold]text\r\n' in shown
+    assert '\x1b[32mb | \x1b[0m2\r\n' in shown
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
-    assert read_hosts_flag('a, b:4,me@c.example:2,[FD00:0::1]:3,10.0.0.1,[fd00::2],me@[fe80::1%eth0]') == {
+    assert read_hosts_flag('a, b:4,me@c.example:2,[FD00:0::1]:3,10.0.0.1,fd00::2,me@[fe80::1%eth0]') == {
         'a': None,
         'b': 4,
         'me@c.example': 2,
@@ -36,13 +36,14 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
         # Open MPI
         ('# ours\na slots=4\nb slots=2 max_slots=8  # half of it\n\nc\n', {'a': 4, 'b': 2, 'c': None}),
         ('a max-slots=8 slots = 4\nme@b\tslots= 2', {'a': 4, 'me@b': 2}),
-        ('[fd00::1] slots=2\nme@[FD00:0::a]', {'fd00::1': 2, 'me@fd00::a': None}),
+        ('fd00::1:1 slots=2\n[fd00::2] slots=1\nfd00::a', {'fd00::1:1': 2, 'fd00::2': 1, 'fd00::a': None}),
         # MPICH and Intel MPI, LAM
         ('a:4\n[fd00::1]:2', {'a': 4, 'fd00::1': 2}),
         ('a cpu=4', {'a': 4}),
-        # PBS, LSF, `srun hostname`: a line for each slot
+        # PBS, LSF, `srun hostname`: a line for each slot; or LSF's one line for all
         ('a\na\nb', {'a': 2, 'b': None}),
         ('a:2\nb\na:2', {'a': 4, 'b': None}),
+        ('a 4 b 2', {'a': 4, 'b': 2}),
         # SGE
         ('a 4 all.q@a UNDEFINED\nb 2 all.q@b <NULL>', {'a': 4, 'b': 2}),
         ('a slots=2\r\nb\r\n', {'a': 2, 'b': None}),
@@ -50,7 +51,7 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
 )
 def test_host_files_of_other_launchers_are_read(text: str, expected: dict[str, int | None], tmp_path: Path) -> None:
     path = tmp_path / 'hosts'
-    for encoding in ('utf-8', 'utf-8-sig'):
+    for encoding in ('utf-8', 'utf-8-sig', 'utf-16'):
         path.write_bytes(text.encode(encoding))
         assert read_host_file(str(path)) == expected
 
@@ -59,7 +60,7 @@ def test_host_files_of_other_launchers_are_read(text: str, expected: dict[str, i
     'line',
     [
         *('a b', 'a slots=x', 'a slots', 'a slots=2 rank=0', '4 a', '0: a', 'a,b', 'a:4 slots=4', 'slots=4', 'a+2'),
-        *('a:4:mlx5_0', 'n[1-4]', 'fd00::1:4', 'fd00::1', '[fd00::zz]', 'a 4 b 2'),
+        *('a:4:mlx5_0', 'n[1-4]', 'fd00::1:4', '[fd00::zz]'),
     ],
 )
 def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
     ('text', 'fact'),
     [
         ('a,b,a', 'a is listed twice'),
-        ('[fd00::1],[fd00:0::1]', '[fd00::1]:2'),
+        ('[fd00::1],fd00:0::1', '[fd00::1]:2'),
         ('a,,b', "''"),
         ('', "''"),
         ('a:0', '0 slots'),
@@ -83,7 +84,7 @@ def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
         ('a b', 'is no host'),
         ('a;reboot', 'is no host'),
         ('[fd00::zz]', 'is no host'),
-        ('fd00::1:4', '[ADDRESS]'),
+        ('fd00::1:4', '[fd00::1]:4'),
         (','.join(f'n{i}' for i in range(5000)), '5000 hosts'),
     ],
 )

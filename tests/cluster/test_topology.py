@@ -68,6 +68,7 @@ def test_only_the_first_worker_is_the_chief(job: str, index: int, is_chief: bool
         ('172.16.0.1', False),
         ('172.32.0.1', True),
         ('192.168.7.7', False),
+        ('192.0.2.1', True),
         ('100.64.0.1', False),
         ('169.254.1.1', False),
         ('8.8.8.8', True),

@@ -184,7 +184,7 @@ def test_a_later_run_with_other_settings_is_refused_and_changes_nothing() -> Non
         (ProcessSettings(flags={'--use_numa_affinity': 'x', '--xla': True}), ['--xla=True']),
         (ProcessSettings(variables={'TF_SYNC_ON_FINISH': '0'}), ['TF_SYNC_ON_FINISH=0', 'TF_SYNC_ON_FINISH=1']),
         (ProcessSettings(variables={'TF_SYNC_ON_FINISH': None}), ['TF_SYNC_ON_FINISH is not set']),
-        (ProcessSettings(variables={'TF_AUTOTUNE_THRESHOLD': '3'}), ['did not set it']),
+        (ProcessSettings(variables={'TF_AUTOTUNE_THRESHOLD': '3'}), ['TF_AUTOTUNE_THRESHOLD=3', 'did not set it']),
     ):
         with refused(*facts, 'earlier run', 'start a new process'):
             process.apply(settings)
