@@ -20,11 +20,7 @@ _MICROSECOND, _NANOSECOND = 1e-6, 1e-9
 
 
 def cpu_limit(root: Path) -> float | None:
-    """Returns how many cores the process may use on average, such as 1.5; None without a limit.
-
-    Args:
-      root: the folder with proc/ and sys/.
-    """
+    """Returns how many cores the process may use on average, such as 1.5; None without a limit."""
     limits = []
     for folder in _folders('cpu', root):
         words = read(folder / 'cpu.max').split()

@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from machine.gpus import driver_version
+from machine.kernel_files import ROOT
 from machine.tensorflow_build import TensorFlowBuild, runs_on
 
 # Without persistence mode, the driver starts each GPU before it answers.
@@ -86,21 +87,12 @@ class Driver:
     version: str | None
     cuda_version: tuple[int, int] | None = None
     error: str | None = None
-    capabilities: tuple[str, ...] = field(default=())
+    capabilities: tuple[str, ...] = ()
 
 
-def check_driver(
-    environ: Mapping[str, str] = os.environ, root: Path = Path('/'), timeout_secs: float = _ASK_SECS
-) -> Driver:
-    """Starts the driver's library in another process, which may take some seconds.
-
-    Args:
-      environ: the environment variables of that process.
-      root: the folder with proc/.
-      timeout_secs: the time limit of that process in seconds.
-    """
-    version = driver_version(root)
-    command = [sys.executable, '-I', '-S', '-c', _ASK]
+def check_driver(environ: Mapping[str, str] = os.environ, root: Path = ROOT, timeout_secs: float = _ASK_SECS) -> Driver:
+    """Starts the driver's library in another process with these environment variables, which may take some seconds."""
+    version, command = driver_version(root), [sys.executable, '-I', '-S', '-c', _ASK]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_secs, env=dict(environ))
         found = json.loads(ran.stdout)
@@ -108,13 +100,8 @@ def check_driver(
         return Driver(version, error=f'it did not start within {timeout_secs:g} s')
     except (OSError, ValueError):
         return Driver(version, error='starting it ended the process')
-    cuda_version = found.get('cuda_version')
-    return Driver(
-        version,
-        tuple(cuda_version) if cuda_version else None,
-        found.get('error'),
-        tuple(found.get('capabilities', ())),
-    )
+    cuda_version = tuple(found['cuda_version']) if 'cuda_version' in found else None
+    return Driver(version, cuda_version, found.get('error'), tuple(found.get('capabilities', ())))
 
 
 def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from errors import to_install
@@ -40,39 +40,24 @@ class Library:
     name: str
     purpose: str
     package: str
-    error: str | None
-    path: str | None
+    error: str | None = None
+    path: str | None = None
     is_required: bool = True
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A row of the table of libraries.
-
-    Attributes:
-      name: the name of its file, with {cudnn} for the version of cuDNN.
-      folder: the folder within nvidia/ where its package puts it.
-    """
-
-    name: str
-    folder: str
-    package: str
-    purpose: str
-    is_required: bool = True
-
-
-# The libraries of CUDA 12: all builds of the TensorFlow that this program needs are made for it.
-_ROWS = (
-    _Row('libcuda.so.1', '', DRIVER, 'the driver'),
-    _Row('libcudart.so.12', 'cuda_runtime', 'nvidia-cuda-runtime-cu12', 'the CUDA runtime'),
-    _Row('libcublas.so.12', 'cublas', 'nvidia-cublas-cu12', 'matrix products'),
-    _Row('libcublasLt.so.12', 'cublas', 'nvidia-cublas-cu12', 'matrix products'),
-    _Row('libcufft.so.11', 'cufft', 'nvidia-cufft-cu12', 'Fourier transforms'),
-    _Row('libcusolver.so.11', 'cusolver', 'nvidia-cusolver-cu12', 'linear algebra'),
-    _Row('libcusparse.so.12', 'cusparse', 'nvidia-cusparse-cu12', 'sparse matrices'),
-    _Row('libcudnn.so.{cudnn}', 'cudnn', 'nvidia-cudnn-cu12', 'convolutions'),
-    _Row('libnccl.so.2', 'nccl', 'nvidia-nccl-cu12', 'sums over GPUs (--all_reduce_spec=nccl)', is_required=False),
-    _Row('libcupti.so.12', 'cuda_cupti', 'nvidia-cuda-cupti-cu12', 'profiles (--profile_steps)', is_required=False),
+# The libraries of CUDA 12: all builds of the TensorFlow that this program needs are made for it. {} is the version of
+# cuDNN.
+_LIBRARIES = (
+    Library('libcuda.so.1', 'the driver', DRIVER),
+    Library('libcudart.so.12', 'the CUDA runtime', 'nvidia-cuda-runtime-cu12'),
+    Library('libcublas.so.12', 'matrix products', 'nvidia-cublas-cu12'),
+    Library('libcublasLt.so.12', 'matrix products', 'nvidia-cublas-cu12'),
+    Library('libcufft.so.11', 'Fourier transforms', 'nvidia-cufft-cu12'),
+    Library('libcusolver.so.11', 'linear algebra', 'nvidia-cusolver-cu12'),
+    Library('libcusparse.so.12', 'sparse matrices', 'nvidia-cusparse-cu12'),
+    Library('libcudnn.so.{}', 'convolutions', 'nvidia-cudnn-cu12'),
+    Library('libnccl.so.2', 'sums over GPUs (--all_reduce_spec=nccl)', 'nvidia-nccl-cu12', is_required=False),
+    Library('libcupti.so.12', 'profiles (--profile_steps)', 'nvidia-cuda-cupti-cu12', is_required=False),
 )
 
 # Libraries that those above are linked with and that are not in the table.
@@ -102,24 +87,18 @@ for path in json.loads(sys.argv[1]):
 def check_libraries(environ: Mapping[str, str] = os.environ, timeout_secs: float = _OPEN_SECS) -> list[Library]:
     """Opens each library as TensorFlow would, in another process.
 
-    If opening a library kills that process, or takes longer than timeout_secs, this is the error of the library.
-
-    Args:
-      environ: the environment variables of that process, such as LD_LIBRARY_PATH.
-      timeout_secs: the time limit of that process in seconds.
-
-    Returns:
-      An empty list if TensorFlow is missing or built without CUDA.
+    If opening a library kills that process, or takes longer than timeout_secs, this is the error of the library. The
+    list is empty if TensorFlow is missing or built without CUDA. environ: that of the process (LD_LIBRARY_PATH).
     """
     build = tensorflow_build()
     if build is None or build.cuda_version is None:
         return []
-    names = [row.name.format(cudnn=(build.cudnn_version or '').partition('.')[0]) for row in _ROWS]
-    paths = [_first_file(name, row.folder, build, environ) for name, row in zip(names, _ROWS, strict=True)]
-    answers = _open(paths, environ, timeout_secs)
+    cudnn = (build.cudnn_version or '').partition('.')[0]
+    libraries = [replace(library, name=library.name.format(cudnn)) for library in _LIBRARIES]
+    answers = _open([_first_file(library, build, environ) for library in libraries], environ, timeout_secs)
     return [
-        Library(name, row.purpose, _package_for(row, error), error, path, row.is_required)
-        for name, row, (path, error) in zip(names, _ROWS, answers, strict=True)
+        replace(library, package=_package_for(library, error), error=error, path=path)
+        for library, (path, error) in zip(libraries, answers, strict=True)
     ]
 
 
@@ -143,25 +122,24 @@ def describe_missing(libraries: Sequence[Library]) -> str | None:
     )
 
 
-def _package_for(row: _Row, error: str | None) -> str:
+def _package_for(library: Library, error: str | None) -> str:
     """Returns the package to install: that of the library with which the loader's error begins, or of this one."""
     lacking = (error or '').partition(':')[0]
-    return next((other.package for other in _ROWS if other.name == lacking), _LINKED.get(lacking, row.package))
+    packages = {other.name: other.package for other in _LIBRARIES} | _LINKED
+    return packages.get(lacking, library.package)
 
 
-def _first_file(name: str, folder: str, build: TensorFlowBuild, environ: Mapping[str, str]) -> str:
+def _first_file(library: Library, build: TensorFlowBuild, environ: Mapping[str, str]) -> str:
     """Returns the first file of this name in LD_LIBRARY_PATH, then in TensorFlow's RUNPATH, even if it is unusable.
 
     If there is none, it returns the name alone, which the loader looks up in the folders of the system.
     """
     folders = [Path(part) for part in environ.get('LD_LIBRARY_PATH', '').split(os.pathsep) if part]
-    if folder:
+    if library.package != DRIVER:
         # RUNPATH: $ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../nvidia/cublas/lib:...
-        folders += [
-            build.folder.parent.parent / 'nvidia' / folder / 'lib',
-            build.folder.parent / 'nvidia' / folder / 'lib',
-        ]
-    return next((str(path) for path in (where / name for where in folders) if path.exists()), name)
+        packaged = library.package.removeprefix('nvidia-').removesuffix('-cu12').replace('-', '_')
+        folders += [base / 'nvidia' / packaged / 'lib' for base in (build.folder.parent.parent, build.folder.parent)]
+    return next((str(path) for path in (where / library.name for where in folders) if path.exists()), library.name)
 
 
 def _open(paths: Sequence[str], environ: Mapping[str, str], timeout_secs: float) -> list[tuple[str | None, str | None]]:

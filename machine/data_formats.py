@@ -13,6 +13,7 @@ it would transpose each activation twice. Not measured on a GPU.
 
 from collections.abc import Mapping, Sequence
 
+# A compute capability such as (8, 0).
 Capability = tuple[int, int]
 
 # The lowest compute capability with which NHWC is faster.
@@ -26,10 +27,6 @@ def choose_data_format(precision: str, capabilities: Sequence[Capability | None]
 
     A synchronous step lasts until the slowest GPU is done, so the lowest capability decides. If any is unknown, such as
     that of a GPU of another process, all GPUs are assumed to be made for the precision.
-
-    Args:
-      precision: a value of --precision.
-      capabilities: the compute capability of each GPU, (8, 0); None if unknown.
     """
     lowest = _NHWC_FROM.get(precision)
     if lowest is None:
@@ -38,24 +35,17 @@ def choose_data_format(precision: str, capabilities: Sequence[Capability | None]
     if len(known) < len(capabilities) or not known:
         return 'NHWC', f'{precision} on GPUs'
     least = min(known)
-    return 'NHWC' if least >= lowest else 'NCHW', f'{precision} on GPUs of compute capability {dotted(least)}'
+    shown = f'{precision} on GPUs of compute capability {".".join(map(str, least))}'
+    return 'NHWC' if least >= lowest else 'NCHW', shown
 
 
 def uses_tf32(precision: str, capabilities: Sequence[Capability | None], environ: Mapping[str, str]) -> bool | None:
     """Returns whether GPUs compute fp32 in TF32 where that is allowed; None if an unknown capability decides.
 
-    Args:
-      precision: a value of --precision.
-      capabilities: the compute capability of each GPU, (8, 0); None if unknown.
-      environ: with NVIDIA_TF32_OVERRIDE=0, NVIDIA's libraries (cuBLAS and cuDNN) compute in 32 bits.
+    With NVIDIA_TF32_OVERRIDE=0 in environ, NVIDIA's libraries (cuBLAS and cuDNN) compute in 32 bits.
     """
     if precision != 'fp32' or environ.get('NVIDIA_TF32_OVERRIDE') == '0':
         return False
     if any(capability is not None and capability >= _TF32_FROM for capability in capabilities):
         return True
     return None if None in capabilities else False
-
-
-def dotted(capability: Capability) -> str:
-    """Formats a capability as NVIDIA does: '8.0'."""
-    return '.'.join(map(str, capability))

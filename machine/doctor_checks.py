@@ -17,15 +17,14 @@ from errors import counted, to_install
 from machine import cgroups
 from machine.cuda_driver import check_driver, describe_driver_fault
 from machine.cuda_libraries import check_libraries, describe_missing
-from machine.gpus import VISIBLE, count_gpus, driver_version, gpu_facts, has_nvidia_gpu, visible
-from machine.kernel_files import read
+from machine.gpus import VISIBLE, count_gpus, driver_version, gpu_facts, gpus_on_bus, has_nvidia_gpu, visible
+from machine.kernel_files import ROOT
 from machine.missing_gpu import explain_missing_gpu
 from machine.tensorflow_build import PARTLY_COMPILED, runs_on, tensorflow_build
 from machine.tensorflow_import import import_tensorflow, memory_limits
 
 # WARNING: runs work, but slower than they could. WRONG: some runs fail, or compute something wrong.
 OK, WARNING, WRONG, SKIPPED = 'ok', 'warning', 'wrong', 'skipped'
-ROOT = Path('/')
 
 _GIBIBYTE = 2**30
 # Training ResNet-50 with a batch of 32 takes 4.4 GB on a CPU; with a GPU, TensorFlow, CUDA and the input take 3 GB.
@@ -34,8 +33,6 @@ _FEWEST_BYTES = 5 * _GIBIBYTE
 _FEWEST_SHARED_BYTES = _GIBIBYTE
 # Libraries, shards, and sockets to all tasks of a cluster: some hundreds.
 _FEWEST_FILES = 1024
-# In PCI's numbering: the vendor NVIDIA, and the first byte of the classes of display controllers.
-_NVIDIA, _DISPLAY = '0x10de', '0x03'
 # TensorFlow ignores GPUs with fewer multiprocessors than this variable says, by default 8 or as many as the largest GPU
 # has (GetMinGPUMultiprocessorCount in gpu_device.cc).
 _FEWEST_MULTIPROCESSORS = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
@@ -45,14 +42,9 @@ _SIZE = 256
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check.
+    """The outcome of the check FAMILY/CHECK, a line with what was found (or why it was skipped), and one of advice.
 
-    Attributes:
-      outcome: OK, WARNING, WRONG or SKIPPED.
-      found: one line with what was found; for a skipped check, the reason.
-      advice: one line that says what to do; None if there is nothing to do.
-      figures: the facts behind it, for a bug report; values that JSON can represent.
-      name: FAMILY/CHECK.
+    The figures are the facts behind it, for a bug report; values that JSON can represent.
     """
 
     outcome: str
@@ -78,14 +70,11 @@ def cores(root: Path = ROOT) -> Finding:
     if usable < present:
         shown += f', of which this process may use {usable}'
     if quota is not None and quota < usable:
-        return Finding(
-            WARNING,
-            f'{shown}; a CPU quota leaves {quota:g} cores, and TensorFlow starts {counted(usable, "thread")} for each '
-            'pool',
-            f'give the container {usable} cores (docker run --cpus={usable}, a limit in Kubernetes), or write '
-            f'--num_intra_threads={max(1, round(quota))}',
-            figures,
+        shown += (
+            f'; a CPU quota leaves {quota:g} cores, and TensorFlow starts {counted(usable, "thread")} for each pool'
         )
+        advice = f'give the container {usable} cores (docker run --cpus={usable}, a limit in Kubernetes), or write '
+        return Finding(WARNING, shown, f'{advice}--num_intra_threads={max(1, round(quota))}', figures)
     return Finding(OK, f'{shown}; as many threads', None, figures)
 
 
@@ -115,9 +104,8 @@ def open_files() -> Finding:
     shown = f'a process may have {soft} open files'
     if soft < _FEWEST_FILES:
         limit = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-        return Finding(
-            WARNING, f'{shown}; sockets of a cluster and shards may need more', f'write ulimit -n {limit} before a run'
-        )
+        shown += '; sockets of a cluster and shards may need more'
+        return Finding(WARNING, shown, f'write ulimit -n {limit} before a run')
     return Finding(OK, shown)
 
 
@@ -125,20 +113,13 @@ def open_files() -> Finding:
 
 
 def driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Finding:
-    """Checks that the driver is loaded, starts, and fits TensorFlow.
-
-    Args:
-      root: the folder with proc/, dev/, sys/ and usr/.
-      environ: the environment variables of this process.
-    """
+    """Checks that the driver is loaded, starts, and fits TensorFlow."""
     if not has_nvidia_gpu({}, root) and driver_version(root) is None:
         if not (on_bus := gpus_on_bus(root)):
             return Finding(SKIPPED, 'this machine has no GPU of NVIDIA')
-        return Finding(
-            WRONG,
-            f'{counted(on_bus, "GPU")} of NVIDIA on the PCI bus, but no driver is loaded',
-            f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded',
-        )
+        advice = f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
+        shown = f'{counted(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
+        return Finding(WRONG, shown, advice)
     if not has_nvidia_gpu(environ, root):
         return Finding(SKIPPED, f'{VISIBLE} hides the GPUs')
     found, build, (gpus, version) = check_driver(root=root), tensorflow_build(), gpu_facts()
@@ -148,10 +129,8 @@ def driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Findin
     shown = f'driver {version or found.version or "of unknown version"}'
     if found.cuda_version:
         shown += f' for CUDA {".".join(map(str, found.cuda_version))}'
-    shown += (
-        f'; {list_gpus(gpus)}' if gpus else f'; it names no GPUs without nvidia-ml-py: {to_install("nvidia-ml-py")}'
-    )
-    return Finding(OK, shown, None, figures)
+    listed = list_gpus(gpus) if gpus else f'it names no GPUs without nvidia-ml-py: {to_install("nvidia-ml-py")}'
+    return Finding(OK, f'{shown}; {listed}', None, figures)
 
 
 def libraries() -> Finding:
@@ -185,23 +164,16 @@ def architecture() -> Finding:
     figures = {'architectures': architectures, 'capabilities': capabilities}
     shown = f'TensorFlow has kernels for {", ".join(architectures)}'
     if lacking := [capability for capability, code in has.items() if code is False]:
-        return Finding(
-            WRONG,
-            f'{shown}, and ignores GPUs of compute capability {", ".join(lacking)}',
-            f'install an older TensorFlow for an older GPU, or hide these by {VISIBLE}',
-            figures,
-        )
+        shown += f', and ignores GPUs of compute capability {", ".join(lacking)}'
+        advice = f'install an older TensorFlow for an older GPU, or hide these by {VISIBLE}'
+        return Finding(WRONG, shown, advice, figures)
     if compiled := [capability for capability, code in has.items() if code is None]:
         what, takes = 'each of them', 'up to half an hour'
         if PARTLY_COMPILED.issuperset(compiled):
             what, takes = 'the small ones among them (elementwise ops)', 'some minutes'
-        return Finding(
-            WARNING,
-            f'{shown}; for compute capability {", ".join(compiled)} the driver compiles {what} at first use',
-            f'the first run may take {takes} to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later ones find all '
-            'of them compiled',
-            figures,
-        )
+        shown += f'; for compute capability {", ".join(compiled)} the driver compiles {what} at first use'
+        advice = f'the first run may take {takes} to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later ones find '
+        return Finding(WARNING, shown, f'{advice}all of them compiled', figures)
     return Finding(OK, f'{shown}; the GPUs have {", ".join(has)}', None, figures)
 
 
@@ -219,14 +191,6 @@ def shared_memory(folder: Path = Path('/dev/shm')) -> Finding:
         advice = 'start the container with docker run --shm-size=8g (or --ipc=host), or remove what is in the folder'
         return Finding(WARNING, f'{shown}, and NCCL may need more between several GPUs', advice)
     return Finding(OK, shown)
-
-
-def gpus_on_bus(root: Path) -> int:
-    """Returns how many GPUs of NVIDIA are on the PCI bus, with or without a driver."""
-    return sum(
-        read(folder / 'vendor') == _NVIDIA and read(folder / 'class').startswith(_DISPLAY)
-        for folder in (root / 'sys/bus/pci/devices').glob('*')
-    )
 
 
 def list_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
@@ -295,11 +259,6 @@ def _multiply(tf: Any, device: str) -> None:
 
 FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
     'host': {'cores': cores, 'memory': memory, 'open_files': open_files},
-    'gpu': {
-        'driver': driver,
-        'libraries': libraries,
-        'architecture': architecture,
-        'shared_memory': shared_memory,
-    },
+    'gpu': {'driver': driver, 'libraries': libraries, 'architecture': architecture, 'shared_memory': shared_memory},
     'tensorflow': {'devices': devices},
 }

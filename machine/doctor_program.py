@@ -46,9 +46,6 @@ def placement(flags: Mapping[str, Any]) -> Finding:
 
     An op whose device the graph does not name may run anywhere. Ops that TensorFlow adds (transfers) or fuses have no
     counterpart in the graph as built.
-
-    Args:
-      flags: the settings of the run, as make_params takes them.
     """
     if (num_gpus := _num_gpus()) < 2 and flags.get('all_reduce_spec') == 'nccl':
         return Finding(SKIPPED, 'fewer than two GPUs')
@@ -77,20 +74,14 @@ def placement(flags: Mapping[str, Any]) -> Finding:
     shown = '; '.join(f'{number} x {what}' for what, number in ops.most_common(_NUM_SHOWN))
     found = f'{counted(len(moved), "op")} did not run where the graph asks for: {shown}'
     if any(op['is_floating'] for op in moved):
-        return Finding(
-            WRONG, found, 'TensorFlow has no kernel for them there, which makes steps slow: report it', figures
-        )
+        advice = 'TensorFlow has no kernel for them there, which makes steps slow: report it'
+        return Finding(WRONG, found, advice, figures)
     advice = 'they hold whole numbers or text only, so steps are hardly slower; report it'
     return Finding(WARNING, found, advice, figures)
 
 
 def list_moved(built: Iterable[Any], ran: Iterable[Any]) -> list[dict[str, Any]]:
-    """Returns the ops that ran on another device than the graph names: name, op, dtype, asked, ran, is_floating.
-
-    Args:
-      built: the nodes of the graph as built.
-      ran: the nodes of the graphs of all devices.
-    """
+    """Returns the ops that ran on another device than the graph names: name, op, dtype, asked, ran, is_floating."""
     devices = {node.name: node.device for node in built}
     moved = []
     for node in ran:
@@ -144,9 +135,7 @@ _LARGEST_FACTOR = 4
 def exact_sums(algorithm: str, precision: str) -> Finding:
     """Sums tensors of small whole numbers over 2, 3 ... all GPUs, or over virtual CPUs, and compares every element.
 
-    Args:
-      algorithm: an algorithm of --all_reduce_spec, or COLLECTIVE.
-      precision: fp32, fp16 or bf16.
+    The algorithm is one of --all_reduce_spec, or COLLECTIVE.
     """
     dtype, num_gpus = _DTYPES[precision], _num_gpus()
     by_nccl = algorithm == 'nccl' or (algorithm == COLLECTIVE and num_gpus > 1)
@@ -158,12 +147,9 @@ def exact_sums(algorithm: str, precision: str) -> Finding:
     for number in numbers:
         towers = [f'/{kind}:{index}' for index in range(number)]
         if faults := list_faults(towers, algorithm_over(towers, algorithm), tf.as_dtype(dtype)):
-            return Finding(
-                WRONG,
-                f'over {number} {kind.upper()}s: {"; ".join(faults[:3])}',
-                'train with another --all_reduce_spec, and report it: gradients would be wrong',
-                {'faults': faults},
-            )
+            shown = f'over {number} {kind.upper()}s: {"; ".join(faults[:3])}'
+            advice = 'train with another --all_reduce_spec, and report it: gradients would be wrong'
+            return Finding(WRONG, shown, advice, {'faults': faults})
     listed = ', '.join(map(str, numbers))
     return Finding(OK, f'exact over {listed} {"GPUs" if kind == "gpu" else "virtual CPUs"}')
 
@@ -191,11 +177,8 @@ def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> li
                 for device, total in zip(towers, totals, strict=True):
                     differing = np.flatnonzero(total != right)
                     if len(differing):
-                        first = differing[0]
-                        found[
-                            f'{len(differing)} of {len(right)} sums are wrong on {device}, such as {total[first]:g} '
-                            f'for {right[first]:g}'
-                        ] = None
+                        first = f'{total[differing[0]]:g} for {right[differing[0]]:g}'
+                        found[f'{len(differing)} of {len(right)} sums are wrong on {device}, such as {first}'] = None
     return list(found)
 
 
@@ -205,7 +188,7 @@ def _values(size: int, tower: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def algorithm_over(towers: Sequence[str], name: str) -> Algorithm:
-    """Returns the algorithm of --all_reduce_spec=name, or that of workers that sum by collective ops.
+    """Returns the algorithm of that name, or that of workers that sum by collective ops.
 
     On CPUs TensorFlow replaces NCCL by its ring, with the same order of the sums.
     """
@@ -252,11 +235,8 @@ def compare_losses(device: str, alone: Sequence[float], first: Sequence[float], 
     shown = f'losses of two processes on {device.upper()}s and of one differ by {difference:.1e} at most'
     if difference <= _TOLERANCE:
         return Finding(OK, shown)
-    return Finding(
-        WRONG,
-        f'{shown}: {_listed(first)} and {_listed(alone)}',
-        'report it; until it is explained, do not trust what is trained here',
-    )
+    advice = 'report it; until it is explained, do not trust what is trained here'
+    return Finding(WRONG, f'{shown}: {_listed(first)} and {_listed(alone)}', advice)
 
 
 def _difference(found: Sequence[float], expected: Sequence[float]) -> float:

@@ -43,13 +43,11 @@ class GpuMemory:
         """Returns the options of sessions and servers. Fields with their default are not set."""
         import tensorflow.compat.v1 as tf
 
-        options = tf.GPUOptions()
-        if self.allow_growth is not None:
-            options.allow_growth = self.allow_growth
-        if self.gpu_memory_frac_for_testing:
-            options.per_process_gpu_memory_fraction = self.gpu_memory_frac_for_testing
-        if self.force_gpu_compatible:
-            options.force_gpu_compatible = True
+        options = tf.GPUOptions(
+            allow_growth=self.allow_growth,
+            per_process_gpu_memory_fraction=self.gpu_memory_frac_for_testing,
+            force_gpu_compatible=self.force_gpu_compatible,
+        )
         for name, value in (
             ('use_unified_memory', self.use_unified_memory),
             ('timestamped_allocator', self.timestamped_allocator),

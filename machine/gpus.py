@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine.kernel_files import read
+from machine.kernel_files import ROOT, read
 
 # The environment variable that lists the GPUs that CUDA shows to a process.
 VISIBLE = 'CUDA_VISIBLE_DEVICES'
@@ -16,6 +16,8 @@ VISIBLE = 'CUDA_VISIBLE_DEVICES'
 _LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
 # The folders in which NVIDIA's driver creates an entry for each GPU, and the names of the entries.
 _DEVICES = (('proc/driver/nvidia/gpus', '*'), ('dev', 'nvidia[0-9]*'))
+# In PCI's numbering: the vendor NVIDIA, and the classes of VGA and 3D controllers.
+_NVIDIA, _DISPLAYS = '0x10de', ('0x0300', '0x0302')
 
 
 @contextlib.contextmanager
@@ -54,18 +56,13 @@ def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
     with nvml() as library:
         if library is None:
             return [], None
-        handles = _handles(library)
-        return [_facts(library, gpu) for gpu in handles], asked(library, library.nvmlSystemGetDriverVersion)
+        return [_facts(library, gpu) for gpu in handles(library)], asked(library, library.nvmlSystemGetDriverVersion)
 
 
-def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> bool:
+def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> bool:
     """Whether this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; takes no time.
 
     GPUs of other makers do not count: the packages of TensorFlow that this program is made for do not use them.
-
-    Args:
-      environ: the environment variables of this process.
-      root: the folder with proc/, dev/ and usr/.
     """
     if listed_gpus(environ) == []:
         return False
@@ -74,19 +71,22 @@ def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/
     return found or ((root / 'dev/dxg').exists() and (root / 'usr/lib/wsl/lib/libcuda.so.1').exists())
 
 
-def count_gpus(root: Path = Path('/')) -> int | None:
+def count_gpus(root: Path = ROOT) -> int | None:
     """Returns how many NVIDIA GPUs this process could use without CUDA_VISIBLE_DEVICES; None if unknown.
 
     NVML does not count GPUs that a job scheduler or a container hides from the process; /proc and /dev may.
-
-    Args:
-      root: the folder with proc/ and dev/.
     """
     with nvml() as library:
-        if library is not None and (handles := _handles(library)):
-            return len(handles)
+        if library is not None and (found := handles(library)):
+            return len(found)
     numbers = [len([*(root / folder).glob(names)]) for folder, names in _DEVICES]
     return max(numbers) or (None if has_nvidia_gpu({}, root) else 0)
+
+
+def gpus_on_bus(root: Path) -> list[Path]:
+    """Returns the folders of NVIDIA's GPUs on the PCI bus, with or without a driver, in the order of their numbers."""
+    devices = sorted((root / 'sys/bus/pci/devices').glob('*'))
+    return [gpu for gpu in devices if read(gpu / 'vendor') == _NVIDIA and read(gpu / 'class').startswith(_DISPLAYS)]
 
 
 def driver_version(root: Path) -> str | None:
@@ -108,13 +108,9 @@ def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
-    """Returns the GPUs that CUDA may use, as indices of uuids.
+    """Returns the GPUs that CUDA may use, as indices of uuids, which are in the order of the bus numbers.
 
     CUDA numbers GPUs by bus if they are equally fast, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    Args:
-      uuids: the UUIDs of the GPUs, in the order of their bus numbers.
-      environ: the environment variables of this process.
     """
     chosen = listed_gpus(environ)
     if chosen is None:
@@ -130,11 +126,11 @@ def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
     return found
 
 
-def _handles(library: Any) -> list[Any]:
+def handles(library: Any) -> list[Any]:
     """Returns NVML's handles of the GPUs, except those that the driver has lost."""
     indices = range(asked(library, library.nvmlDeviceGetCount) or 0)
-    handles = [asked(library, library.nvmlDeviceGetHandleByIndex, index) for index in indices]
-    return [gpu for gpu in handles if gpu is not None]
+    found = [asked(library, library.nvmlDeviceGetHandleByIndex, index) for index in indices]
+    return [gpu for gpu in found if gpu is not None]
 
 
 def _facts(library: Any, gpu: Any) -> dict[str, Any]:

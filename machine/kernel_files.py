@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+# The folder with proc/, sys/, dev/ and etc/. Tests hand in another one, with the files of another machine.
+ROOT = Path('/')
+
 
 def read(path: Path) -> str:
     """Returns the text of a file without white space around it; empty if it cannot be read, as on other systems."""
@@ -31,11 +34,7 @@ def read_table(path: Path) -> dict[str, str]:
 
 
 def numbers_in(text: str) -> Iterator[int]:
-    """Yields the numbers in a list such as '0-3,8'.
-
-    Raises:
-      ValueError: the text is not such a list.
-    """
+    """Yields the numbers in a list such as '0-3,8'; raises ValueError if the text is not such a list."""
     for part in text.split(','):
         if part.strip():
             first, _, last = part.partition('-')

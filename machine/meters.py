@@ -1,25 +1,31 @@
 """Measures energy, memory and disturbances of a run, from the kernel and NVML. Does not import TensorFlow."""
 
 import contextlib
+import functools
+import itertools
 import os
+import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
 
 from machine import cgroups
-from machine.gpus import asked, nvml, visible
-from machine.kernel_files import numbers_in, read, read_number, read_table
-from machine.surroundings import ROOT, load_average
+from machine.gpus import asked, handles, nvml, visible
+from machine.kernel_files import ROOT, numbers_in, read, read_number, read_table
+from machine.processors import usable_cores
+from machine.surroundings import load_average
 
 _MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
 _KIBIBYTE = 2**10
 # The counter of a package wraps after 2**32 units of 61 µJ, 262 kJ: at 1 kW that is every 4 minutes.
 _COUNTER_SECS = 60.0
-# /proc/stat counts in hundredths of a second: over a shorter time, shares would be off by more than 1 %.
+# Linux counts the time of cores in hundredths of a second: over a shorter time, shares would be off by more than 1 %.
 _SHARES_SECS = 1.0
 # How long the cores must be idle before a run that waits for idle cores.
 _IDLE_SECS = 2.0
@@ -27,15 +33,7 @@ _IDLE_SECS = 2.0
 
 @dataclass
 class _Counter:
-    """A counter of energy.
-
-    Attributes:
-      read: returns its value; None if it cannot be read.
-      joules_per_count: the energy of one count.
-      full: the value after which it starts at 0 again; None if it never does.
-      last: the value at the last update.
-      joules: the energy since the first update; None if it is unknown.
-    """
+    """A counter of energy: it starts at 0 again after `full`. joules: since the first update; None if unknown."""
 
     read: Callable[[], int | None]
     joules_per_count: float
@@ -57,14 +55,9 @@ class _Counter:
 class EnergyMeter:
     """Measures the energy of the chips of one kind of device: the packages of the CPU (RAPL), or the GPUs (NVML).
 
-    It is the energy of the whole chips, whichever program uses them. RAPL does not include parts outside of the
-    package, such as memory modules on most machines; Linux lets only root read it.
-
-    Args:
-      device: cpu or gpu. Only GPUs that CUDA_VISIBLE_DEVICES shows count.
-      environ: the environment variables of this process.
-      root: the folder with sys/.
-      counter_secs: how often a thread reads counters that may wrap, in seconds.
+    It is the energy of the whole chips, whichever program uses them, but only of GPUs that CUDA_VISIBLE_DEVICES shows.
+    RAPL does not include parts outside of the package, such as memory modules on most machines; Linux lets only root
+    read it. A thread reads counters that may wrap every counter_secs.
     """
 
     def __init__(
@@ -84,7 +77,6 @@ class EnergyMeter:
         self._is_over = threading.Event()
 
     def start(self) -> None:
-        """Starts the measurement."""
         self._counters = self._of_gpus() if self._is_gpu else _of_packages(self._root)
         self._update()
         if any(counter.full for counter in self._counters):
@@ -114,65 +106,48 @@ class EnergyMeter:
         library = self._library.enter_context(nvml())
         if library is None:
             return []
-        gpus = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
+        gpus = handles(library)
         uuids = [asked(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
-
-        def reader(gpu: Any) -> Callable[[], int | None]:
-            return lambda: asked(library, library.nvmlDeviceGetTotalEnergyConsumption, gpu)
-
-        return [_Counter(reader(gpus[index]), _MILLIJOULE) for index in visible(uuids, self._environ)]
+        ask = functools.partial(asked, library, library.nvmlDeviceGetTotalEnergyConsumption)
+        return [_Counter(functools.partial(ask, gpus[i]), _MILLIJOULE) for i in visible(uuids, self._environ)]
 
 
 def _of_packages(root: Path) -> list[_Counter]:
     """Returns the counters of the CPU packages. Others are parts of these (core, uncore), or contain them (psys)."""
-
-    def reader(path: Path) -> Callable[[], int | None]:
-        return lambda: read_number(path)
-
     return [
-        _Counter(reader(domain / 'energy_uj'), _MICROJOULE, read_number(domain / 'max_energy_range_uj'))
+        _Counter(
+            functools.partial(read_number, domain / 'energy_uj'),
+            _MICROJOULE,
+            read_number(domain / 'max_energy_range_uj'),
+        )
         for domain in sorted((root / 'sys/class/powercap').glob('intel-rapl:*'))
         if domain.name.count(':') == 1 and read(domain / 'name').startswith('package')
     ]
 
 
-def host_peak_bytes(root: Path = ROOT) -> int | None:
-    """Returns the most physical memory that this process has used, in bytes; None if unknown."""
+def host_peak_bytes(root: Path = ROOT) -> int:
+    """Returns the most physical memory that this process has used, in bytes."""
     # getrusage would include the memory before exec, when the process was a copy of the one that started it.
     words = read_table(root / 'proc/self/status').get('VmHWM', '').split()
     if words:
         return int(words[0]) * _KIBIBYTE
-    if sys.platform == 'win32':
-        return None
-    import resource
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == 'darwin' else peak * _KIBIBYTE
 
 
-@dataclass(frozen=True)
-class _Readings:
-    """Counters at one moment; times in seconds, summed over cores.
-
-    Attributes:
-      at: the moment.
-      load_average: of the last 1, 5 and 15 minutes.
-      total: all time of the cores that this process may use.
-      busy: the part of total in which they worked.
-      steal: the part of total that a hypervisor gave to other machines.
-      own: the CPU time of the processes of this run.
-      in_group: the CPU time of the processes in the control group.
-      throttled: how long a CPU quota stopped threads.
-      thermal: how often each core was slowed down because of its temperature.
-    """
+class _Readings(NamedTuple):
+    """Counters at one moment; times in seconds, summed over cores. None is unknown."""
 
     at: float
-    load_average: list[float] | None
+    load_average: list[float]
+    # The time of the cores that this process may use, the part with work, and the part that went to other machines.
     total: float
     busy: float
     steal: float
-    own: float
+    # The CPU time of the processes of this run, and of those in the control group.
+    own: float | None
     in_group: float | None
+    # How long a CPU quota stopped threads, and how often each core was slowed down because of its temperature.
     throttled: float | None
     thermal: tuple[int, ...]
 
@@ -215,13 +190,14 @@ class Disturbances:
         if self._before is None:
             raise ValueError('start() comes before stop()')
         before, after = self._before, self._read()
-        total = after.total - before.total
-        own = max(after.own - before.own, 0.0)
-        seconds = after.at - before.at
+        total, seconds = after.total - before.total, after.at - before.at
+        own = _difference(before.own, after.own)
         is_long = seconds >= _SHARES_SECS and total > 0
 
-        def share(used: float | None) -> float | None:
-            return max(used, 0.0) / total if is_long and used is not None else None
+        def share(used: float | None, others: float | None = 0.0) -> float | None:
+            if not is_long or used is None or others is None:
+                return None
+            return max(used - max(others, 0.0), 0.0) / total
 
         return {
             'seconds': seconds,
@@ -232,8 +208,8 @@ class Disturbances:
                 (last - first for first, last in zip(before.thermal, after.thermal, strict=False)), default=None
             ),
             'steal_share': share(after.steal - before.steal),
-            'other_cpu_share': share(after.busy - before.busy - own),
-            'other_cpu_share_of_cgroup': share(_difference(before.in_group, after.in_group, own)),
+            'other_cpu_share': share(after.busy - before.busy, own),
+            'other_cpu_share_of_cgroup': share(_difference(before.in_group, after.in_group), own),
         }
 
     def _read(self) -> _Readings:
@@ -242,75 +218,61 @@ class Disturbances:
         counts = sorted((root / 'sys/devices/system/cpu').glob('cpu[0-9]*/thermal_throttle/*_throttle_count'))
         return _Readings(
             at=self._clock(),
-            load_average=load_average(root),
+            load_average=load_average(),
             total=total,
             busy=busy,
             steal=steal,
-            own=_tree_seconds(root, os.getppid()) if self._in_cluster and os.getppid() > 1 else _own_seconds(),
+            own=_own_seconds(in_cluster=self._in_cluster),
             in_group=cgroups.cpu_seconds(root),
             throttled=cgroups.throttled_seconds(root),
             thermal=tuple(read_number(path) or 0 for path in counts),
         )
 
 
-def _difference(before: float | None, after: float | None, less: float = 0.0) -> float | None:
-    return None if before is None or after is None else after - before - less
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
 
 
-def _own_seconds() -> float:
-    """Returns the CPU time of this process and of its children that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+def _own_seconds(*, in_cluster: bool) -> float | None:
+    """Returns the CPU time of this process and its ended children; in a cluster that of its parent's whole tree."""
+    has_launcher = in_cluster and os.getppid() > 1
+    try:
+        top = psutil.Process(os.getppid() if has_launcher else None)
+        tree = [top, *(top.children(recursive=True) if has_launcher else ())]
+    except psutil.Error:
+        return None
+    seconds = 0.0
+    for process in tree:
+        # It may have ended.
+        with contextlib.suppress(psutil.Error):
+            seconds += sum(process.cpu_times()[:4])
+    return seconds
 
 
 def _core_seconds(root: Path) -> tuple[float, float, float]:
     """Returns the seconds of the usable cores: all, those with work, and those taken by a hypervisor.
 
-    Source: proc_stat(5). user includes the time of guests; waiting for disks is not work.
+    Waiting for disks is not work; the time of guests is a part of user.
     """
-    listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list', '')
-    usable = {f'cpu{number}' for number in numbers_in(listed)}
+    usable = usable_cores()
+    # psutil does not number the cores, and leaves out those that are offline.
+    online = [*numbers_in(read(root / 'sys/devices/system/cpu/online'))] or itertools.count()
     total = busy = steal = 0.0
-    for line in read(root / 'proc/stat').splitlines():
-        name, *counts = line.split()
-        if name not in usable:
-            continue
-        user, nice, system, idle, iowait, irq, softirq, stolen = map(int, counts[:8])
-        busy += user + nice + system + irq + softirq
-        steal += stolen
-        total += user + nice + system + irq + softirq + idle + iowait + stolen
-    return total / _ticks(), busy / _ticks(), steal / _ticks()
-
-
-def _tree_seconds(root: Path, top: int) -> float:
-    """Returns the CPU time of a process and all its descendants."""
-    parents, seconds = {}, {}
-    for folder in (root / 'proc').glob('[0-9]*'):
-        # The name of the program, in parentheses, may contain anything.
-        fields = read(folder / 'stat').rpartition(')')[2].split()
-        if len(fields) > 14:
-            parents[int(folder.name)] = int(fields[1])
-            seconds[int(folder.name)] = sum(map(int, fields[11:15])) / _ticks()
-    tree, found = {top}, {top}
-    while found:
-        found = {process for process, parent in parents.items() if parent in found} - tree
-        tree |= found
-    return sum(seconds.get(process, 0.0) for process in tree)
-
-
-def _ticks() -> int:
-    """Returns how many units of the kernel's time counters make a second."""
-    return os.sysconf('SC_CLK_TCK') if hasattr(os, 'sysconf') else 100
+    # Some sandboxes hide the times of cores.
+    with contextlib.suppress(OSError):
+        for number, times in zip(online, psutil.cpu_times(percpu=True), strict=False):
+            if usable is None or number in usable:
+                stolen = getattr(times, 'steal', 0.0)
+                seconds = sum(times) - getattr(times, 'guest', 0.0) - getattr(times, 'guest_nice', 0.0)
+                total += seconds
+                busy += seconds - times.idle - getattr(times, 'iowait', 0.0) - stolen
+                steal += stolen
+    return total, busy, steal
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait for idle cores.
-
-    Attributes:
-      seconds: how long it took.
-      other_cpu_share: the share of the cores that other processes used in its last two seconds; None if unknown.
-    """
+    """A wait for idle cores, and the share that other processes used of them in its last two seconds (or None)."""
 
     seconds: float
     other_cpu_share: float | None
@@ -321,7 +283,6 @@ def wait_for_idle(
     idle_share: float,
     show: Callable[[float], None] = lambda share: None,
     *,
-    root: Path = ROOT,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Wait:
@@ -331,11 +292,10 @@ def wait_for_idle(
       most_secs: the longest wait in seconds.
       idle_share: the largest share that counts as idle.
       show: called with the share each time it is still larger.
-      root: the folder with proc/ and sys/.
       clock: returns the time in seconds.
       sleep: sleeps for so many seconds.
     """
-    meter, began = Disturbances(root=root, clock=clock), clock()
+    meter, began = Disturbances(clock=clock), clock()
     while True:
         meter.start()
         sleep(_IDLE_SECS)

@@ -7,17 +7,14 @@ from pathlib import Path
 from machine.cuda_driver import check_driver, describe_driver_fault
 from machine.cuda_libraries import check_libraries, describe_missing
 from machine.gpus import has_nvidia_gpu
+from machine.kernel_files import ROOT
 from machine.tensorflow_build import tensorflow_build
 
 
-def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> str | None:
+def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> str | None:
     """Returns the reason and what to do about it, in one line; None if this machine has no NVIDIA GPU.
 
     Call it only if TensorFlow sees none: it starts processes that open the libraries for GPUs, which takes seconds.
-
-    Args:
-      environ: the environment variables of this process.
-      root: the folder with proc/, dev/ and usr/.
     """
     if not has_nvidia_gpu({}, root):
         return None

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine.gpus import listed_gpus
+from machine.gpus import gpus_on_bus, listed_gpus
 from machine.kernel_files import numbers_in, read, read_number
 
 _NODE = re.compile(r'node(\d+)')
-# In PCI's numbering: the vendor NVIDIA, and the classes of VGA and 3D controllers.
-_NVIDIA, _DISPLAYS = '0x10de', ('0x0300', '0x0302')
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,7 @@ class NumaBinding:
 
 
 def nodes_of(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the usable cores of each NUMA node that has any.
-
-    Args:
-      root: the folder with sys/.
-      allowed: the cores that the process may use.
-    """
+    """Returns the cores of each NUMA node that are among the allowed ones; nodes without any are left out."""
     found = {}
     for folder in (root / 'sys/devices/system/node').glob('node*'):
         if match := _NODE.fullmatch(folder.name):
@@ -58,15 +51,10 @@ def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
     The nodes of GPUs that CUDA_VISIBLE_DEVICES does not list by number are unknown. In a container, only the GPUs with
     a folder of the driver count.
     """
-    nodes: list[int | None] = []
     own = {folder.name for folder in (root / 'proc/driver/nvidia/gpus').glob('*')}
-    for device in sorted((root / 'sys/bus/pci/devices').glob('*')):
-        if own and device.name not in own:
-            continue
-        if read(device / 'vendor') == _NVIDIA and read(device / 'class').startswith(_DISPLAYS):
-            node = read_number(device / 'numa_node')
-            # The firmware of many machines with one node does not say.
-            nodes.append(node if node is not None and node >= 0 else None)
+    found = [read_number(gpu / 'numa_node') for gpu in gpus_on_bus(root) if not own or gpu.name in own]
+    # The firmware of many machines with one node says -1.
+    nodes = [None if node is None or node < 0 else node for node in found]
     listed = listed_gpus(environ)
     if listed is None:
         return nodes

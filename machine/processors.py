@@ -1,11 +1,13 @@
-"""The processors of a machine, as Linux describes them. Does not import TensorFlow."""
+"""The processors of a machine. Does not import TensorFlow."""
 
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from machine.kernel_files import numbers_in, read
+import psutil
+
+from machine.kernel_files import read
 
 # The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
 _FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp|vsx')
@@ -37,25 +39,27 @@ _VIRTUAL = re.compile(r'KVM|QEMU|VMware|VirtualBox|Virtual Machine|HVM domU|Goog
 def processor_facts(root: Path) -> dict[str, Any]:
     """Returns cpu_model, num_cores (logical), num_physical_cores, num_sockets, cpu_features, is_virtual and governor.
 
-    Unknown values are None, unknown features an empty list.
-
-    Args:
-      root: the folder with proc/ and sys/.
+    Unknown values are None, unknown features an empty list. root is the folder with proc/ and sys/.
     """
     processors = _processors(root)
     first = processors[0] if processors else {}
     features = (first.get('flags') or first.get('Features') or '').split()
-    numbers = [int(found['processor']) for found in processors]
+    sockets = (root / 'sys/devices/system/cpu').glob('cpu[0-9]*/topology/core_siblings_list')
     return {
         # Some boards have fast and slow processors.
         'cpu_model': ' + '.join(dict.fromkeys(filter(None, map(_model, processors)))) or None,
-        'num_cores': len(processors) or None,
-        'num_physical_cores': _groups(root, numbers, 'thread_siblings_list'),
-        'num_sockets': _groups(root, numbers, 'core_siblings_list'),
+        'num_cores': psutil.cpu_count(),
+        'num_physical_cores': psutil.cpu_count(logical=False),
+        'num_sockets': len({read(path) for path in sockets} - {''}) or None,
         'cpu_features': sorted(name for name in features if _FEATURES.fullmatch(name)),
         'is_virtual': _is_virtual(features, root),
         'governor': _governor(root),
     }
+
+
+def usable_cores() -> list[int] | None:
+    """Returns the logical cores that this process may use; None on systems that bind no process to cores."""
+    return psutil.Process().cpu_affinity() if hasattr(psutil.Process, 'cpu_affinity') else None
 
 
 def _processors(root: Path) -> list[dict[str, str]]:
@@ -82,19 +86,6 @@ def _number(text: str | None) -> int | None:
         return int(text or '', 0)
     except ValueError:
         return None
-
-
-def _groups(root: Path, processors: Iterable[int], name: str) -> int | None:
-    """Returns the number of sets of processors; the file `name` of each processor lists its set."""
-    num_groups, seen = 0, set[int]()
-    for processor in processors:
-        if processor not in seen:
-            listed = read(root / f'sys/devices/system/cpu/cpu{processor}/topology/{name}')
-            if not listed:
-                return None
-            seen.update(numbers_in(listed))
-            num_groups += 1
-    return num_groups or None
 
 
 def _is_virtual(features: Iterable[str], root: Path) -> bool | None:

@@ -7,7 +7,6 @@ import ctypes
 import functools
 import hashlib
 import importlib.metadata
-import os
 import platform
 import re
 import subprocess
@@ -16,15 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import psutil
+
 from machine import cgroups
 from machine.gpus import driver_version, gpu_facts
-from machine.kernel_files import numbers_in, read, read_table
-from machine.processors import processor_facts
+from machine.kernel_files import ROOT, read, read_table
+from machine.processors import processor_facts, usable_cores
 
-ROOT = Path('/')
 _PROGRAM = Path(__file__).resolve().parent.parent
 _ASK_SECS = 1.0
-_KIBIBYTE, _GIBIBYTE = 2**10, 2**30
+_GIBIBYTE = 2**30
 # The environment variables with which libraries are set, by their first word. Only these are stored and passed to other
 # hosts: others that begin alike may be secrets, such as TF_TOKEN_* and TF_VAR_* of Terraform. Sources: the names in the
 # libraries of TensorFlow 2.21, the manuals of NCCL 2.28, libgomp, LLVM's OpenMP, oneDNN, glibc and jemalloc, and
@@ -96,9 +96,6 @@ _CONTAINER = re.compile(r'docker|containerd|crio|kubepods|libpod')
 # The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
 _GENERATED = re.compile(r'[0-9a-f]{12}|[0-9a-f]{64}|.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
 _TENSORFLOW_PACKAGES = ('tensorflow', 'tensorflow-cpu', 'tf-nightly')
-_CUDA_PACKAGES = ('nvidia-cuda-runtime-cu12',)
-_CUDNN_PACKAGES = ('nvidia-cudnn-cu12',)
-_NCCL_PACKAGES = ('nvidia-nccl-cu12', 'nvidia-nccl-cu13')
 
 
 class ThreadFacts(TypedDict):
@@ -143,7 +140,7 @@ def machine_facts(
     cores: Sequence[int] | None = None,
     root: Path = ROOT,
 ) -> MachineFacts:
-    """Returns the facts of this machine. Raises nothing, on any system.
+    """Returns the facts of this machine.
 
     Args:
       num_intra_threads: the session's setting; 0 is TensorFlow's default, a thread for each core of the affinity.
@@ -152,29 +149,28 @@ def machine_facts(
       cores: the logical cores that this process may use when the run starts; None for those that it may use now.
       root: the folder with proc/, sys/ and etc/.
     """
-    found = {**processor_facts(root), 'memory_bytes': _memory_bytes(root)}
+    found = processor_facts(root)
     if sys.platform == 'darwin':
         found |= _mac_facts()
-    affinity = list(cores) if cores else _affinity(root)
-    num_cores = found['num_cores'] or os.cpu_count()
-    default = len(affinity or ()) or num_cores
+    affinity = list(cores) if cores else usable_cores()
+    default = len(affinity or ()) or found['num_cores']
     gpus, driver = gpu_facts()
     facts: MachineFacts = {
-        'hostname': read(root / 'proc/sys/kernel/hostname') or platform.node() or None,
+        'hostname': platform.node() or None,
         'os': _system(root),
-        'kernel': read(root / 'proc/sys/kernel/osrelease') or platform.release() or None,
+        'kernel': platform.release() or None,
         'cpu_model': found['cpu_model'] or platform.processor() or platform.machine() or None,
-        'num_cores': num_cores,
+        'num_cores': found['num_cores'],
         'num_physical_cores': found['num_physical_cores'],
         'num_sockets': found['num_sockets'],
         'cpu_features': found['cpu_features'],
         'is_virtual': found['is_virtual'],
         'governor': found['governor'],
-        'memory_bytes': found['memory_bytes'],
+        'memory_bytes': psutil.virtual_memory().total,
         'affinity': affinity,
         'cgroup_cpus': cgroups.cpu_limit(root),
         'cgroup_memory_bytes': cgroups.memory_limit(root),
-        'load_average': load_average(root),
+        'load_average': load_average(),
         'gpus': gpus,
         'versions': _versions(driver or driver_version(root), has_gpus=bool(gpus)),
         'threads': {
@@ -184,7 +180,7 @@ def machine_facts(
         },
         'fingerprint': '',
     }
-    facts['fingerprint'] = fingerprint(facts, in_container=is_container(root))
+    facts['fingerprint'] = fingerprint(facts, in_container=_is_container(root))
     return facts
 
 
@@ -214,12 +210,7 @@ def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
 
 
-def is_container(root: Path) -> bool:
-    """Whether this process is in a container of Docker, Podman or Kubernetes.
-
-    Args:
-      root: the folder with proc/ and run/.
-    """
+def _is_container(root: Path) -> bool:
     if any((root / mark).exists() for mark in ('.dockerenv', 'run/.containerenv')):
         return True
     return bool(_CONTAINER.search(read(root / 'proc/1/cgroup')))
@@ -238,12 +229,9 @@ def git_commit(folder: Path = _PROGRAM) -> str | None:
     return _output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
 
 
-def load_average(root: Path = ROOT) -> list[float] | None:
+def load_average() -> list[float]:
     """Returns how many threads ran or waited for a core on average, in the last 1, 5 and 15 minutes."""
-    words = read(root / 'proc/loadavg').split()
-    if len(words) > 2:
-        return [float(word) for word in words[:3]]
-    return list(os.getloadavg()) if hasattr(os, 'getloadavg') else None
+    return [round(load, 2) for load in psutil.getloadavg()]
 
 
 def _system(root: Path) -> str | None:
@@ -251,40 +239,16 @@ def _system(root: Path) -> str | None:
     return name or f'{platform.system()} {platform.mac_ver()[0] or platform.release()}'.strip() or None
 
 
-def _memory_bytes(root: Path) -> int | None:
-    words = read_table(root / 'proc/meminfo').get('MemTotal', '').split()
-    return int(words[0]) * _KIBIBYTE if words else None
-
-
-def available_memory(root: Path = ROOT) -> int | None:
-    """Returns the bytes that programs can still allocate without swapping; None if unknown."""
-    words = read_table(root / 'proc/meminfo').get('MemAvailable', '').split()
-    return int(words[0]) * _KIBIBYTE if words else None
-
-
-def free_memory(root: Path = ROOT) -> int | None:
-    """Returns the bytes that this process can still allocate, within the limits of its group; None if unknown."""
-    found = [left for left in (available_memory(root), cgroups.memory_left(root)) if left is not None]
-    return min(found, default=None)
-
-
-def _affinity(root: Path) -> list[int] | None:
-    """Returns the logical cores that this process may use."""
-    listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list')
-    return sorted(numbers_in(listed)) if listed else None
+def free_memory(root: Path = ROOT) -> int:
+    """Returns the bytes that this process can still allocate without swapping, within the limits of its group."""
+    available: int = psutil.virtual_memory().available
+    left = cgroups.memory_left(root)
+    return available if left is None else min(available, left)
 
 
 def _mac_facts() -> dict[str, Any]:
-    names = {
-        'cpu_model': 'machdep.cpu.brand_string',
-        'num_physical_cores': 'hw.physicalcpu',
-        'num_sockets': 'hw.packages',
-        'memory_bytes': 'hw.memsize',
-    }
-    values = (_output('sysctl', '-n', *names.values()) or '').splitlines()
-    if len(values) != len(names):
-        return {}
-    return {name: int(value) if value.isdigit() else value for name, value in zip(names, values, strict=True)}
+    model, sockets = (_output('sysctl', '-n', name) for name in ('machdep.cpu.brand_string', 'hw.packages'))
+    return {'cpu_model': model, 'num_sockets': int(sockets) if sockets else None}
 
 
 def _output(*command: str) -> str | None:
@@ -301,14 +265,13 @@ def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
     # it was made: without packages of these, the system has them.
     tensorflow = sys.modules.get('tensorflow')
     build = tensorflow.sysconfig.get_build_info() if tensorflow else {}
-    nccl = _package(*_NCCL_PACKAGES)
     return {
         'python': platform.python_version(),
         'tensorflow': tensorflow.__version__ if tensorflow else tensorflow_version(),
         'numpy': _package('numpy'),
-        'cuda': _package(*_CUDA_PACKAGES) or build.get('cuda_version'),
-        'cudnn': _package(*_CUDNN_PACKAGES) or build.get('cudnn_version'),
-        'nccl': nccl or (_nccl_version() if has_gpus else None),
+        'cuda': _package('nvidia-cuda-runtime-cu12') or build.get('cuda_version'),
+        'cudnn': _package('nvidia-cudnn-cu12') or build.get('cudnn_version'),
+        'nccl': _package('nvidia-nccl-cu12', 'nvidia-nccl-cu13') or (_nccl_version() if has_gpus else None),
         'driver': driver,
     }
 

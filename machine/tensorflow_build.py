@@ -1,5 +1,6 @@
 """Finds out what the installed TensorFlow was built for, without importing it, which takes seconds."""
 
+import contextlib
 import functools
 import importlib.util
 import runpy
@@ -40,7 +41,10 @@ def tensorflow_build() -> TensorFlowBuild | None:
     if found is None or found.origin is None:
         return None
     folder = Path(found.origin).parent
-    facts = _build_info(folder / 'python' / 'platform' / 'build_info.py')
+    # The file that TensorFlow's build generates, which imports only the standard library.
+    facts: Mapping[str, Any] = {}
+    with contextlib.suppress(OSError, KeyError):
+        facts = runpy.run_path(str(folder / 'python' / 'platform' / 'build_info.py'))['build_info']
     has_cuda = bool(facts.get('is_cuda_build'))
     return TensorFlowBuild(
         folder,
@@ -50,24 +54,11 @@ def tensorflow_build() -> TensorFlowBuild | None:
     )
 
 
-def _build_info(path: Path) -> Mapping[str, Any]:
-    """Returns the table in the file that TensorFlow's build generates. The file imports only the standard library."""
-    try:
-        table: Mapping[str, Any] = runpy.run_path(str(path))['build_info']
-    except (OSError, KeyError):
-        return {}
-    return table
-
-
 def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
     """Returns whether a build has kernels for a GPU.
 
     NVIDIA, "CUDA C++ Programming Guide", Binary and PTX Compatibility: machine code runs on GPUs of the same major and
     the same or a higher minor capability; PTX is compiled for GPUs of the same or a higher capability.
-
-    Args:
-      capability: the capability of the GPU, '9.0'.
-      architectures: the kernels of the build, see TensorFlowBuild.
 
     Returns:
       True if it has machine code for the GPU. None if the driver compiles all or most kernels (PARTLY_COMPILED) from
@@ -93,11 +84,9 @@ def has_openmp() -> bool:
     of OpenMP; Intel's library libiomp5.so is beside them. In TensorFlow's own packages they run on TensorFlow's
     threads, and nothing reads these variables.
     """
-    build = tensorflow_build()
-    return build is not None and _has_library(build.folder)
-
-
-def _has_library(folder: Path) -> bool:
+    if not (build := tensorflow_build()):
+        return False
+    folder = build.folder
     # Bazel puts third-party libraries in folders of its own beside those of TensorFlow: _solib_k8/...
     places = (folder, *folder.parent.glob('_solib_*/*'), *folder.glob('_solib_*/*'), *folder.parents[2:3])
     return any((place / name).exists() for place in places for name in _OPENMP_LIBRARIES)

@@ -15,7 +15,6 @@ deferred: a network in a --model_file gets it with `import keras` and with `tf.k
 import contextlib
 import gc
 import importlib
-import importlib.util
 import resource
 import sys
 from collections.abc import Iterator
@@ -62,47 +61,23 @@ class _DeferredError(ImportError):
     """Keras is imported later."""
 
 
-class _RefusingLoader(Loader):
-    """Replaces the loader of a module whose import is deferred."""
+class _KerasLater(MetaPathFinder, Loader):
+    """Refuses only the import of Keras by `tensorflow/__init__.py` itself."""
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        del spec
-        return None
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Called by Python before it imports a module."""
+        return ModuleSpec(fullname, self) if fullname == 'keras' and _tensorflow_imports() else None
 
     def exec_module(self, module: ModuleType) -> None:
         raise _DeferredError(f'{module.__name__} is imported when it is first used', name=module.__name__)
 
 
-class _KerasLater(MetaPathFinder):
-    """Refuses only the import of Keras by `tensorflow/__init__.py` itself."""
-
-    def __init__(self) -> None:
-        self._is_looking = False
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Called by Python before it imports a module."""
-        if fullname != 'keras' or self._is_looking or not _tensorflow_imports():
-            return None
-        self._is_looking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._is_looking = False
-        if spec:
-            spec.loader = _RefusingLoader()
-        return spec
-
-
 def _tensorflow_imports() -> bool:
     """Whether a line of `tensorflow/__init__.py` is doing the current import."""
     frame: FrameType | None = sys._getframe(2)
-    while frame and _belongs_to_importlib(frame):
+    while frame and str(frame.f_globals.get('__name__')).startswith(('importlib', '_frozen_importlib')):
         frame = frame.f_back
     return frame is not None and frame.f_globals.get('__name__') == 'tensorflow'
-
-
-def _belongs_to_importlib(frame: FrameType) -> bool:
-    return str(frame.f_globals.get('__name__')).partition('.')[0] in ('importlib', '_frozen_importlib')
 
 
 @contextlib.contextmanager

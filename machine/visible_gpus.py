@@ -74,13 +74,7 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
 def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> list[str] | None:
     """Returns the CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if the host has no GPUs.
 
-    Args:
-      needed: how many GPUs each worker computes on; 0 for none.
-      num_workers: the number of workers.
-      environ: its CUDA_VISIBLE_DEVICES lists the GPUs to divide, and is never the list of one worker.
-
-    Raises:
-      UsageError: there are fewer GPUs than the workers need, or the list has an entry twice.
+    It is as own_gpus, but the list of environ is never that of one worker.
     """
     if not has_visible_gpus(environ):
         return None
@@ -97,18 +91,8 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
 def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()) -> str | None:
     """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes on.
 
-    Args:
-      needed: as for own_gpus.
-      place: as for own_gpus.
-      environ: the environment as the user set it.
-      indices: the numbers of the GPUs, of the host or in the list of environ, that may be used, in order; empty for
-        all.
-
-    Returns:
-      None if this host has no GPUs: the variable stays as it is.
-
-    Raises:
-      UsageError: as own_gpus; or there is no such GPU.
+    It is None if this host has no GPUs: the variable stays as it is. indices are the numbers of the GPUs, of the host
+    or in the list of environ, that may be used, in order; empty for all. The rest is as for own_gpus.
     """
     if not has_visible_gpus(environ):
         return None
@@ -172,16 +156,7 @@ def _too_few(
     flags: Sequence[str] = (),
     others: Sequence[str] = (),
 ) -> UsageError:
-    """Returns the error that there are too few GPUs.
-
-    Args:
-      needed: how many GPUs each worker needs.
-      size: the number of workers.
-      num_gpus: how many GPUs there are.
-      environ: the environment with the list of GPUs.
-      flags: flags that may be written instead.
-      others: other remedies.
-    """
+    """Returns the error that there are too few GPUs; flags may be written instead, and others are more remedies."""
     text = environ.get(VISIBLE)
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
     fewer = [f'--num_gpus={num_gpus // size}'] if num_gpus >= size else []

@@ -22,6 +22,7 @@ from machine import surroundings
 from machine.cgroups import cpu_limit
 from machine.data_formats import Capability
 from machine.gpus import has_nvidia_gpu
+from machine.kernel_files import ROOT
 from machine.missing_gpu import explain_missing_gpu
 from machine.numa import gpu_nodes, nodes_of
 from machine.tensorflow_build import has_openmp
@@ -59,7 +60,7 @@ class Environment:
         self,
         variables: Mapping[str, str] | None = None,
         process: ThisProcess = THIS_PROCESS,
-        root: Path = surroundings.ROOT,
+        root: Path = ROOT,
     ) -> None:
         self.variables = process.environment if variables is None else variables
         self.process = process
@@ -131,8 +132,8 @@ class Environment:
         """The NUMA node of each GPU that a CUDA_VISIBLE_DEVICES lists, without one of all; None is an unknown node."""
         return gpu_nodes(self._root, {} if visible is None else {'CUDA_VISIBLE_DEVICES': visible})
 
-    def free_memory(self) -> int | None:
-        """The bytes that this process can still take; None where the system does not tell."""
+    def free_memory(self) -> int:
+        """The bytes that this process can still take."""
         return surroundings.free_memory()
 
     def machine_facts(self, **facts: Any) -> surroundings.MachineFacts:
@@ -212,7 +213,7 @@ class Environment:
         return explain_missing_gpu(self.variables, self._root)
 
 
-def may_have_gpu(root: Path = surroundings.ROOT) -> bool:
+def may_have_gpu(root: Path = ROOT) -> bool:
     """Whether TensorFlow may see a GPU on this machine.
 
     Args:

@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psutil
 import tensorflow.compat.v1 as tf
 
 from errors import counted
 from inputs.buffers import Buffer, most_bytes
 from inputs.data_sets import DATA_SETS
 from machine.meters import Disturbances, EnergyMeter, host_peak_bytes
-from machine.surroundings import available_memory
 from models.costs import read_table
 from models.counting import network_cost
 from planning.plan import Plan, Role
@@ -211,7 +211,7 @@ class Recording:
             tensorflow_version=tf.version.VERSION,
             tensorflow_git=tf.version.GIT_VERSION,
             test_id=plan.reports.test_id,
-            available_memory=available_memory(),
+            available_memory=psutil.virtual_memory().available,
         )
 
     def _flags(self) -> dict[str, Any]:

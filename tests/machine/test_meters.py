@@ -1,4 +1,4 @@
-"""Energy, memory and disturbances, read from files as the kernel of Linux writes them, and from this machine."""
+"""Energy, memory and disturbances, on this machine and with counters that change as a test says."""
 
 import os
 import subprocess
@@ -6,16 +6,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from machine.meters import Disturbances, EnergyMeter, host_peak_bytes, wait_for_idle
-from tests.support.machines import CONTAINER_V2, graviton, write_files
+from tests.support.machines import CONTAINER_V2, write_files
 
 pytestmark = pytest.mark.unit
-
-TICKS = os.sysconf('SC_CLK_TCK')
 
 
 def domain(number: str, name: str, microjoules: int) -> dict[str, str]:
@@ -70,20 +69,14 @@ def test_energy_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
 
 
 def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path: Path) -> None:
-    before = host_peak_bytes()
-    assert before is not None
     # A process that another one starts does not count the memory of that.
     code = 'import sys; sys.path.insert(0, "."); from machine.meters import host_peak_bytes; print(host_peak_bytes())'
     held = bytearray(b'\1') * 200_000_000
     child = int(subprocess.run([sys.executable, '-c', code], capture_output=True, check=True, timeout=60).stdout)
     assert 1_000_000 < child < 150_000_000
-    after = host_peak_bytes()
-    assert after is not None
-    assert after > len(held)
+    assert host_peak_bytes() > len(held)
     # getrusage tells the peak where these files are not.
-    elsewhere = host_peak_bytes(tmp_path)
-    assert elsewhere is not None
-    assert elsewhere >= len(held)
+    assert host_peak_bytes(tmp_path) >= len(held)
 
 
 class Clock:
@@ -95,52 +88,74 @@ class Clock:
         return self.now
 
 
-def stat(cores: Mapping[int, tuple[float, float, float]]) -> dict[str, str]:
-    """/proc/stat with the user, idle and steal seconds of each core."""
-    rows = [
-        f'cpu{core} {round(user * TICKS)} 0 0 {round(idle * TICKS)} 0 0 0 {round(steal * TICKS)} 0 0\n'
-        for core, (user, idle, steal) in cores.items()
-    ]
-    return {'proc/stat': f'cpu  0 0 0 0 0 0 0 0 0 0\n{"".join(rows)}intr 1 2 3\nctxt 99\n'}
+class Times(NamedTuple):
+    """The times of a core, as psutil has them on Linux."""
+
+    user: float
+    idle: float
+    steal: float = 0.0
+    # The time of guests is a part of user.
+    guest: float = 0.0
+
+
+class Cores:
+    """The cores of a machine: the process may use some of them, and has used no time itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, usable: list[int]) -> None:
+        self.times: list[Times] = []
+        monkeypatch.setattr(psutil, 'cpu_times', lambda percpu: self.times)
+        monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: usable)
+        monkeypatch.setattr(psutil.Process, 'cpu_times', lambda process: (0.0, 0.0, 0.0, 0.0, 0.0))
 
 
 def disturbances(
     root: Path, before: Mapping[str, str], after: Mapping[str, str], seconds: float = 10.0
 ) -> dict[str, Any]:
-    """What is found after the files of a 16-core machine have changed from `before` to `after`."""
+    """What is found after files have changed from `before` to `after`."""
     clock = Clock()
-    found = Disturbances(root=write_files(root, {**graviton(), **before}), clock=clock)
+    found = Disturbances(root=write_files(root, before), clock=clock)
     found.start()
     write_files(root, after)
     clock.now += seconds
     return found.stop()
 
 
-def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(tmp_path: Path) -> None:
-    allowed = {'proc/self/status': 'Name:\tpython\nCpus_allowed_list:\t0-1\n'}
-    before = stat(dict.fromkeys(range(16), (5.0, 5.0, 0.0))) | allowed
-    # On cores 0 and 1 something else worked for 4 of 20 seconds, and on the other cores all the time.
-    after = stat({0: (9.0, 11.0, 0.0), 1: (5.0, 14.0, 1.0)} | dict.fromkeys(range(2, 16), (15.0, 5.0, 0.0)))
-    found = disturbances(tmp_path, before, after)
+def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Core 0 is offline, so that psutil lists only the other three.
+    write_files(tmp_path, {'sys/devices/system/cpu/online': '1-3\n'})
+    cores, clock = Cores(monkeypatch, [0, 1, 2]), Clock()
+    cores.times = [Times(5.0, 5.0)] * 3
+    meter = Disturbances(root=tmp_path, clock=clock)
+    meter.start()
+    clock.now += 10.0
+    # On cores 1 and 2 something else worked for 4 of 20 seconds, and on the other core all the time.
+    cores.times = [Times(9.0, 11.0, guest=2.0), Times(5.0, 14.0, 1.0), Times(15.0, 5.0)]
+    found = meter.stop()
     assert found['seconds'] == 10.0
-    assert found['other_cpu_share'] == pytest.approx(0.2, abs=0.02)
+    assert found['other_cpu_share'] == pytest.approx(0.2)
     assert found['steal_share'] == pytest.approx(0.05)
     assert found['other_cpu_share_of_cgroup'] is None
     assert found['thermal_throttles'] is None
 
 
-def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path) -> None:
-    before = CONTAINER_V2 | stat(dict.fromkeys(range(16), (0.0, 0.0, 0.0)))
-    used = {'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'}
-    found = disturbances(tmp_path, before, used | stat(dict.fromkeys(range(16), (5.0, 5.0, 0.0))))
-    assert found['other_cpu_share'] == pytest.approx(0.5, abs=0.02)
-    assert found['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160, abs=0.005)
+def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores, clock = Cores(monkeypatch, list(range(16))), Clock()
+    cores.times = [Times(0.0, 0.0)] * 16
+    meter = Disturbances(root=write_files(tmp_path, CONTAINER_V2), clock=clock)
+    meter.start()
+    clock.now += 10.0
+    cores.times = [Times(5.0, 5.0)] * 16
+    write_files(tmp_path, {'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'})
+    found = meter.stop()
+    assert found['other_cpu_share'] == pytest.approx(0.5)
+    assert found['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160)
     assert found['cgroup_throttled_seconds'] == pytest.approx(1.5)
 
 
 def test_a_short_time_has_no_shares(tmp_path: Path) -> None:
-    before = stat(dict.fromkeys(range(16), (0.0, 0.0, 0.0)))
-    found = disturbances(tmp_path, before, stat(dict.fromkeys(range(16), (0.1, 0.1, 0.0))), seconds=0.2)
+    found = disturbances(tmp_path, {}, {}, seconds=0.2)
     assert (found['other_cpu_share'], found['steal_share']) == (None, None)
 
 
@@ -154,8 +169,10 @@ def test_the_hottest_core_counts(tmp_path: Path) -> None:
     assert disturbances(tmp_path, counts(3, 100), counts(10, 101))['thermal_throttles'] == 7
 
 
-def test_the_load_is_that_of_the_start_and_of_the_end(tmp_path: Path) -> None:
-    found = disturbances(tmp_path, {}, {'proc/loadavg': '4.00 1.00 0.80 9/900 12346\n'})
+def test_the_load_is_that_of_the_start_and_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = [(0.25, 0.5, 0.75), (4.00390625, 1.0, 0.7998046875)]
+    monkeypatch.setattr(psutil, 'getloadavg', lambda: loads.pop(0))
+    found = disturbances(tmp_path, {}, {})
     assert found['load_average_start'] == [0.25, 0.5, 0.75]
     assert found['load_average_end'] == [4.0, 1.0, 0.8]
 
@@ -185,33 +202,53 @@ def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none()
     assert seen['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
 
 
-def test_a_run_waits_until_others_hardly_use_the_cores_or_its_time_is_over(tmp_path: Path) -> None:
-    allowed = {'proc/self/status': 'Name:\tpython\nCpus_allowed_list:\t0-1\n'}
-    clock, busy = Clock(), 0.0
+def test_processes_that_cannot_be_read_leave_the_share_of_others_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(process: psutil.Process, *, recursive: bool) -> list[psutil.Process]:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, 'children', deny)
+    monkeypatch.setattr(os, 'getppid', os.getpid)
+    clock = Clock()
+    meter = Disturbances(in_cluster=True, root=tmp_path, clock=clock)
+    meter.start()
+    time.sleep(0.05)
+    clock.now += 2.0
+    found = meter.stop()
+    assert found['other_cpu_share'] is None
+    assert found['steal_share'] is not None
+
+
+def test_a_run_waits_until_others_hardly_use_the_cores_or_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores, clock, busy = Cores(monkeypatch, [0, 1]), Clock(), 0.0
 
     def run_others(*shares: float) -> tuple[float, float | None, list[float]]:
         """The wait for at most 60 seconds while others use these shares of two cores, 2 seconds each."""
-        nonlocal busy
         remaining, shown = list(shares), list[float]()
 
         def sleep(seconds: float) -> None:
             nonlocal busy
             clock.now += seconds
             busy += remaining.pop(0) * seconds
-            idle = clock.now - busy
-            write_files(tmp_path, stat(dict.fromkeys(range(2), (busy, idle, 0.0))) | allowed)
+            cores.times = [Times(busy, clock.now - busy)] * 2
 
-        write_files(tmp_path, {**graviton(), **stat(dict.fromkeys(range(2), (busy, clock.now - busy, 0.0))), **allowed})
-        found = wait_for_idle(60.0, 0.1, shown.append, root=tmp_path, clock=clock, sleep=sleep)
+        cores.times = [Times(busy, clock.now - busy)] * 2
+        found = wait_for_idle(60.0, 0.1, shown.append, clock=clock, sleep=sleep)
         assert not remaining
         return found.seconds, found.other_cpu_share, shown
 
     seconds, share, shown = run_others(0.9, 0.5, 0.05)
-    assert (seconds, shown) == (6.0, pytest.approx([0.9, 0.5], abs=0.03))
-    assert share == pytest.approx(0.05, abs=0.03)
+    assert (seconds, shown) == (6.0, pytest.approx([0.9, 0.5]))
+    assert share == pytest.approx(0.05)
     seconds, share, shown = run_others(*[0.7] * 30)
     assert (seconds, len(shown)) == (60.0, 29)
-    assert share == pytest.approx(0.7, abs=0.03)
-    # Without /proc/stat nothing is known, and waiting would not end.
-    found = wait_for_idle(60.0, 0.1, root=tmp_path / 'none', clock=clock, sleep=lambda seconds: None)
+    assert share == pytest.approx(0.7)
+
+    # Where nothing is known of the cores, waiting would not end.
+    def hidden(percpu: bool) -> list[Times]:
+        raise PermissionError
+
+    monkeypatch.setattr(psutil, 'cpu_times', hidden)
+    found = wait_for_idle(60.0, 0.1, clock=clock, sleep=lambda seconds: None)
     assert (found.seconds, found.other_cpu_share) == (0.0, None)

@@ -1,15 +1,15 @@
 """Runs whose images stay on the device, or that Python feeds step by step."""
 
-import functools
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmark_cnn import BenchmarkCNN
-from machine.surroundings import free_memory
 from params import RunFacts, find_idle, make_params
 from planning.data import check_gpu_memory
 from planning.environment import Environment
@@ -165,12 +165,9 @@ def test_a_loop_in_the_graph_cannot_be_fed() -> None:
 
 @by_pipeline
 def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
-    noise: str, pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    noise: str, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Only the kernel's report of free memory is another.
-    (tmp_path / 'proc').mkdir()
-    (tmp_path / 'proc/meminfo').write_text('MemAvailable: 30 kB\n')
-    monkeypatch.setattr('machine.surroundings.free_memory', functools.partial(free_memory, tmp_path))
+    monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(total=10**9, available=30 * 1024))
     needed = 16 * 28 * 28 * 3
     with refused(f'--input_pipeline={pipeline}', str(needed), str(30 * 1024)):
         trained(pipeline, data_dir=noise, augmentation='none', data_name='imagenet', model='lenet')

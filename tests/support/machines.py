@@ -3,14 +3,16 @@
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from cluster.discovery import Cluster, find_cluster
@@ -79,7 +81,8 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
 
 def epyc_2_sockets() -> dict[str, str]:
     """A server with two AMD EPYC 7451, 24 cores with two threads each."""
-    files = _common('epyc', 263_846_044, '0-95') | {
+    files = {
+        'etc/os-release': 'NAME="Ubuntu"\nVERSION_ID="22.04"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\nID=ubuntu\n',
         'proc/cpuinfo': ''.join(
             f'processor\t: {i}\nvendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n'
             f'model name\t: AMD EPYC 7451 24-Core Processor\nphysical id\t: {i // 24 % 2}\nsiblings\t: 48\n'
@@ -91,7 +94,6 @@ def epyc_2_sockets() -> dict[str, str]:
     }
     for i in range(96):
         topology = f'sys/devices/system/cpu/cpu{i}/topology'
-        files[f'{topology}/thread_siblings_list'] = f'{i % 48},{i % 48 + 48}\n'
         files[f'{topology}/core_siblings_list'] = '0-23,48-71\n' if i % 48 < 24 else '24-47,72-95\n'
         files[f'sys/devices/system/cpu/cpufreq/policy{i}/scaling_governor'] = 'performance\n'
     return files
@@ -99,7 +101,7 @@ def epyc_2_sockets() -> dict[str, str]:
 
 def graviton() -> dict[str, str]:
     """A virtual machine with 16 cores of AWS Graviton2, an ARM processor."""
-    files = _common('ip-172-31-4-9', 65_094_204, '0-15') | {
+    files = {
         'proc/cpuinfo': ''.join(
             f'processor\t: {i}\nBogoMIPS\t: 243.75\nFeatures\t: {GRAVITON_FEATURES}\nCPU implementer\t: 0x41\n'
             'CPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
@@ -109,21 +111,18 @@ def graviton() -> dict[str, str]:
         'sys/class/dmi/id/product_name': 'm6g.4xlarge\n',
     }
     for i in range(16):
-        topology = f'sys/devices/system/cpu/cpu{i}/topology'
-        files[f'{topology}/thread_siblings_list'] = f'{i}\n'
-        files[f'{topology}/core_siblings_list'] = '0-15\n'
+        files[f'sys/devices/system/cpu/cpu{i}/topology/core_siblings_list'] = '0-15\n'
     return files
 
 
-def _common(hostname: str, kibibytes: int, cores: str) -> dict[str, str]:
-    return {
-        'etc/os-release': 'NAME="Ubuntu"\nVERSION_ID="22.04"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\nID=ubuntu\n',
-        'proc/meminfo': f'MemTotal:       {kibibytes} kB\nMemFree:        1000000 kB\n',
-        'proc/loadavg': '0.25 0.50 0.75 1/900 12345\n',
-        'proc/self/status': f'Name:\tpython\nVmHWM:\t  123456 kB\nCpus_allowed:\tffff\nCpus_allowed_list:\t{cores}\n',
-        'proc/sys/kernel/hostname': f'{hostname}\n',
-        'proc/sys/kernel/osrelease': '5.15.0-105-generic\n',
-    }
+def use_host(
+    monkeypatch: pytest.MonkeyPatch, *, name: str = 'epyc', cores: int = 96, memory_bytes: int = 2**38
+) -> None:
+    """Imitates what psutil and Python say of a machine: two threads a core, and the process may use all of them."""
+    monkeypatch.setattr(platform, 'node', lambda: name)
+    monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: cores if logical else cores // 2)
+    monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: list(range(cores)))
+    monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(total=memory_bytes, available=memory_bytes))
 
 
 # ---- cluster environments --------------------------------------------------------------------------------------------
