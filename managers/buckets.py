@@ -31,7 +31,7 @@ class Packer:
     def __init__(self, shapes: Sequence[Sequence[int]], packing: Packing) -> None:
         self._shapes = [list(shape) for shape in shapes]
         self._num_chunks = packing.num_chunks
-        self._groups = _groups(self._shapes, packing)
+        self._groups = packed_groups(self._shapes, packing)
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         packed = []
@@ -60,7 +60,7 @@ class Packer:
         return tensors
 
 
-def _groups(shapes: Sequence[Sequence[int]], packing: Packing) -> list[list[int]]:
+def packed_groups(shapes: Sequence[Sequence[int]], packing: Packing) -> list[list[int]]:
     """Returns the indices of the tensors in each packed tensor."""
     if packing.num_chunks:
         return [list(range(len(shapes)))]

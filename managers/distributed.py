@@ -10,7 +10,7 @@ from managers.base import VariableMgr, sums_over_towers
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
 from managers.parts import ManagerParts
 from managers.staged_variables import ComputesWithStagedValues
-from managers.synchronous_step import SynchronousStep
+from managers.synchronous_step import SynchronousStep, Updated
 from training.checkpoints import Slice
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Initializer, Variable, create_variable, num_bytes
@@ -53,9 +53,13 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         # An asynchronous worker would cast after each update of its own, as often as all read.
         self.server_variables = ParameterServerVariables(servers, self._server_scope, keeps_compact=sync)
         self._servers = servers
-        self.synchronous_step = SynchronousStep(servers, self.server_variables.refresh) if sync else None
-        # Ops that must run before this worker sends gradients.
-        self._before_push: list[tf.Operation] = []
+        self.synchronous_step = None
+        if sync:
+            self.synchronous_step = SynchronousStep(
+                servers, self.server_variables.refresh, releases_readers=self.each_tower_has_variables()
+            )
+        # The op after which a synchronous step may change the moving averages.
+        self._begun: list[tf.Operation] = []
 
     @classmethod
     def of(cls, parts: ManagerParts) -> VariableMgr:
@@ -93,10 +97,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             self.server_variables.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
         )
         first = self.server_variables.parts[name][0].variable
-        return replace(first, name=name, shape=tuple(shape), value=self._fetch(name))
-
-    def _fetch(self, name: str) -> Tensor:
-        return self.server_variables.fetch(name, self._home(name))
+        value = self.server_variables.fetch(name, self._home(name))
+        return replace(first, name=name, shape=tuple(shape), value=value)
 
     def _home(self, name: str) -> str:
         part = self.server_variables.parts[name][0]
@@ -126,26 +128,27 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
 
-        def take_step(received: Pairs) -> tf.Operation:
+        def take_step(received: Pairs, begun: tf.Operation | None = None) -> tuple[tf.Operation, Updated]:
             done: list[tf.Operation] = []
+            self._begun = [begun] if begun else []
             self.append_apply_gradients_ops(step, [received], done)
-            return self.count_step(global_step, [*done, *self.server_variables.refresh(step.updates)])
+            updated = self.server_variables.refresh(step.updates)
+            return self.count_step(global_step, [*done, *updated.values()]), updated
 
         buckets = self.server_variables.send([(variable.name, total) for total, variable in sent])
         if self.synchronous_step:
-            op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)
+            op, updated = self.synchronous_step.build(buckets, global_step, take_step, at_once=step.needs_all_gradients)
         else:
-            op = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
+            op, updated = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
         if self.each_tower_has_variables():
-            with tf.control_dependencies([op]):
-                op = tf.group(*self._copy_from_servers())
+            op = tf.group(op, *self._copy_from_servers(updated))
         return op, sent
 
-    def _copy_from_servers(self) -> list[tf.Operation]:
-        """Returns the ops that give the copies of all towers the values on the parameter servers."""
+    def _copy_from_servers(self, updated: Updated | None = None) -> list[tf.Operation]:
+        """Returns the ops that give the copies of all towers the values on the parameter servers, once updated."""
         copies = []
         for variable in self.trainable_variables_on_device(0):
-            value = self._fetch(variable.name)
+            value = self.server_variables.fetch(variable.name, self._home(variable.name), updated)
             copies += [tower[variable.name].assign(value) for tower in self.variables]
         return copies
 
@@ -158,6 +161,10 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         (received,) = device_pairs
         groups = self.server_variables.join(list(received))
         training_ops += step.take(groups, [gradient for gradient, _ in received], self._updates_of_step)
+
+    def _updates_of_step(self) -> list[tf.Operation]:
+        with tf.control_dependencies(self._begun):
+            return super()._updates_of_step()
 
     def slices(self) -> dict[str, list[Slice]]:
         return dict(self.server_variables.parts)
@@ -181,32 +188,13 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
 
 class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, VariableMgrDistributedFetchFromPS):
-    """--staged_vars: as above, but reads and updates overlap with the computation of the same step.
+    """--staged_vars: as above, but the towers compute with the values that the step before read.
 
-    step k: compute gradients with the staged values -> staged, for step k + 1
-            ps: v <- v - r (sum of the staged gradients of step k - 1);  v -> staged, for step k + 1
+    step k: v_k -> staged, for step k + 1
+            compute gradients with the values staged in step k - 1;  ps: v <- v - r (sum of these gradients)
 
-    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Workers that take their steps together
-    read no variable before the whole step is applied, since a step is applied completely or not at all.
+    So values travel while the towers compute. See ComputesWithStagedValues.
     """
-
-    def build_update(
-        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
-    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        applies = self._servers.is_chief or not self.synchronous_step
-        gradients = self._stage(step, device_grads, applies=applies)
-        # The chief may change the loss scale as soon as it has all gradients, which are those of the step before.
-        self._before_push.append(step.scale_read)
-        updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
-        puts = list(gradients.puts)
-        for variable in self.trainable_variables_on_device(0):
-            after = [updated]
-            if not self.synchronous_step:
-                parts = self.server_variables.parts[variable.name]
-                after = [step.updates[part.variable.handle.ref()] for part in parts]
-            with tf.control_dependencies(after):
-                puts += self._staged.puts(variable.name, self._fetch(variable.name))
-        return tf.group(updated, *puts), pairs
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from managers.buckets import Packer, Packing, even_sizes
+from managers.buckets import Packer, Packing, even_sizes, packed_groups
 from params.device_flags import HOST_DEVICE
 from training.checkpoints import Slice, joined
 from training.variables import Variable, create_variable, num_bytes
@@ -48,12 +48,16 @@ class ParameterServers:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Packed gradients on a parameter server, and the variables (or parts) that they belong to."""
+    """Gradients that are packed together, on a parameter server, and the variables (or parts) that they belong to."""
 
     device: str
     tensors: list[Tensor]
     packer: Packer
-    variables: list[Variable]
+    variables: Sequence[Variable]
+
+    @property
+    def name(self) -> str:
+        return self.variables[0].name
 
     def unpack(self, tensors: Sequence[Tensor]) -> Pairs:
         with tf.device(self.device):
@@ -81,6 +85,8 @@ class ParameterServerVariables:
         self.parts: dict[str, list[Slice]] = {}
         # What refresh() keeps of each part, by a reference to the handle of its variable.
         self._compact_values: dict[Any, Variable] = {}
+        # This worker's reads of variables, which come before the updates by its gradients.
+        self._reads: dict[Any, tf.Operation] = {}
         self._keeps_compact = keeps_compact
         self._scope = scope
         self.server_bytes = dict.fromkeys(servers.devices, 0)
@@ -125,13 +131,21 @@ class ParameterServerVariables:
             start += length
         return placed
 
-    def fetch(self, name: str, device: str) -> Tensor:
-        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it."""
+    def fetch(self, name: str, device: str, updated: Mapping[Any, tf.Operation] | None = None) -> Tensor:
+        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it.
+
+        Args:
+          updated: for each variable (the key is a reference to its handle), the op that the read waits for.
+        """
         parts = self.parts[name]
         fetched = []
         for part in parts:
             variable = part.variable
-            value = self._compact_values.get(variable.handle.ref(), variable).read_again()
+            ref = variable.handle.ref()
+            with tf.control_dependencies([updated[ref]] if updated else []):
+                value = self._compact_values.get(ref, variable).read_again()
+            if not updated:
+                self._reads[ref] = value.op
             if variable.trainable:
                 # Moving averages stay in float32: the worker writes them back, and their updates are too small for
                 # 16 bits.
@@ -142,18 +156,21 @@ class ParameterServerVariables:
         with tf.device(device):
             return joined(parts, fetched)
 
-    def refresh(self, updates: Mapping[Any, tf.Operation] | None = None) -> list[tf.Operation]:
-        """Returns the ops that cast the variables for the workers that read them next, see keeps_compact.
+    def refresh(self, updates: Mapping[Any, tf.Operation] | None = None) -> dict[Any, tf.Operation]:
+        """Casts the variables for the workers that read them next, see keeps_compact.
 
         Args:
           updates: for each variable (the key is a reference to its handle), the op after which it has its new value.
+
+        Returns:
+          The updates, with the op that casts a variable in place of the op that updates it.
         """
-        ops = []
+        ops = dict(updates or {})
         for variable in (part.variable for parts in self.parts.values() for part in parts):
             ref = variable.handle.ref()
             if compact := self._compact_values.get(ref):
                 with tf.control_dependencies([updates[ref]] if updates else []), tf.device(variable.device):
-                    ops.append(compact.assign(self._compact(variable.read_again())))
+                    ops[ref] = compact.assign(self._compact(variable.read_again()))
         return ops
 
     def send(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
@@ -171,12 +188,15 @@ class ParameterServerVariables:
                 by_device.setdefault(part.variable.device, []).append((part_gradient, part.variable))
         buckets = []
         for device, pairs in by_device.items():
-            packer = Packer([variable.shape for _, variable in pairs], self._servers.packing)
-            with tf.device(HOST_DEVICE):
-                packed = packer.pack([gradient for gradient, _ in pairs])
-            with tf.device(device):
-                arrived = [tf.cast(tensor, tf.float32) for tensor in packed]
-            buckets.append(Bucket(device, arrived, packer, [variable for _, variable in pairs]))
+            for group in packed_groups([variable.shape for _, variable in pairs], self._servers.packing):
+                tensors, variables = zip(*(pairs[number] for number in group), strict=True)
+                packer = Packer([variable.shape for variable in variables], self._servers.packing)
+                with tf.device(HOST_DEVICE):
+                    packed = packer.pack(tensors)
+                reads = [self._reads[ref] for variable in variables if (ref := variable.handle.ref()) in self._reads]
+                with tf.device(device), tf.control_dependencies(reads):
+                    arrived = [tf.identity(tf.cast(tensor, tf.float32)) for tensor in packed]
+                buckets.append(Bucket(device, arrived, packer, variables))
         return buckets
 
     def join(self, pairs: Pairs) -> list[Pairs]:

@@ -132,8 +132,9 @@ class RunState:
 
     def _completed_step(self, session: tf.Session) -> int | None:
         """The global step if the variables contain whole steps only; None while an update is being applied."""
-        step, synchronous_step = self._read_step(session), self._built.synchronous_step
-        return step if synchronous_step is None or step == session.run(synchronous_step.begun.value) else None
+        step, together = self._read_step(session), self._built.synchronous_step
+        begun = session.run([begun.value for begun in together.begun.values()]) if together else []
+        return step if all(number <= step for number in begun) else None
 
     def prepare_evaluation(self, session: tf.Session) -> None:
         """Gives this worker the values that a checkpoint would hold now. All workers that evaluate together call it."""

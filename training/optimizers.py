@@ -283,7 +283,7 @@ class OptimizerStep:
             distinct,
             lambda: [*(op for parts in variables for op in self.apply_parts(parts)), *make_other_updates()],
         )
-        if self._loss_scale.num_skipped is not None:
+        if self.needs_all_gradients:
             # In a skipped step no update runs, so ops that waited for an update would not run either.
             self.updates = dict.fromkeys(self.updates, tf.group(*done))
         return done
@@ -294,15 +294,15 @@ class OptimizerStep:
         """Returns the ops of updates that belong to these gradients of the scaled loss; a later step applies those."""
         return self._loss_scale.when_finite(gradients, make_updates)
 
+    @property
+    def needs_all_gradients(self) -> bool:
+        """Whether no variable may change before all gradients are known."""
+        return self._loss_scale.num_skipped is not None
+
     def stage_loss_scale(self, device: str) -> list[tf.Operation]:
         """Makes apply() take gradients of the previous step. See LossScale.stage."""
         self._is_staged = True
         return self._loss_scale.stage(device)
-
-    @property
-    def scale_read(self) -> tf.Operation:
-        """Returns the op that reads the loss scale of this step."""
-        return self._loss_scale.value.op
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
         """Returns the op on the variable's device that applies a float32 gradient of the scaled loss."""

@@ -44,10 +44,10 @@ from tests.support.networks import (
     waiting,
     wide,
 )
-from tests.support.oracles import OPTIMIZERS
+from tests.support.oracles import OPTIMIZERS, Weights
 from training.checkpoints import Checkpointer, joined
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
-from training.precision import Precision
+from training.precision import FP32, Precision
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -273,26 +273,87 @@ def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
         assert_close(stored, expected)
 
 
-def test_nothing_of_a_step_is_done_before_all_gradients_are_there(start: Callable[..., WorkerSessions]) -> None:
-    cluster = start(PS, optimizer='momentum')
+@pytest.mark.parametrize('precision', [FP32, Precision('fp16', loss_scale=1.0, doubled_every=9)])
+def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
+    precision: Precision, start: Callable[..., WorkerSessions]
+) -> None:
+    """With an automatic loss scale, when all gradients are there, since one of them may skip the step."""
+    cluster = start(PS, optimizer='momentum', precision=precision)
     chief, other = cluster.members
     cluster.take_steps()
-    before, begun = chief.read(), chief.synchronous_step.begun.value
-    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
+    before, begun = chief.read(), [number.value for number in chief.synchronous_step.begun.values()]
+    expected = train_alone(plain, 'momentum', WHOLE_BATCH, 2, precision)
     [step] = cluster.begin(0)
-    for number, push in enumerate(pushes):
-        # Where both have pushed, the chief has taken the sum already.
-        await_accumulated(chief, len(pushes) - number)
-        assert not step.done()
-        np.testing.assert_equal(chief.read(), before)
-        assert chief.session.run(begun) == before['global_step'] == 1
-        other.session.run(push)
+    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
+    gradients = [push.inputs[2] for push in pushes]
+    fed = dict(zip(gradients, other.session.run(gradients), strict=True))
+    await_sums(chief, len(pushes))
+    updated: set[str] = set()
+    for push in pushes[:-1]:
+        updated.add(resource_of(push).removeprefix('sum_of_').removesuffix('_0'))
+        other.session.run(push, fed)
+        if precision.doubled_every:
+            updated.clear()
+        else:
+            await_change(chief, before, updated)
+        now = chief.read()
+        changed = {name for name, value in now.items() if np.any(value != before[name])}
+        assert changed == updated | {f'{name}/momentum' for name in updated}
+        assert_close({name: now[name] for name in changed}, {name: expected[name] for name in changed}, 1e-2)
+        assert bool(max(chief.session.run(begun)) == 2) is bool(updated)
+    other.session.run(pushes[-1], fed)
     step.result(DEADLINE_SECS)
-    assert_close(chief.read(), train_alone(plain, 'momentum', WHOLE_BATCH, num_steps=2))
-    assert chief.session.run(begun) == 2
+    assert_close(chief.read(), expected, 1e-2 if precision.doubled_every else 1e-5)
+    assert chief.session.run(begun) == [2] * NUM_SERVERS
 
 
-def await_accumulated(member: Member, expected: int) -> None:
+def await_change(member: Member, before: Weights, names: set[str]) -> None:
+    """Waits until these variables and their slots have changed."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while True:
+        now = member.read()
+        if all(np.any(now[name + slot] != before[name + slot]) for name in names for slot in ('', '/momentum')):
+            return
+        assert time.monotonic() < deadline
+
+
+NUM_VARIABLES = 4
+
+
+def resource_of(op: tf.Operation) -> str:
+    """Returns the name that all processes know the resource by which an op uses."""
+    return str(op.inputs[0].op.get_attr('shared_name').decode())
+
+
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+@pytest.mark.parametrize('worker', [0, 1])
+def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(mode: str, worker: int) -> None:
+    built = build(mode, worker, optimizer='momentum')
+    # The sums, the signals and the variables of a graph are known by their names.
+    updates, copies = built.ops('ResourceApplyMomentum'), []
+    if mode == REPLICATED:
+        copies = [op for op in built.ops('AssignVariableOp') if resource_of(op).startswith(('v0/', 'v1/'))]
+        # Before the first step, and in each.
+        assert len(copies) == 2 * NUM_TOWERS * NUM_VARIABLES
+    assert len(updates) == (0 if worker else NUM_VARIABLES)
+    for op in [*updates, *copies]:
+        name = resource_of(op).partition('/')[2]
+        others = {resource_of(op) for op in needed_by([op]) if op.type.startswith(('ResourceAccumulator', 'Queue'))}
+        assert others <= {f'sum_of_{name}_0', f'update_of_{name}_{worker}'}
+    for op in built.ops('Stage'):
+        assert not any(before.type.startswith('ResourceAccumulator') for before in needed_by([op]))
+
+
+def test_staged_steps_of_all_workers_are_those_of_one_process(start: Callable[..., WorkerSessions]) -> None:
+    """test_staged_variables.py compares these with the plain algorithm."""
+    cluster = start(STAGED, optimizer='momentum')
+    cluster.take_steps(NUM_STEPS)
+    weights = cluster.members[0].read()
+    assert_close(weights, train_alone(plain, 'momentum', WHOLE_BATCH, staged=True))
+    assert np.abs(weights['logits/kernel'] - train_alone(plain, 'momentum', WHOLE_BATCH)['logits/kernel']).max() > 1e-3
+
+
+def await_sums(member: Member, expected: int) -> None:
     """Waits until that many gradients of all workers lie in the accumulators."""
     deadline = time.monotonic() + DEADLINE_SECS
     while sum(member.size_of('ResourceConditionalAccumulator')) != expected:

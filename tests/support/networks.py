@@ -145,12 +145,15 @@ def train_alone(
     images: Sequence[Sequence[int]],
     num_steps: int = NUM_STEPS,
     precision: Precision = FP32,
+    *,
+    staged: bool = False,
 ) -> Weights:
     """Returns the checkpoint values after training in one process; images has a list of numbers for each tower."""
     with tf.Graph().as_default(), open_session(len(images)) as session:
-        manager = make_manager('parameter_server', cpus(len(images)), seed=SEED)
+        manager = make_manager('parameter_server', cpus(len(images)), staged=staged, seed=SEED)
         step = build_step_graph(settings(network, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
         session.run(step.initializers)
+        step.start(session)
         for _ in range(num_steps):
             session.run(step.fetches.present())
         return session.run({name: part.variable.value for name, (part,) in step.slices.items()})
