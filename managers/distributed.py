@@ -1,5 +1,6 @@
 """Variable managers of several processes: workers read and update variables on parameter servers."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr, sums_over_towers
-from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
+from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables, Segments
 from managers.parts import ManagerParts
 from managers.staged_variables import ComputesWithStagedValues
 from managers.synchronous_step import SynchronousStep, Updated
@@ -56,10 +57,12 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         self.synchronous_step = None
         if sync:
             self.synchronous_step = SynchronousStep(
-                servers, self.server_variables.refresh, releases_readers=self.each_tower_has_variables()
+                servers, self.server_variables.refresh, releases_readers=self._reads_updates
             )
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
+        # Ops that must run before the update by the gradients that this worker sends.
+        self._before_push: list[tf.Operation] = []
 
     @classmethod
     def of(cls, parts: ManagerParts) -> VariableMgr:
@@ -135,22 +138,44 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             updated = self.server_variables.refresh(step.updates)
             return self.count_step(global_step, [*done, *updated.values()]), updated
 
-        buckets = self.server_variables.send([(variable.name, total) for total, variable in sent])
+        # The backward pass ends with the gradients of the first layers.
+        buckets = self.server_variables.pack([(variable.name, total) for total, variable in reversed(sent)])
         if self.synchronous_step:
-            op, updated = self.synchronous_step.build(buckets, global_step, take_step, at_once=step.needs_all_gradients)
+            op, updated = self.synchronous_step.build(
+                buckets,
+                global_step,
+                take_step,
+                at_once=step.needs_all_gradients,
+                in_step=step.needs_only_own_gradients,
+                after=self._before_push,
+            )
         else:
-            op, updated = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
-        if self.each_tower_has_variables():
-            op = tf.group(op, *self._copy_from_servers(updated))
+            pairs, segments = [], defaultdict[str, Segments](Segments)
+            for bucket in buckets:
+                arrived = bucket.send(segments[bucket.device].before(bucket.num_bytes))
+                segments[bucket.device].add(arrived)
+                pairs += bucket.unpack(arrived)
+            op, updated = take_step(pairs)
+        if self._reads_updates:
+            op = tf.group(op, *self._read_variables(updated))
         return op, sent
 
-    def _copy_from_servers(self, updated: Updated | None = None) -> list[tf.Operation]:
-        """Returns the ops that give the copies of all towers the values on the parameter servers, once updated."""
-        copies = []
+    @property
+    def _reads_updates(self) -> bool:
+        """Whether a worker reads the variables in the step that updates them."""
+        return self.each_tower_has_variables()
+
+    def _read_variables(self, updated: Updated | None = None) -> list[tf.Operation]:
+        """Returns the ops that read the trainable variables for the next step, after their updates if there are any."""
+        ops = []
         for variable in self.trainable_variables_on_device(0):
             value = self.server_variables.fetch(variable.name, self._home(variable.name), updated)
-            copies += [tower[variable.name].assign(value) for tower in self.variables]
-        return copies
+            ops += self._keep(variable.name, value)
+        return ops
+
+    def _keep(self, name: str, value: Tensor) -> list[tf.Operation]:
+        """Returns the ops that keep a value of a variable for the next step on all towers."""
+        return [tower[name].assign(value) for tower in self.variables]
 
     def append_apply_gradients_ops(
         self,
@@ -162,9 +187,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         groups = self.server_variables.join(list(received))
         training_ops += step.take(groups, [gradient for gradient, _ in received], self._updates_of_step)
 
-    def _updates_of_step(self) -> list[tf.Operation]:
+    def assign_ops(self) -> list[tf.Operation]:
         with tf.control_dependencies(self._begun):
-            return super()._updates_of_step()
+            return super().assign_ops()
 
     def slices(self) -> dict[str, list[Slice]]:
         return dict(self.server_variables.parts)
@@ -188,13 +213,31 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
 
 class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, VariableMgrDistributedFetchFromPS):
-    """--staged_vars: as above, but the towers compute with the values that the step before read.
+    """--staged_vars: as above, but reads and updates overlap with the computation of the same step.
 
-    step k: v_k -> staged, for step k + 1
-            compute gradients with the values staged in step k - 1;  ps: v <- v - r (sum of these gradients)
+    step k: compute gradients with the staged values -> staged, for step k + 1
+            ps: v <- v - r (sum of the staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    So values travel while the towers compute. See ComputesWithStagedValues.
+    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1).
     """
+
+    @property
+    def _reads_updates(self) -> bool:
+        return True
+
+    @property
+    def _applies(self) -> bool:
+        return self._servers.is_chief or not self.synchronous_step
+
+    def build_update(
+        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
+    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        # The chief may change the loss scale as soon as it has all gradients, which are those of the step before.
+        self._before_push.append(step.scale_read)
+        return super().build_update(step, global_step, device_grads)
+
+    def _keep(self, name: str, value: Tensor) -> list[tf.Operation]:
+        return self._staged.puts(name, value)
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
@@ -239,4 +282,4 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
         return create_variable(name, shape, scope=f'v{device_num}', device=device, trainable=trainable)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return self._copy_from_servers()
+        return self._read_variables()

@@ -9,10 +9,8 @@ from managers.all_reduce import Algorithm, all_reduce
 from managers.base import VariableMgr, sums_over_towers
 from managers.buckets import Packing
 from managers.parts import ManagerParts
-from managers.staged_variables import ComputesWithStagedValues
-from params.device_flags import HOST_DEVICE
+from managers.staged_variables import AppliesGradientsOfStepBefore, ComputesWithStagedValues
 from training.optimizers import OptimizerStep, Slots
-from training.staging import StagingArea
 from training.variables import Initializer, Variable, num_bytes
 
 Tensor = Any
@@ -99,16 +97,25 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
 
 
 class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLocalFetchFromPS):
-    """--variable_update=parameter_server --staged_vars: as above, but towers compute with older values.
+    """--variable_update=parameter_server --staged_vars: as above, but reads and updates overlap with the computation.
 
-    step k: v_k -> staged, for step k + 1
-            compute gradients with the values staged in step k - 1;  v <- v - r (g0 + g1 + ...)
+    step k: compute gradients with the staged values -> staged, for step k + 1
+            v <- v - r (staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    So values are copied while the towers compute. See ComputesWithStagedValues.
+    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Variables do not wait for each other:
+    the update of a variable waits only for its gradients, and its read only for its update.
     """
 
-    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        return [source.value for source in self._sources.values()]
+    def build_update(
+        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
+    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        updated, pairs = super().build_update(step, global_step, device_grads)
+        puts = []
+        for variable in self.trainable_variables_on_device(0):
+            with tf.control_dependencies([step.updates[variable.handle.ref()]]):
+                value = variable.read_again()
+            puts += self._staged.puts(variable.name, value)
+        return tf.group(updated, *puts), pairs
 
 
 class VariableMgrLocalReplicated(_OwnVariables):
@@ -136,7 +143,7 @@ class VariableMgrLocalReplicated(_OwnVariables):
         return all_reduce(device_grads, self._devices, self._algorithm, self._packing)
 
 
-class VariableMgrLocalRelaxedReplicated(VariableMgrLocalReplicated):
+class VariableMgrLocalRelaxedReplicated(AppliesGradientsOfStepBefore, VariableMgrLocalReplicated):
     """--variable_update=replicated --variable_consistency=relaxed: applies the gradients of the step before.
 
     step k: compute gradients with the values v_k -> staged, for step k + 1
@@ -144,24 +151,6 @@ class VariableMgrLocalRelaxedReplicated(VariableMgrLocalReplicated):
 
     So gradients are summed and applied from the beginning of a step, while its towers compute.
     """
-
-    def build_update(
-        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
-    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        # The update does not wait for the computation of this step, and so cannot assign its moving averages.
-        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
-        # The first step applies the gradients of the prologue.
-        self.prologue += step.stage_loss_scale(HOST_DEVICE)
-        of_step_before = []
-        for device, gradients in zip(self._devices, device_grads, strict=True):
-            area = StagingArea(device, gradients)
-            of_step_before.append(area.get())
-            self.prologue.append(area.put(gradients))
-        updated, pairs = super().build_update(step, global_step, of_step_before)
-        return tf.group(updated, *self.prologue, *averages), pairs
-
-    def _updates_of_step(self) -> list[tf.Operation]:
-        return []
 
     def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         # The towers of this step compute with the values from before it.

@@ -1,13 +1,15 @@
 """Synchronous training steps on parameter servers."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from managers.parameter_servers import Bucket, Pairs, ParameterServers
+from managers.parameter_servers import Bucket, Pairs, ParameterServers, Segments
 from training.variables import Variable, create_variable
 
+Tensor = Any
 # For each variable (the key is a reference to its handle), the op after which it has its new value.
 Updated = Mapping[Any, tf.Operation]
 # Accept every gradient: workers push one for each step, and only after the previous step.
@@ -50,6 +52,8 @@ class SynchronousStep:
         take_step: Callable[[Pairs, tf.Operation], tuple[tf.Operation, Updated]],
         *,
         at_once: bool,
+        in_step: bool,
+        after: Sequence[tf.Operation] = (),
     ) -> tuple[tf.Operation, Updated]:
         """Returns the op that takes a step together with all workers, and when each variable has its new value.
 
@@ -58,48 +62,55 @@ class SynchronousStep:
           take_step: adds the ops that apply the summed gradients and count the step. The step may change other
             variables after its second argument. Only called on the chief.
           at_once: whether the step needs all gradients before it changes a variable.
+          in_step: whether each bucket is updated with no gradients but its own.
+          after: ops of this worker that must finish before the update.
         """
-        accumulators = [_accumulators(bucket) for bucket in buckets]
-        pushed = []
-        for bucket, sums in zip(buckets, accumulators, strict=True):
+        others = range(1, self._servers.num_workers)
+        # Workers that read the updates wait for each other: if one sent its gradients much earlier than the others, all
+        # sums would be late.
+        in_step = in_step and self._releases_readers
+        segments = defaultdict[str, Segments](Segments)
+        pushed: list[tf.Operation] = []
+        taken: list[list[Tensor]] = []
+        updated: dict[Any, tf.Operation] = {}
+        for bucket in buckets:
+            own = bucket.send(segments[bucket.device].before(bucket.num_bytes))
+            sums = _accumulators(bucket)
             # The step ends only after every push. A global step read after the push might count this step already.
             counted_here = [global_step.value.op] if bucket.device == global_step.device else []
-            with tf.device(bucket.device), tf.control_dependencies(counted_here):
-                own = zip(sums, bucket.tensors, strict=True)
-                pushed.append([total.apply_grad(gradient, _NEVER_STALE) for total, gradient in own])
+            with tf.device(bucket.device), tf.control_dependencies([*after, *counted_here]):
+                pushes = [total.apply_grad(gradient, _NEVER_STALE) for total, gradient in zip(sums, own, strict=True)]
+            pushed += pushes
+            done: Sequence[Any] = own
+            if self._servers.is_chief:
+                with tf.device(bucket.device):
+                    taken.append([total.take_grad(self._servers.num_workers) for total in sums])
+                done = taken[-1] if in_step else own
+            elif self._releases_readers:
+                with tf.control_dependencies(pushes):
+                    released = _updates(bucket, self._servers.worker).dequeue().op
+                updated |= {variable.handle.ref(): released for variable in bucket.variables}
+                done = [released] if in_step else own
+            segments[bucket.device].add(done)
         # tf.group joins the ops of each device there, so that one signal per device is sent, not one per tensor.
-        all_pushed = tf.group(*(push for pushes in pushed for push in pushes))
+        all_pushed = tf.group(*pushed)
         if not self._servers.is_chief:
-            return self._follow(buckets, pushed, all_pushed)
-        pairs, marked = self._take(buckets, accumulators, global_step, at_once)
-        step_taken, updated = take_step(pairs, marked)
+            with tf.control_dependencies([all_pushed]):
+                return self._step_done(self._servers.worker).dequeue().op, updated
+        pairs, marked = self._mark(buckets, taken, global_step, at_once)
+        step_taken, readable = take_step(pairs, marked)
         with tf.control_dependencies([step_taken]):
-            releases = [self._step_done(worker).enqueue(0) for worker in range(1, self._servers.num_workers)]
+            releases = [self._step_done(worker).enqueue(0) for worker in others]
         for bucket in buckets if self._releases_readers else ():
-            with tf.control_dependencies([updated[variable.handle.ref()] for variable in bucket.variables]):
-                releases += [_updates(bucket, worker).enqueue(0) for worker in range(1, self._servers.num_workers)]
-        return tf.group(all_pushed, step_taken, *releases), updated
+            with tf.control_dependencies([readable[variable.handle.ref()] for variable in bucket.variables]):
+                releases += [_updates(bucket, worker).enqueue(0) for worker in others]
+        return tf.group(all_pushed, step_taken, *releases), readable
 
-    def _follow(
-        self, buckets: Sequence[Bucket], pushed: Sequence[Sequence[tf.Operation]], all_pushed: tf.Operation
-    ) -> tuple[tf.Operation, Updated]:
-        """Waits for the chief."""
-        worker, updated = self._servers.worker, dict[Any, tf.Operation]()
-        for bucket, pushes in zip(buckets, pushed, strict=True) if self._releases_readers else ():
-            with tf.control_dependencies(pushes):
-                released = _updates(bucket, worker).dequeue().op
-            updated |= {variable.handle.ref(): released for variable in bucket.variables}
-        with tf.control_dependencies([all_pushed]):
-            return self._step_done(worker).dequeue().op, updated
-
-    def _take(
-        self, buckets: Sequence[Bucket], accumulators: Sequence[Any], global_step: Variable, at_once: bool
+    def _mark(
+        self, buckets: Sequence[Bucket], taken: Sequence[Sequence[Tensor]], global_step: Variable, at_once: bool
     ) -> tuple[Pairs, tf.Operation]:
-        """Returns the sums over all workers, known once `begun` says so, and an op after which all of it does."""
-        taken, pairs, marks = [], [], []
-        for bucket, sums in zip(buckets, accumulators, strict=True):
-            with tf.device(bucket.device):
-                taken.append([total.take_grad(self._servers.num_workers) for total in sums])
+        """Returns the sums over all workers, after `begun` says so, and an op after which all of it does."""
+        pairs, marks = [], []
         with tf.device(global_step.device):
             this_step = global_step.value + 1
             everything = [tf.group(*(total for totals in taken for total in totals))] if at_once else []

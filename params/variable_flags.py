@@ -54,8 +54,9 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut each variable above 4 MiB into one part for each parameter server, so that all servers hold about as many '
-        'bytes; without it each variable is whole on one server, as in the original program.',
+        'Cut variables above 1 MiB into parts, so that all parameter servers hold about as many bytes, and the first '
+        'values of a variable return while its last gradients are sent; without it each variable is whole on one '
+        'server, as in the original program.',
     )
     horovod_device: str | None = flag(
         None,
@@ -247,8 +248,8 @@ IDLE: tuple[Idle, ...] = (
     ),
     Idle(
         ('slice_variables',),
-        lambda p, run: run.num_ps < 2,
-        'variables are cut for several parameter servers only, and this run has fewer than two',
+        lambda p, run: run.num_ps < 1,
+        'variables are cut for parameter servers only, and this run has none',
     ),
     idle_in_forward_only(
         'cross_replica_sync',

@@ -27,9 +27,11 @@ class Optimizer(ABC):
 
     Attributes:
       decays_weights: whether the rule includes weight decay; then the loss must not include it.
+      needs_whole_variables: whether the update of one part of a variable needs the gradients of all parts.
     """
 
     decays_weights: ClassVar[bool] = False
+    needs_whole_variables: ClassVar[bool] = False
 
     def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
         """Returns the tensor to apply to each (gradient, part) of one variable: by default the gradient itself."""
@@ -195,6 +197,7 @@ class Lars(Optimizer):
     eta: float
     weight_decay: float
     decays_weights: ClassVar[bool] = True
+    needs_whole_variables: ClassVar[bool] = True
 
     def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
         if parts[0][1].decays:
@@ -299,10 +302,20 @@ class OptimizerStep:
         """Whether no variable may change before all gradients are known."""
         return self._loss_scale.num_skipped is not None
 
+    @property
+    def needs_only_own_gradients(self) -> bool:
+        """Whether the update of each variable, or part of one, needs nothing but the gradients for it."""
+        return not self.needs_all_gradients and not self._optimizer.needs_whole_variables
+
     def stage_loss_scale(self, device: str) -> list[tf.Operation]:
         """Makes apply() take gradients of the previous step. See LossScale.stage."""
         self._is_staged = True
         return self._loss_scale.stage(device)
+
+    @property
+    def scale_read(self) -> tf.Operation:
+        """Returns the op that reads the loss scale of this step."""
+        return self._loss_scale.value.op
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
         """Returns the op on the variable's device that applies a float32 gradient of the scaled loss."""

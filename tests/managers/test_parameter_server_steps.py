@@ -225,7 +225,7 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
         cluster.begin(0)[0].result(DEADLINE_SECS)
         expected = train_alone(wide, 'lars', [[0], [1]], num_steps=1)
     chief = cluster.members[0]
-    assert len(chief.built.step.slices['hidden/kernel']) == NUM_SERVERS
+    assert len({part.variable.device for part in chief.built.step.slices['hidden/kernel']}) == NUM_SERVERS
     for name in ('hidden/kernel', 'hidden/kernel/momentum', 'logits/kernel'):
         parts = chief.session.run([part.variable.value for part in chief.built.step.slices[name]])
         axis = int(np.argmax(chief.built.step.slices[name][0].full))
@@ -240,7 +240,8 @@ def test_slices_change_no_step(mode: str, start: Callable[..., WorkerSessions]) 
         cluster.take_steps(2)
         chief = cluster.members[0]
         pieces = chief.built.step.slices
-        assert len(pieces['hidden/kernel']) == (NUM_SERVERS if slices else 1)
+        # 72 x 20,000 values, 5.5 MiB.
+        assert len(pieces['hidden/kernel']) == (6 if slices else 1)
         with chief.built.graph.as_default():
             whole = {name: joined(parts, [part.variable.value for part in parts]) for name, parts in pieces.items()}
         found.append(chief.session.run(whole))
@@ -340,8 +341,6 @@ def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(mode:
         name = resource_of(op).partition('/')[2]
         others = {resource_of(op) for op in needed_by([op]) if op.type.startswith(('ResourceAccumulator', 'Queue'))}
         assert others <= {f'sum_of_{name}_0', f'update_of_{name}_{worker}'}
-    for op in built.ops('Stage'):
-        assert not any(before.type.startswith('ResourceAccumulator') for before in needed_by([op]))
 
 
 def test_staged_steps_of_all_workers_are_those_of_one_process(start: Callable[..., WorkerSessions]) -> None:

@@ -44,7 +44,7 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
             held[part.variable.device] += bytes_of(part.variable.shape)
     assert variables.server_bytes == held
     assert len(held) == num_ps
-    assert max(held.values()) - min(held.values()) < 4e6
+    assert max(held.values()) - min(held.values()) < 2 << 20
     assert sum(held.values()) == sum(bytes_of(parts[0].full) for parts in variables.parts.values())
     if model == 'vgg16':
         # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2: 138 million weights.
@@ -56,10 +56,9 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
     sliced = {name: parts for name, parts in variables.parts.items() if len(parts) > 1}
     assert bytes_of(sliced['fc1/kernel'][0].full) > 400e6
     for name, parts in variables.parts.items():
-        assert (name in sliced) is (bytes_of(parts[0].full) > 4 << 20)
+        assert (name in sliced) is (bytes_of(parts[0].full) > 1 << 20)
     for parts in sliced.values():
-        assert [part.variable.device for part in parts] == servers(3)
-        assert len({part.variable.name for part in parts}) == 3
+        assert len({part.variable.name for part in parts}) == len(parts) == -(-bytes_of(parts[0].full) // (1 << 20))
         times_held = np.zeros(parts[0].full, np.int8)
         for part in parts:
             assert part.full == parts[0].full
