@@ -100,10 +100,10 @@ class SynchronousStep:
         pairs, marked = self._mark(buckets, taken, global_step, at_once)
         step_taken, readable = take_step(pairs, marked)
         with tf.control_dependencies([step_taken]):
-            releases = [self._step_done(worker).enqueue(0) for worker in others]
+            releases = [_release(self._step_done(worker)) for worker in others]
         for bucket in buckets if self._releases_readers else ():
             with tf.control_dependencies([readable[variable.handle.ref()] for variable in bucket.variables]):
-                releases += [_updates(bucket, worker).enqueue(0) for worker in others]
+                releases += [_release(_updates(bucket, worker)) for worker in others]
         return tf.group(all_pushed, step_taken, *releases), readable
 
     def _mark(
@@ -148,6 +148,11 @@ def _accumulators(bucket: Bucket) -> list[tf.ConditionalAccumulator]:
 def _updates(bucket: Bucket, worker: int) -> tf.FIFOQueue:
     with tf.device(bucket.device):
         return _signal(f'update_of_{bucket.name}_{worker}')
+
+
+def _release(signal: tf.FIFOQueue) -> tf.Operation:
+    with tf.device(signal.queue_ref.device):
+        return signal.enqueue(tf.constant(0))
 
 
 def _signal(name: str) -> tf.FIFOQueue:

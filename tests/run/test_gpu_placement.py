@@ -105,12 +105,22 @@ def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way: s
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
 
 
-@pytest.mark.parametrize('way', ['replicated', 'replicated by NCCL', 'collective_all_reduce', 'servers, staged'])
+@pytest.mark.parametrize('way', ['replicated', 'replicated by NCCL', 'collective_all_reduce'])
 def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> None:
     small, large = (
         signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])) for model in ('vgg11', 'vgg19')
     )
     assert len(small) == len(large)
+
+
+def test_parameter_servers_exchange_few_signals_for_each_segment() -> None:
+    small, large = (
+        signals(build_on_gpus(4, model=model, **WAYS['servers, staged'], **PRECISIONS['fp16']))
+        for model in ('vgg11', 'vgg19')
+    )
+    # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2, in segments of 2 MiB.
+    more_segments = 4 * (144e6 - 133e6) / (2 << 20)
+    assert len(large) - len(small) <= 5 * more_segments
 
 
 @pytest.mark.parametrize(
