@@ -58,7 +58,9 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
     for name, parts in variables.parts.items():
         assert (name in sliced) is (bytes_of(parts[0].full) > 1 << 20)
     for parts in sliced.values():
-        assert len({part.variable.name for part in parts}) == len(parts) == -(-bytes_of(parts[0].full) // (1 << 20))
+        assert Counter(part.variable.device for part in parts) == dict.fromkeys(servers(3), len(parts) // 3)
+        assert len({part.variable.name for part in parts}) == len(parts)
+        assert len(parts) == 9 or (len(parts) < 9 and max(bytes_of(part.variable.shape) for part in parts) <= 1 << 20)
         times_held = np.zeros(parts[0].full, np.int8)
         for part in parts:
             assert part.full == parts[0].full

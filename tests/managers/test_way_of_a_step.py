@@ -62,8 +62,8 @@ def record_calls() -> Iterator[set[str]]:
 def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way: str) -> None:
     with record_calls() as called:
         built = build_on_gpus(2, **WAYS[way])
-    # Staged variables are read in the step that updates them, whoever has them.
-    assert called | {'each_tower_has_variables'} == set(KNOWN_METHODS)
+    # Workers with staged variables read them in the step that updates them, whether towers have copies or not.
+    assert set(KNOWN_METHODS) - called == ({'each_tower_has_variables'} if 'servers, staged' in way else set())
     handles = [op.get_attr('shared_name').decode() for op in built.graph.get_operations() if op.type == 'VarHandleOp']
     scopes = {name.split('/')[0] for name in handles if name.endswith('/kernel')}
     assert scopes == SCOPES.get(way, {'v'})

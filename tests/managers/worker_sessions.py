@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from managers.synchronous_step import SynchronousStep
 from tests.support.networks import DEADLINE_SECS, NUM_WORKERS, Built, build
 from tests.support.oracles import Weights
+from training.checkpoints import joined
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,11 @@ class Member:
                 self.session.run(opened)
 
     def read(self) -> Weights:
-        """Returns the checkpoint values; no variable may be split into several parts."""
-        return self.session.run({name: part.variable.value for name, (part,) in self.built.step.slices.items()})
+        """Returns the checkpoint values, each variable whole."""
+        slices = self.built.step.slices
+        with self.built.graph.as_default():
+            whole = {name: joined(parts, [part.variable.value for part in parts]) for name, parts in slices.items()}
+        return self.session.run(whole)
 
     def size_of(self, kind: str) -> list[int]:
         """Returns the number of elements in each queue or accumulator in the graph of this worker."""

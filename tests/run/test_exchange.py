@@ -119,7 +119,7 @@ def running_servers() -> Iterator[list[str]]:
 def test_the_gradients_of_all_workers_meet_in_a_cluster(mode: str, transfer: Any, targets: list[str]) -> None:
     devices = () if mode == COLLECTIVE else servers(1)
     with starting(targets) as start:
-        cluster = start(mode, exchanged=SHAPES, server_devices=devices, transfer=transfer, slices=False)
+        cluster = start(mode, exchanged=SHAPES, server_devices=devices, transfer=transfer)
         cluster.take_steps(NUM_STEPS)
         values = cluster.members[0].read()
     num_towers = NUM_WORKERS * NUM_TOWERS
