@@ -280,7 +280,7 @@ class BenchmarkCNN:
         return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues) -> None:
-        """Raises RunError if the loss of a step is not finite and --continue_on_nan is not set."""
+        """Raises RunError if the loss of a step is not finite and must be."""
         losses, rate = self.plan.reports.losses, values.learning_rate
         if math.isfinite(values.loss) or losses.continue_on_nan:
             return

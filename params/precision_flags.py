@@ -48,7 +48,11 @@ class PrecisionFlags:
         lower_bound=1,
         unit='steps',
     )
-    continue_on_nan: bool = flag(False, 'Continue when the loss is not finite, instead of stopping with an error.')
+    continue_on_nan: bool = flag(
+        False,
+        'Continue when the loss is not finite, instead of stopping with an error. On synthetic images runs always '
+        'continue, with a warning.',
+    )
 
 
 def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:

@@ -162,7 +162,6 @@ def _describe_losses(params: Params) -> Losses:
         advice.append('--precision=bf16, which has larger numbers')
         if not params.fp16_enable_auto_loss_scale:
             advice.append('--fp16_enable_auto_loss_scale')
-    # Without training a loss that is not finite spoils nothing; the result warns of it.
-    return Losses(
-        params.loss_type_to_report, params.continue_on_nan or params.forward_only or params.exchange_only, tuple(advice)
-    )
+    # Where nothing is learnt, a loss that is not finite spoils nothing; the result warns of it.
+    learns = bool(params.data_dir) and not (params.forward_only or params.exchange_only)
+    return Losses(params.loss_type_to_report, params.continue_on_nan or not learns, tuple(advice))

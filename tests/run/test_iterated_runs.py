@@ -19,7 +19,7 @@ from params import make_params
 from records.layout import shard_name
 from results.console import Console
 from results.result import Phase, Result
-from tests.support.images import example, write_shard
+from tests.support.images import example, write_digits, write_shard
 from tests.support.outputs import check_warning, failed, refused, warnings_in
 from training.checkpoint_files import has_ended, latest_checkpoint
 
@@ -38,6 +38,7 @@ def iterate(benchmark: BenchmarkCNN) -> None:
 
 
 WAYS = [run, iterate]
+DIVERGING: dict[str, Any] = {'model': 'mnist', 'init_learning_rate': 1e18, 'num_batches': 100}
 
 
 def lines_of(way: Callable[[BenchmarkCNN], None], **flags: Any) -> tuple[str, str, RunError | None]:
@@ -73,7 +74,7 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(
     way: Callable[[BenchmarkCNN], None], tmp_path: Path
 ) -> None:
     out, err = io.StringIO(), io.StringIO()
-    flags: dict[str, Any] = {'init_learning_rate': 1e18, 'num_batches': 100, 'num_warmup_batches': 0}
+    flags = {**DIVERGING, 'data_dir': write_digits(tmp_path / 'digits'), 'num_warmup_batches': 0}
     with failed('--init_learning_rate', '1e+18', '--continue_on_nan') as caught:
         way(made(Console(out, err), **flags, train_dir=str(tmp_path)))
     result = caught.value.result
@@ -89,7 +90,7 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(
 
 def test_faults_are_the_same_lines(tmp_path: Path) -> None:
     write_shard(tmp_path / shard_name('train', 0, 1), [example(b'no image', 1)] * 5)
-    for flags in ({'data_dir': str(tmp_path)}, {'init_learning_rate': 1e18, 'num_batches': 100}):
+    for flags in ({'data_dir': str(tmp_path)}, {**DIVERGING, 'data_dir': write_digits(tmp_path / 'digits')}):
         (out, _, fault), (same_out, _, same_fault) = (lines_of(way, **flags) for way in WAYS)
         assert fault
         assert str(same_fault) == str(fault)

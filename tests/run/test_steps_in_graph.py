@@ -24,7 +24,7 @@ from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
 from tests.support.gpu_graphs import build_on_gpus, is_on_gpu
 from tests.support.graphs import cpus, open_session
-from tests.support.images import encoded, example, write_mnist, write_noise, write_shard
+from tests.support.images import encoded, example, write_digits, write_noise, write_shard
 from tests.support.outputs import refused
 from training.checkpoint_files import latest_checkpoint
 
@@ -70,9 +70,7 @@ def test_the_steps_are_those_of_single_runs(way: str) -> None:
 
 
 def test_images_of_a_data_set_come_in_the_same_order(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    write_mnist(tmp_path, rng.integers(256, size=(20, 28, 28)), rng.integers(10, size=20))
-    flags: dict[str, Any] = {'model': 'mnist', 'data_name': 'mnist', 'data_dir': str(tmp_path)}
+    flags: dict[str, Any] = {'model': 'mnist', 'data_name': 'mnist', 'data_dir': write_digits(tmp_path)}
     single, looped = (trained(steps_per_run=number, **flags) for number in (1, 3))
     losses = [[step.values.loss for step in result.steps] for result in (single, looped)]
     assert losses[0] == losses[1]
@@ -166,8 +164,9 @@ def test_a_trace_holds_the_steps_of_the_last_warm_up_run(tmp_path: Path) -> None
     assert 'steps' in (tmp_path / 'trace.json').read_text()
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_at_its_step() -> None:
-    result = trained(steps_per_run=3, init_learning_rate=1e30, continue_on_nan=True)
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {'model': 'mnist', 'data_dir': write_digits(tmp_path), 'init_learning_rate': 1e30}
+    result = trained(steps_per_run=3, **flags, continue_on_nan=True)
     first = next(step for step in result.steps if not math.isfinite(step.values.loss))
     with pytest.raises(Exception, match=f'step {first.values.steps_after}'):
-        trained(steps_per_run=3, init_learning_rate=1e30)
+        trained(steps_per_run=3, **flags)

@@ -68,6 +68,13 @@ def write_mnist(folder: Path, images: np.ndarray, labels: np.ndarray, subset: st
         (folder / f'{name}{suffix}').write_bytes(gzip.compress(content) if suffix == '.gz' else content)
 
 
+def write_digits(folder: Path) -> str:
+    """Writes 20 images of noise as those of MNIST, and returns the folder for --data_dir."""
+    rng = np.random.default_rng(5)
+    write_mnist(folder, rng.integers(256, size=(20, 28, 28)), rng.integers(10, size=20))
+    return str(folder)
+
+
 # ---- examples --------------------------------------------------------------------------------------------------------
 # JPEG files and tf.train.Examples of images, as the ImageNet shards hold them.
 

@@ -16,6 +16,7 @@ from models.networks import build_network
 from results.console import Console
 from results.result import Result
 from tests.support.graphs import open_session
+from tests.support.images import write_digits
 from tests.support.networks import assert_close
 from tests.support.oracles import OPTIMIZERS, Fed, Weights
 from tests.support.outputs import check_warning, failed
@@ -194,8 +195,9 @@ DIVERGING: dict[str, Any] = {'num_batches': 6, 'init_learning_rate': 1e30}
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(
     flags: dict[str, Any], hints: list[str], tmp_path: Path
 ) -> None:
+    data_dir = write_digits(tmp_path / 'digits')
     with failed('--continue_on_nan', *hints) as caught:
-        run_lenet(train_dir=str(tmp_path), **DIVERGING, **flags)
+        run_lenet(model='mnist', data_dir=data_dir, train_dir=str(tmp_path), **DIVERGING, **flags)
     assert re.search(r'\b(nan|inf)\b', str(caught.value))
     assert re.search(r'\b[23]\b', str(caught.value)), 'the step'
     result = caught.value.result
@@ -206,7 +208,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(
     assert [path.name for path in tmp_path.glob('*.index')] == ['model.ckpt-0.index']
 
 
-def test_training_continues_with_a_loss_that_is_not_finite_if_a_flag_says_so() -> None:
-    result = run_lenet(continue_on_nan=True, **DIVERGING)
+def test_training_continues_with_a_loss_that_is_not_finite_if_a_flag_says_so(tmp_path: Path) -> None:
+    result = run_lenet(model='mnist', data_dir=write_digits(tmp_path), continue_on_nan=True, **DIVERGING)
     assert result.complete
     assert not np.isfinite(result.steps[-1].values.loss)
+
+
+def test_synthetic_images_never_end_a_run() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    result = run_lenet(Console(out, err), **DIVERGING)
+    assert result.complete
+    assert not np.isfinite(result.steps[-1].values.loss)
+    assert 'total images/sec' in out.getvalue()
+    check_warning(err.getvalue(), 'loss', '--init_learning_rate')
