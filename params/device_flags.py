@@ -39,7 +39,8 @@ class DeviceFlags:
         None,
         'In one process, the kind of device that holds variables which towers share, or that sums the gradients of '
         'towers which each have all variables; in a worker of parameter servers, the kind that receives the variables '
-        "and sums its towers' gradients. By default the kind of --device.",
+        "and sums its towers' gradients. cpu: the host; gpu: the devices of the towers, also virtual ones of a CPU, "
+        'over which variables are spread by bytes. By default the kind of --device.',
         choices=_KINDS,
         original='gpu',
     )
@@ -130,7 +131,11 @@ IDLE: tuple[Idle, ...] = (
         'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
         '--hierarchical_copy sets that already',
     ),
-    idle_on_cpu('local_parameter_device', when=lambda p: p.local_parameter_device == 'gpu'),
+    idle_on_cpu(
+        'local_parameter_device',
+        when=lambda p: p.local_parameter_device == 'gpu' and p.num_gpus < 2,
+        reason='the run is on one device of the CPU',
+    ),
     idle_on_cpu(
         'allow_growth', 'gpu_memory_frac_for_testing', 'gpu_thread_mode', 'per_gpu_thread_count', 'batchnorm_persistent'
     ),

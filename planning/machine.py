@@ -73,7 +73,8 @@ def find_machine(
     else:
         places_parameters = mode.needs_servers
     parameter_kind = kind
-    if places_parameters and not params.eval and kind == 'gpu':
+    # On a CPU 'gpu' means its virtual devices; a single one is the host itself.
+    if places_parameters and not params.eval and (kind == 'gpu' or params.num_gpus > 1):
         parameter_kind = params.local_parameter_device or kind
     _check_devices(params, environment, kind, len(gpus), is_here=not elsewhere)
     towers = tuple(f'{worker}/{kind}:{i}' for worker in elsewhere or [''] for i in range(params.num_gpus))

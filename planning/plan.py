@@ -242,7 +242,7 @@ class Machine:
     Attributes:
       kind: of the devices of the towers, 'cpu' or 'gpu'.
       towers: the device of each tower.
-      parameter_device_kind: the kind of the devices where shared variables live.
+      parameter_device_kind: 'gpu' if shared variables live on the towers' devices, also on a CPU; 'cpu' if on the host.
       parameter_devices: where shared variables live; in a worker of parameter servers, the devices that receive
         variables and sum gradients.
       data_format: 'NCHW' or 'NHWC'.

@@ -80,6 +80,7 @@ def test_runs_in_one_process_do_not_disturb_each_other() -> None:
 def test_every_mode_trains_alike(optimizer: str) -> None:
     modes: list[dict[str, Any]] = [
         {'variable_update': 'parameter_server'},
+        {'variable_update': 'parameter_server', 'local_parameter_device': 'gpu'},
         {'variable_update': 'replicated'},
         {'variable_update': 'replicated', 'all_reduce_spec': 'xring'},
         {'variable_update': 'replicated', 'all_reduce_spec': 'pscpu:2k:psgpu'},

@@ -20,6 +20,7 @@ ALL_HAVE_EFFECT = [
     '--distortions --nodistort_color_in_yiq --scaled_decode --data_dir=d',
     '--scaled_decode --data_dir=d --forward_only --input_preprocessor=official_models_imagenet',
     '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2',
+    '--local_parameter_device=gpu --num_gpus=2 --device=cpu',
     '--allow_growth',
     '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
     '--noslice_variables --ps_hosts=a:1 --worker_hosts=c:1,d:1',
@@ -164,7 +165,7 @@ HAVE_NO_EFFECT = [
     ('--local_parameter_device=gpu --device=cpu', ['--local_parameter_device=gpu CPU']),
     (
         '--use_nccl=True --local_parameter_device=gpu --variable_update=replicated --num_gpus=2 --device=cpu',
-        ['--use_nccl=True NCCL CPU pscpu psgpu xring', '--local_parameter_device=gpu CPU'],
+        ['--use_nccl=True NCCL CPU pscpu psgpu xring'],
     ),
     (
         '--all_reduce_spec=pscpu:32k:nccl#2 --hierarchical_copy --variable_update=replicated --num_gpus=2 --device=cpu',

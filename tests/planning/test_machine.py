@@ -111,6 +111,19 @@ def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> N
     assert on_cpu.parameter_devices == ('/cpu:0',)
 
 
+@pytest.mark.parametrize('variable_update', ['parameter_server', 'replicated'])
+def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(variable_update: str) -> None:
+    kinds = {}
+    for kind, devices in ((None, '/cpu:0'), ('cpu', '/cpu:0'), ('gpu', '/cpu:0 /cpu:1 /cpu:2')):
+        flags: dict[str, Any] = {'device': 'cpu', 'num_gpus': 3, 'variable_update': variable_update}
+        plan = make_plan(make_params(**flags, local_parameter_device=kind), Environment({}))
+        assert isinstance(plan, Plan)
+        assert plan.machine.parameter_devices == tuple(devices.split())
+        assert plan.variables.sums is not None
+        kinds[kind] = [part.algorithm for part in plan.variables.sums]
+    assert kinds == {None: ['pscpu'], 'cpu': ['pscpu'], 'gpu': ['psgpu']}
+
+
 def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
     on_cpu = {'device': 'cpu', 'num_gpus': 2}
     idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')

@@ -235,6 +235,18 @@ def test_a_worker_that_is_told_to_sums_on_its_cpu() -> None:
     assert bytes_between(built, 'cpu', 'gpu') >= 3 * weights(built)
 
 
+@pytest.mark.parametrize('staged', [False, True])
+def test_a_cpu_that_is_divided_spreads_its_variables_as_gpus_do(staged: bool) -> None:
+    flags: dict[str, Any] = {'staged_vars': staged, 'local_parameter_device': 'gpu', 'data_format': 'NHWC'}
+    places = {
+        kind: {variable.name: variable.device for variable in built.step_graph.variables}
+        for kind in ('cpu', 'gpu')
+        for built in [build_on_gpus(3, device=kind, **flags)]
+    }
+    assert {*places['cpu'].values()} == {'/cpu:0', '/cpu:1', '/cpu:2'}
+    assert places['cpu'] == {name: place.replace('gpu', 'cpu') for name, place in places['gpu'].items()}
+
+
 def weights(built: GpuGraph) -> int:
     """The bytes of the trained variables."""
     return sum(num_bytes(variable.shape) for variable in built.step_graph.variables)
