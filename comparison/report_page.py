@@ -111,7 +111,7 @@ def _settings_table(summary: Summary) -> Table:
         '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
         'speed-up': [_figure(row, row.speed_up, '.2f') for row in rows],
         'published images/sec': [_figure(None, row.place.published, '.2f') for row in rows],
-        'published speed-up': [_figure(None, row.published_speed_up, '.2f') for row in rows],
+        'published speed-up': [row.published_speed_up or _UNKNOWN for row in rows],
         'runs': [str(len(row.runs)) for row in rows],
         'of peak': [percent(_mean(row, 'compute', 'share_of_peak'), 3) for row in rows],
         'J per image': [number(_mean(row, 'energy', 'joules_per_image'), 3) for row in rows],

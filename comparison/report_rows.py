@@ -41,7 +41,8 @@ class ReportRow:
       reason: why it failed or is incomplete; None if it is complete.
       estimate: the rate of all repeats.
       base: the first shown row of the same folder and work, which speed-ups are against; None if it is not shown.
-      published_speed_up: its published rate over the first one of the same folder; None if it has none.
+      published_speed_up: as published, or else its published rate over the first one of the same folder, with two
+        decimals; None if it has none.
       label: tells it from other rows, in a few words; see names_of.
     """
 
@@ -52,7 +53,7 @@ class ReportRow:
     reason: str | None
     estimate: Estimate | None = None
     base: 'ReportRow | None' = None
-    published_speed_up: float | None = None
+    published_speed_up: str | None = None
     label: str = ''
 
     @property
@@ -154,7 +155,9 @@ def summarize_collection(collection: Collection) -> Summary:
     for row in rows:
         base = bases[row.place.folder, row.work] if row.is_shown else None
         first_rate, own = published.get(row.place.folder), row.place.published
-        speed_up = own / first_rate if own and first_rate else None
+        speed_up = f'{own / first_rate:.2f}' if own and first_rate else None
+        if printed := row.place.published_speed_up:
+            speed_up = f'{printed:g}'
         found.append(replace(row, base=base, published_speed_up=speed_up))
     return Summary(tuple(found), columns, collection.problems)
 

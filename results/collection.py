@@ -22,12 +22,14 @@ class SourceFile:
       folder: the folder of its sweep; without a sweep, the folder that was named, or that of the file that was named.
       position: the position of its configuration in the plan of its sweep, from 0; None if it belongs to no sweep.
       published: images/sec that the plan quotes for the configuration, None if it quotes none.
-      published_in: the source of that quote.
+      published_speed_up: the speed-up that it quotes beside it, None if it quotes none.
+      published_in: the source of these quotes.
     """
 
     folder: str = ''
     position: int | None = None
     published: float | None = None
+    published_speed_up: float | None = None
     published_in: str = ''
 
 
@@ -118,7 +120,13 @@ def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
         # JSON allows half surrogates, which no page can contain.
         source.encode()
         return {
-            str(one['id']): SourceFile(str(folder), position, as_float(one.get('published'), 0.0) or None, source)
+            str(one['id']): SourceFile(
+                str(folder),
+                position,
+                as_float(one.get('published'), 0.0) or None,
+                as_float(one.get('published_speed_up'), 0.0) or None,
+                source,
+            )
             for position, one in enumerate(plan['configurations'])
         }
     except (AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:

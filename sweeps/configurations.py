@@ -37,6 +37,7 @@ class Configuration:
       variable_update: the mode of the run.
       batch_size: images per step on each device; 0 for the model's default.
       published: images/sec that others published, which `report` shows beside those of the run.
+      published_speed_up: the speed-up that they printed beside it; None if they printed none.
       launch: further flags of `cluster`, such as its hosts.
     """
 
@@ -50,6 +51,7 @@ class Configuration:
     variable_update: str
     batch_size: int
     published: float | None = field(default=None, compare=False)
+    published_speed_up: float | None = field(default=None, compare=False)
     launch: tuple[str, ...] = ()
 
     @property
@@ -129,7 +131,8 @@ def make_plan(request: Request, check: Check) -> SweepPlan:
             key = (*made.argv, str(shape))
             if key in found:
                 left_out.append(LeftOut(varied, 'it is in the sweep already'))
-            found.setdefault(key, replace(made, published=axes.published))
+            quoted = replace(made, published=axes.published, published_speed_up=axes.published_speed_up)
+            found.setdefault(key, quoted)
         if not num_usable:
             if any(reason.startswith(f'{spelled(name, value)}:') for name, value in request.flags.items()):
                 raise UsageError(f'{request.source}: {reason}')

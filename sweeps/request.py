@@ -36,11 +36,13 @@ class Axes:
       where: the table or flag that contains them, for errors.
       values: the values of each flag, by name.
       published: images/sec that others published for a single combination.
+      published_speed_up: the speed-up that they printed beside it.
     """
 
     where: str
     values: Mapping[str, tuple[Setting, ...]]
     published: float | None = None
+    published_speed_up: float | None = None
 
 
 @dataclass(frozen=True)

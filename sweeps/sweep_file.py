@@ -19,8 +19,8 @@ else:
 _SETTINGS = specs_of(Settings)
 _TEXTS = ('title', 'published_in')
 _KEYS = (*_TEXTS, 'flags', 'grid', 'grids', 'include', 'exclude', *_SETTINGS)
-# The key of a configuration in [[include]] for images/sec that others published.
-_PUBLISHED = 'published'
+# The keys of a configuration in [[include]] for figures that others published, and what these are.
+_PUBLISHED = {'published': 'images/sec', 'published_speed_up': 'the speed-up beside published'}
 _FOLDER = Path(__file__).parent
 
 
@@ -104,12 +104,12 @@ def _tables(table: Mapping[str, Any], key: str, source: str) -> list[tuple[int, 
 def _axes(table: Mapping[str, Any], where: str, *, one: bool = False) -> Axes:
     """Reads the values of each flag of a table: lists, or with `one` single values."""
     values: dict[str, tuple[Setting, ...]] = {}
-    published = None
+    published: dict[str, float] = {}
     for name, value in table.items():
-        if one and name == _PUBLISHED:
+        if one and name in _PUBLISHED:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise UsageError(f'{where} {name} = {value}: it must be images/sec, a number above 0')
-            published = float(value)
+                raise UsageError(f'{where} {name} = {value}: it must be {_PUBLISHED[name]}, a number above 0')
+            published[name] = float(value)
             continue
         if one and isinstance(value, list):
             raise UsageError(f'{where} {name} = {value}: it must be one value; write lists in [[grids]]')
@@ -119,7 +119,9 @@ def _axes(table: Mapping[str, Any], where: str, *, one: bool = False) -> Axes:
         values[name] = tuple(read_setting(name, item, where) for item in several)
     if not values:
         raise UsageError(f'{where}: it is empty; write flags and their values, such as batch_size = [32, 64]')
-    return Axes(where, values, published)
+    if 'published' not in published and published:
+        raise UsageError(f'{where}: published_speed_up needs published, the images/sec beside it; write both')
+    return Axes(where, values, **published)
 
 
 def _settings(table: Mapping[str, Any], source: str) -> Settings:

@@ -165,7 +165,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
         { model = "lenet", variable_update = "parameter_server", shape = "2*1+1", published = 40 },
         { model = "lenet", variable_update = "replicated", shape = "1*2", published = 60.5 },
         { model = "lenet", variable_update = "replicated", shape = "1*4" },
-        { model = "alexnet", variable_update = "replicated", shape = "1*1", published = 10 },
+        { model = "alexnet", variable_update = "replicated", shape = "1*1", published = 10, published_speed_up = 0.3 },
         { model = "alexnet", variable_update = "replicated", shape = "1*2" },
     ]
     [flags]
@@ -206,6 +206,8 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     assert 'Published: a book' in html
     (second,) = [row for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL) if '60.50' in row]
     assert re.findall(r'>([\d.]+)<', second)[-3:] == ['60.50', '1.51', '1']
+    (fourth,) = [row for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL) if '>0.3<' in row]
+    assert re.findall(r'>([\d.]+)<', fourth)[-3:] == ['10.00', '0.3', '1']
     (tmp_path / 'after' / 'sweep.json').write_text('[]')
     (problem,) = collect(folders).problems
     check_line(problem, 'after/sweep.json')

@@ -165,6 +165,7 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('published_in = "a book"\n' + GRID, ('published', 'published_in')),
         ('[[include]]\nbatch_size = 1\npublished = 2\n', ('published', 'published_in')),
         ('[[include]]\nbatch_size = 1\npublished = -2\n', ('[[include]] 1', 'published = -2')),
+        ('[[include]]\nbatch_size = 1\npublished_speed_up = 2\n', ('published_speed_up', 'published,')),
         ('[grid]\nbatch_size = [1, 2]\npublished = 2\n', ('[grid]', 'published')),
         ('repeat = 3\n' + GRID, ('repeat', 'repeats')),
         ('memory_limit = "lots"\n' + GRID, ('memory_limit', 'lots')),
@@ -221,6 +222,9 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
         assert not plan.left_out
         assert all({*argv} <= {*one.argv} for one in plan.configurations)
         assert [plan.configurations[row].published for row in (0, 11, 41)] == [27.21, 196.96, 206.3]
+        # As the report prints them, although the rates give 1.00, 3.35 and 6.79.
+        printed = [plan.configurations[row].published_speed_up for row in (24, 26, 19)]
+        assert printed == [1.005, 3.45, 6.7]
         assert 'K40' in plan.published_in
     assert override(request, [], {}).flags == {'model': 'inception3', 'num_batches': 200}
 
