@@ -1,4 +1,7 @@
-"""The network of TensorFlow's tutorial on MNIST, for --model_file: two convolutions of 5x5, two dense layers."""
+"""The network of TensorFlow's tutorial on MNIST, for --model_file: two convolutions of 5x5, two dense layers.
+
+--data_dir is a folder with MNIST's files, or with the digits of sample_digits.py --format=mnist that stand in for it.
+"""
 
 from typing import Any
 

@@ -7,7 +7,8 @@ The experiment of the article "Multi-GPU Training in TensorFlow": the MNIST netw
 (benchmarks/mnist_network.py), Adam at 0.001, batches of 128 on each device. The variants are one device, two devices of
 one process (variables on the host, or a copy on each device), and two workers with one parameter server, synchronous
 and asynchronous. All train on the same number of images, so the replicated ones take half as many steps, each on twice
-the images. --data_dir may also be MNIST.
+the images. The article trained on MNIST: whoever has its four files (plain or .gz) gives their folder by --data_dir;
+without a download, the digits of sample_digits.py stand in for it.
 """
 
 import statistics
@@ -39,7 +40,7 @@ def _numbers(run: Record) -> Numbers:
 
 def main() -> int:
     parser = make_parser(__doc__, 'replication', batch_size=128, num_batches=400, num_warmup_batches=20)
-    parser.add_argument('--data_dir', required=True, help='folder with the four files of MNIST')
+    parser.add_argument('--data_dir', required=True, help='folder with the files of MNIST, or of the digits')
     args = parser.parse_args()
     if args.num_batches % 2 or args.num_warmup_batches % 2:
         parser.error('--num_batches, --num_warmup_batches: two devices take half as many; give even numbers')

@@ -6,7 +6,8 @@
 The images are the 1,797 digits of 8 x 8 pixels in scikit-learn: the test set of Alpaydin and Kaynak's
 Optical Recognition of Handwritten Digits (1998, doi:10.24432/C50P49), written by 13 people. Every fifth one goes to
 DIR/validation, the others to DIR/train; both have one folder per digit. With --format=mnist, DIR gets the four files of
-MNIST instead, with each digit enlarged to 20 x 20 pixels in the middle of 28 x 28 (LeCun et al. 1998, section III.A).
+MNIST instead, with each digit enlarged to 20 x 20 pixels in the middle of 28 x 28 (LeCun et al. 1998, section III.A):
+a stand-in for MNIST in benchmarks/replication.py.
 """
 
 import argparse
