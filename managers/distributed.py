@@ -1,6 +1,5 @@
 """Variable managers of several processes: workers read and update variables on parameter servers."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,6 +58,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             self.synchronous_step = SynchronousStep(
                 servers, self.server_variables.refresh, releases_readers=self._reads_updates
             )
+        # The order in which a step reads the variables: that of the layers, which use them as they arrive.
+        self._reads = {device: Segments() for device in servers.devices}
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
         # Ops that must run before the update by the gradients that this worker sends.
@@ -100,7 +101,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             self.server_variables.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
         )
         first = self.server_variables.parts[name][0].variable
-        value = self.server_variables.fetch(name, self._home(name))
+        # Not every step reads moving averages, so nothing may wait for their reads.
+        value = self.server_variables.fetch(name, self._home(name), segments=self._reads if trainable else None)
         return replace(first, name=name, shape=tuple(shape), value=value)
 
     def _home(self, name: str) -> str:
@@ -140,9 +142,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
         # The backward pass ends with the gradients of the first layers.
         buckets = self.server_variables.pack([(variable.name, total) for total, variable in reversed(sent)])
+        segments = self.server_variables.segments()
         if self.synchronous_step:
             op, updated = self.synchronous_step.build(
                 buckets,
+                segments,
                 global_step,
                 take_step,
                 at_once=step.needs_all_gradients,
@@ -150,7 +154,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
                 after=self._before_push,
             )
         else:
-            pairs, segments = [], defaultdict[str, Segments](Segments)
+            pairs = []
             for bucket in buckets:
                 arrived = bucket.send(segments[bucket.device].before(bucket.num_bytes))
                 segments[bucket.device].add(arrived)
@@ -169,7 +173,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         """Returns the ops that read the trainable variables for the next step, after their updates if there are any."""
         ops = []
         for variable in self.trainable_variables_on_device(0):
-            value = self.server_variables.fetch(variable.name, self._home(variable.name), updated)
+            value = self.server_variables.fetch(variable.name, self._home(variable.name), updated=updated)
             ops += self._keep(variable.name, value)
         return ops
 

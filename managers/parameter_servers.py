@@ -19,10 +19,10 @@ Pairs = list[tuple[Tensor, Variable]]
 # Larger variables are split into parts (--slice_variables), so that the servers have about the same number of bytes and
 # the first values of a variable return while its last gradients are on their way. More parts cost time within one host:
 # with 233 of them, a step of AlexNet with staged variables took a quarter longer.
-_PART_BYTES, _MOST_PARTS = 1 << 20, 8
-# Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. With larger ones, less of a small
-# network overlaps.
-_SEGMENT_BYTES = 2 << 20
+_PART_BYTES, _MOST_PARTS = 512 << 10, 16
+# Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small network has smaller ones,
+# about 16, so that most of it overlaps: nothing returns before the first segments of all workers have arrived.
+_LEAST_SEGMENT_BYTES, _SEGMENT_BYTES, _NUM_SEGMENTS = 256 << 10, 2 << 20, 16
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,20 @@ class Segments:
 
     Consecutive tensors form segments. Those of one segment start when the segment before the previous one is done, so
     that two are on their way.
+
+    Args:
+      most_bytes: the size of a segment, which is more only if a single tensor is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = _SEGMENT_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._done: list[tf.Operation] = []
         self._segment: list[Any] = []
         self._bytes = 0
 
     def before(self, size: int) -> list[tf.Operation]:
         """Returns the op that the next transfer, of this many bytes, waits for, if any."""
-        if self._segment and self._bytes + size > _SEGMENT_BYTES:
+        if self._segment and self._bytes + size > self._most_bytes:
             self._done.append(tf.group(*self._segment))
             self._segment, self._bytes = [], 0
         self._bytes += size
@@ -178,18 +182,29 @@ class ParameterServerVariables:
             start += length
         return placed
 
-    def fetch(self, name: str, device: str, updated: Mapping[Any, tf.Operation] | None = None) -> Tensor:
+    def fetch(
+        self,
+        name: str,
+        device: str,
+        *,
+        updated: Mapping[Any, tf.Operation] | None = None,
+        segments: Mapping[str, Segments] | None = None,
+    ) -> Tensor:
         """Reads the current value, float32, onto a device of this worker, from which all its towers copy it.
 
         Args:
           updated: for each variable (the key is a reference to its handle), the op that the read waits for.
+          segments: for each server, the order of its reads, if they are ordered.
         """
         parts = self.parts[name]
         fetched = []
         for part in parts:
             variable = part.variable
             ref = variable.handle.ref()
-            with tf.control_dependencies([updated[ref]] if updated else []):
+            after = [updated[ref]] if updated else []
+            if segments:
+                after += segments[variable.device].before(num_bytes(variable.shape))
+            with tf.control_dependencies(after):
                 value = self._compact_values.get(ref, variable).read_again()
             if variable.trainable:
                 # Moving averages stay in float32: the worker writes them back, and their updates are too small for
@@ -198,6 +213,8 @@ class ParameterServerVariables:
                     value = self._compact(value)
             with tf.device(device):
                 fetched.append(tf.cast(tf.identity(value), tf.float32))
+            if segments:
+                segments[variable.device].add(fetched[-1:])
         with tf.device(device):
             return joined(parts, fetched)
 
@@ -217,6 +234,13 @@ class ParameterServerVariables:
                 with tf.control_dependencies([updates[ref]] if updates else []), tf.device(variable.device):
                     ops[ref] = compact.assign(self._compact(variable.read_again()))
         return ops
+
+    def segments(self) -> dict[str, Segments]:
+        """Returns, for each server, an order of transfers that fits the size of its variables."""
+        return {
+            device: Segments(min(_SEGMENT_BYTES, max(_LEAST_SEGMENT_BYTES, size // _NUM_SEGMENTS)))
+            for device, size in self.server_bytes.items()
+        }
 
     def pack(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
         """Packs (name, gradient) pairs on the host of this worker, in the order in which they are to be sent."""

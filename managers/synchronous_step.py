@@ -1,6 +1,5 @@
 """Synchronous training steps on parameter servers."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +47,7 @@ class SynchronousStep:
     def build(
         self,
         buckets: Sequence[Bucket],
+        segments: Mapping[str, Segments],
         global_step: Variable,
         take_step: Callable[[Pairs, tf.Operation], tuple[tf.Operation, Updated]],
         *,
@@ -59,6 +59,7 @@ class SynchronousStep:
 
         Args:
           buckets: the packed gradients of this worker.
+          segments: for each server, the order in which they are sent.
           take_step: adds the ops that apply the summed gradients and count the step. The step may change other
             variables after its second argument. Only called on the chief.
           at_once: whether the step needs all gradients before it changes a variable.
@@ -69,7 +70,6 @@ class SynchronousStep:
         # Workers that read the updates wait for each other: if one sent its gradients much earlier than the others, all
         # sums would be late.
         in_step = in_step and self._releases_readers
-        segments = defaultdict[str, Segments](Segments)
         pushed: list[tf.Operation] = []
         taken: list[list[Tensor]] = []
         updated: dict[Any, tf.Operation] = {}

@@ -54,7 +54,7 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 1 MiB into parts, so that all parameter servers hold about as many bytes, and the first '
+        'Cut variables above 512 KiB into parts, so that all parameter servers hold about as many bytes, and the first '
         'values of a variable return while its last gradients are sent; without it each variable is whole on one '
         'server, as in the original program.',
     )

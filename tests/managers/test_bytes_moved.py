@@ -57,8 +57,8 @@ def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, worker: in
         for variable in built.manager.trainable_variables_on_device(0)
         for part in built.manager.slices()[variable.name]
     ]
-    # The largest weight is cut in six.
-    assert len(parts) == 4 + 5
+    # The largest weight is cut in twelve.
+    assert len(parts) == 4 + 11
     for way in ('ps to worker', 'worker to ps'):
         crossed = crossings(built, way)
         assert sorted(value.shape.as_list() for value in crossed) == sorted(parts)
@@ -106,13 +106,13 @@ def test_the_bytes_of_a_forward_only_step_are_those_that_cross(mode: str, transf
 
 @pytest.mark.parametrize(
     ('packing', 'expected'),
-    # The parts of the large gradient are larger than 512 KiB; one server has two of the small ones in a row.
-    [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 19), 8)],
+    # The parts of the large gradient are larger than 256 KiB; one server has two of the small ones in a row.
+    [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 18), 14)],
 )
 def test_gradients_cross_in_buckets(packing: Packing, expected: int) -> None:
     crossed = crossings(build(PS, network=wide, packing=packing), 'worker to ps')
     unpacked = crossings(build(PS, network=wide), 'worker to ps')
-    assert len(unpacked) == 9
+    assert len(unpacked) == 15
     assert len(crossed) == expected
     assert sum(value.shape.num_elements() for value in crossed) == sum(value.shape.num_elements() for value in unpacked)
 

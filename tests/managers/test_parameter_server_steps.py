@@ -240,7 +240,7 @@ def test_slices_change_no_step(mode: str, start: Callable[..., WorkerSessions]) 
         cluster.take_steps(2)
         chief = cluster.members[0]
         # 72 x 20,000 values, 5.5 MiB.
-        assert len(chief.built.step.slices['hidden/kernel']) == (6 if slices else 1)
+        assert len(chief.built.step.slices['hidden/kernel']) == (12 if slices else 1)
         found.append(chief.read())
         cluster.close()
     assert_close(found[0], found[1])
@@ -367,7 +367,7 @@ def test_a_worker_alone_with_parameter_servers_trains() -> None:
         assert_close(member.read(), train_alone(plain, 'momentum', WHOLE_BATCH))
 
 
-SIZE, NUM_THREADS, NUM_UPDATES = 1 << 18, 4, 20
+SIZE, NUM_THREADS, NUM_UPDATES = 1 << 17, 4, 20
 ALL_UPDATES = NUM_WORKERS * NUM_THREADS * NUM_UPDATES
 
 
