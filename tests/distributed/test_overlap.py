@@ -1,0 +1,46 @@
+"""Between hosts, values return while gradients are sent: both directions of a server's link are in use at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.cluster import MODES, NUM_WORKERS, started
+from benchmarks.turns import ROOT
+from tests.support.hosts import NEEDED, make_hosts
+
+pytestmark = [pytest.mark.distributed, NEEDED]
+
+# Prints the bytes received and sent by this host so far, 20 times a second.
+SAMPLER = """
+import time
+while True:
+    (line,) = [line for line in open('/proc/self/net/dev') if 'eth0:' in line]
+    numbers = line.partition(':')[2].split()
+    print(numbers[0], numbers[8], flush=True)
+    time.sleep(0.05)
+"""
+# Of LeNet, as `models` lists them.
+NUM_PARAMETERS = 2_173_353
+NUM_STEPS, DEADLINE_SECS = 5, 120.0
+
+
+@pytest.mark.parametrize('mode', ['distributed_replicated', 'staged_vars'])
+def test_gradients_and_values_cross_a_link_at_the_same_time(mode: str, tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / 'tf_cnn_benchmarks.py', *MODES[mode], '--model=lenet', '--device=cpu']
+    command += ['--batch_size=2', f'--num_batches={NUM_STEPS - 1}', '--num_warmup_batches=1']
+    samples = tmp_path / 'samples'
+    with make_hosts(3, rate_mbit=100, shared=[tmp_path]) as network, samples.open('w') as file:
+        sampler = network.hosts[2].command(sys.executable, '-c', SAMPLER)
+        with subprocess.Popen(sampler, stdout=file), started(network, command, tmp_path) as tasks:
+            for name, task in tasks.items():
+                assert task.wait(DEADLINE_SECS) == 0, (tmp_path / f'{name}.log').read_text()
+    # The last line may be cut.
+    lines = samples.read_text().splitlines()[:-1]
+    moved = np.diff(np.array([line.split() for line in lines], np.int64), axis=0)
+    in_all = moved.sum(0)
+    assert in_all.min() > NUM_STEPS * NUM_WORKERS * 4 * NUM_PARAMETERS
+    # It is 0.8; for parameter_server, which sends in one direction at a time, it is 0.06.
+    assert moved.min(1).sum() / in_all.min() > 0.5
