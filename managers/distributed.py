@@ -51,7 +51,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parameter_devices, 0)
         # An asynchronous worker would cast after each update of its own, as often as all read.
-        self.server_variables = ParameterServerVariables(servers, self._server_scope, keeps_compact=sync)
+        self.server_variables = ParameterServerVariables(
+            servers, self._server_scope, keeps_compact=sync, reads_updates=self._reads_updates
+        )
         self._servers = servers
         self.synchronous_step = None
         if sync:

@@ -16,9 +16,10 @@ from training.variables import Variable, create_variable, num_bytes
 Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]
 
-# Larger variables are split into parts (--slice_variables), so that the servers have about the same number of bytes and
-# the first values of a variable return while its last gradients are on their way. More parts cost time within one host:
-# with 233 of them, a step of AlexNet with staged variables took a quarter longer.
+# Larger variables are split into parts (--slice_variables), one for each server, so that these have about the same
+# number of bytes. Where workers read updates, there are more, so that the first values of a variable return while its
+# last gradients are on their way. Each part costs time within one host: with 233 of them, a step of AlexNet with staged
+# variables took a quarter longer.
 _PART_BYTES, _MOST_PARTS = 512 << 10, 16
 # Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small network has smaller ones,
 # about 16, so that most of it overlaps: nothing returns before the first segments of all workers have arrived.
@@ -127,17 +128,21 @@ class ParameterServerVariables:
       scope: the prefix of the variables' names on the servers.
       keeps_compact: whether each trainable variable is cast to servers.transfer once, by refresh(), for all workers
         that read it; else once for each of them.
+      reads_updates: whether workers read the variables in the step that updates them.
 
     Attributes:
       parts: the parts of each variable, by its name.
       server_bytes: the bytes of variables on each server, by device.
     """
 
-    def __init__(self, servers: ParameterServers, scope: str = 'v', *, keeps_compact: bool = False) -> None:
+    def __init__(
+        self, servers: ParameterServers, scope: str = 'v', *, keeps_compact: bool = False, reads_updates: bool = False
+    ) -> None:
         self.parts: dict[str, list[Slice]] = {}
         # What refresh() keeps of each part, by a reference to the handle of its variable.
         self._compact_values: dict[Any, Variable] = {}
         self._keeps_compact = keeps_compact
+        self._most_parts = _MOST_PARTS if reads_updates else len(servers.devices)
         self._scope = scope
         self.server_bytes = dict.fromkeys(servers.devices, 0)
         self._servers = servers
@@ -168,7 +173,7 @@ class ParameterServerVariables:
     def _place(self, shape: list[int]) -> list[tuple[str, list[int], list[int]]]:
         """Returns the device, offset and shape of each part."""
         emptiest_first = sorted(self.server_bytes, key=self.server_bytes.__getitem__)
-        num_parts = min(-(-num_bytes(shape) // _PART_BYTES), _MOST_PARTS)
+        num_parts = min(-(-num_bytes(shape) // _PART_BYTES), self._most_parts)
         if num_parts < 2 or not self._servers.slices:
             return [(emptiest_first[0], [0] * len(shape), shape)]
         # Each server gets as many as the others.

@@ -54,9 +54,9 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 512 KiB into parts, so that all parameter servers hold about as many bytes, and the first '
-        'values of a variable return while its last gradients are sent; without it each variable is whole on one '
-        'server, as in the original program.',
+        'Cut variables above 512 KiB into parts, so that all parameter servers hold about as many bytes, and in '
+        'distributed_replicated and with --staged_vars the first values of a variable return while its last gradients '
+        'are sent; without it each variable is whole on one server, as in the original program.',
     )
     horovod_device: str | None = flag(
         None,
@@ -248,8 +248,8 @@ IDLE: tuple[Idle, ...] = (
     ),
     Idle(
         ('slice_variables',),
-        lambda p, run: run.num_ps < 1,
-        'variables are cut for parameter servers only, and this run has none',
+        lambda p, run: run.num_ps < (1 if p.staged_vars or p.variable_update == 'distributed_replicated' else 2),
+        'variables are cut for several parameter servers, or where values return while gradients are sent',
     ),
     idle_in_forward_only(
         'cross_replica_sync',

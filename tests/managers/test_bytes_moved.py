@@ -57,8 +57,8 @@ def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, worker: in
         for variable in built.manager.trainable_variables_on_device(0)
         for part in built.manager.slices()[variable.name]
     ]
-    # The largest weight is cut in twelve.
-    assert len(parts) == 4 + 11
+    # The largest weight is cut in twelve where values return early, else in one part for each server.
+    assert len(parts) == (4 + NUM_SERVERS - 1 if mode == PS else 4 + 11)
     for way in ('ps to worker', 'worker to ps'):
         crossed = crossings(built, way)
         assert sorted(value.shape.as_list() for value in crossed) == sorted(parts)
@@ -110,8 +110,8 @@ def test_the_bytes_of_a_forward_only_step_are_those_that_cross(mode: str, transf
     [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 18), 14)],
 )
 def test_gradients_cross_in_buckets(packing: Packing, expected: int) -> None:
-    crossed = crossings(build(PS, network=wide, packing=packing), 'worker to ps')
-    unpacked = crossings(build(PS, network=wide), 'worker to ps')
+    crossed = crossings(build(REPLICATED, network=wide, packing=packing), 'worker to ps')
+    unpacked = crossings(build(REPLICATED, network=wide), 'worker to ps')
     assert len(unpacked) == 15
     assert len(crossed) == expected
     assert sum(value.shape.num_elements() for value in crossed) == sum(value.shape.num_elements() for value in unpacked)

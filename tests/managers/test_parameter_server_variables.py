@@ -52,7 +52,7 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
 
 
 def test_the_parts_of_a_large_variable_tile_it() -> None:
-    variables = variables_on_servers('vgg16', 3)
+    variables = variables_on_servers('vgg16', 3, REPLICATED)
     sliced = {name: parts for name, parts in variables.parts.items() if len(parts) > 1}
     assert bytes_of(sliced['fc1/kernel'][0].full) > 400e6
     for name, parts in variables.parts.items():

@@ -23,7 +23,9 @@ ALL_HAVE_EFFECT = [
     '--local_parameter_device=gpu --num_gpus=2 --device=cpu',
     '--allow_growth',
     '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
-    '--noslice_variables --ps_hosts=a:1 --worker_hosts=c:1,d:1',
+    '--noslice_variables --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
+    '--noslice_variables --staged_vars --ps_hosts=a:1 --worker_hosts=c:1,d:1',
+    '--noslice_variables --variable_update=distributed_replicated --ps_hosts=a:1 --worker_hosts=c:1,d:1',
     '--noslice_variables --forward_only --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
     '--slice_variables',
     '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
@@ -93,6 +95,10 @@ HAVE_NO_EFFECT = [
     ),
     ('--num_ps=2 --ps_hosts=a:1 --worker_hosts=b:1,c:1', ['--num_ps=2 hosts']),
     ('--noslice_variables', ['--slice_variables=False parameter servers']),
+    (
+        '--noslice_variables --ps_hosts=a:1 --worker_hosts=c:1,d:1',
+        ['--slice_variables=False several parameter servers'],
+    ),
     (
         '--noslice_variables --variable_update=collective_all_reduce --worker_hosts=b:1,c:1',
         ['--slice_variables=False parameter servers'],
