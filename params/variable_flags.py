@@ -54,9 +54,9 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 512 KiB into parts, so that all parameter servers hold about as many bytes, and in '
-        'distributed_replicated and with --staged_vars the first values of a variable return while its last gradients '
-        'are sent; without it each variable is whole on one server, as in the original program.',
+        'Cut variables above 512 KiB into parts, so that parameter servers hold about as many bytes; into more parts '
+        'where workers read variables in the step that updates them, so that the first values return while the last '
+        'gradients are sent. Without it each variable is whole on one server, as in the original program.',
     )
     horovod_device: str | None = flag(
         None,
@@ -246,9 +246,10 @@ IDLE: tuple[Idle, ...] = (
         lambda p, run: run.alone,
         'it is for clusters, and this process is alone',
     ),
+    # With servers, the mode that is always synchronous is the one whose workers read what a step updates.
     Idle(
         ('slice_variables',),
-        lambda p, run: run.num_ps < (1 if p.staged_vars or p.variable_update == 'distributed_replicated' else 2),
+        lambda p, run: run.num_ps < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2),
         'variables are cut for several parameter servers, or where values return while gradients are sent',
     ),
     idle_in_forward_only(

@@ -15,6 +15,7 @@ from results import result as results
 from results.console import Console
 from results.document import Record, read_file
 from results.result import Phase
+from tests.support.images import write_digits
 from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -99,7 +100,8 @@ def test_a_run_that_fails_leaves_its_steps_and_the_reason(tmp_path: Path) -> Non
     path = tmp_path / 'r.json'
     with failed('--init_learning_rate'):
         # Weights of 1e38 overflow in the first product.
-        BenchmarkCNN(make_params(**SHORT, init_learning_rate=1e38, result_file=str(path)), Console()).run()
+        flags = {**SHORT, 'model': 'mnist', 'data_dir': write_digits(tmp_path / 'digits')}
+        BenchmarkCNN(make_params(**flags, init_learning_rate=1e38, result_file=str(path)), Console()).run()
     record = read(path)
     assert not record.is_complete
     assert '--init_learning_rate' in (record.reason or '')
