@@ -22,14 +22,14 @@ from commands.options import Arguments, Declaration, Rest
 from errors import UsageError, format_warning, spelled
 from machine.gpus import VISIBLE
 from params import Params, parse_argv
-from params.file_flags import Output, outputs_that_are
 from params.flag_files import check_flag_files
 from params.modes import MODES, Mode, modes_that
-from params.spec import flag
+from params.spec import Output, flag
+from params.table import SPECS, outputs_that_are
 from params.tensorflow_flags import chosen_gpus
 from planning.line import check_launch
 
-_ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
+_ROLE_FLAGS = [name for name, spec in SPECS.items() if spec.names_process]
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
 # The port of the first process in printed commands; the next ones follow.
 _FIRST_PORT = 50000

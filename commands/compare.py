@@ -19,8 +19,8 @@ from comparison.sides import Side, group_names, read_side, side_of
 from comparison.tables import few, print_table
 from errors import RunError, UsageError, counted, format_warning, spelled
 from params import parse_argv
-from params.file_flags import OUTPUTS
 from params.spec import flag
+from params.table import SPECS
 from planning.line import check_launch
 from results.collection import collect
 from results.document import Record
@@ -28,7 +28,6 @@ from sweeps.folder import Folder
 from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
 # The flags of a process that waits for others.
-_OF_CLUSTERS = ('job_name', 'ps_hosts', 'worker_hosts', 'controller_host')
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def _flags_of(text: str) -> list[str]:
     except ValueError as error:
         raise UsageError(f'{spelled("run", text)}: it is no command line ({error}); close its quotes') from None
     params = parse_argv(argv).params
-    taken = [name for name in ('repeat', *_OF_CLUSTERS, *OUTPUTS) if name in params.given]
+    taken = [name for name in params.given if name == 'repeat' or SPECS[name].names_process or SPECS[name].output]
     if taken:
         raise UsageError(
             f'{params.given[taken[0]]}: --run takes the flags of one process that writes no files; leave it out, '

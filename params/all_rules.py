@@ -1,6 +1,5 @@
 """Applies the rules of all groups of flags: which settings clash, and which flags have no effect."""
 
-import dataclasses
 from collections.abc import Iterable
 
 from errors import UsageError
@@ -18,9 +17,8 @@ from params import (
     tensorflow_flags,
     variable_flags,
 )
-from params.optimizer_table import OPTIMIZERS
-from params.rules import Idle, Rule, RunFacts, RunRule
-from params.table import Params
+from params.rules import Rule, RunFacts, RunRule
+from params.table import SPECS, Params
 
 _GROUPS = (
     run_flags,
@@ -37,73 +35,7 @@ _GROUPS = (
     tensorflow_flags,
 )
 _RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
-_RUN_RULES: tuple[RunRule, ...] = (
-    *run_flags.RUN_RULES,
-    *data_flags.RUN_RULES,
-    *input_flags.RUN_RULES,
-    *variable_flags.RUN_RULES,
-    *optimizer_flags.RUN_RULES,
-    *cluster_flags.RUN_RULES,
-    *evaluation_flags.RUN_RULES,
-    *result_flags.RUN_RULES,
-)
-# Without effect under --input_only: flags about the model's computation, its checkpoints, or diagnoses of its steps ...
-_OF_A_MODEL = (
-    'backbone_model_path',
-    'data_format',
-    'export_saved_model',
-    'freeze_when_forward_only',
-    'graph_file',
-    'local_parameter_device',
-    'loss_type_to_report',
-    'max_ckpts_to_keep',
-    'measure_peak',
-    'partitioned_graph_file_prefix',
-    'print_training_accuracy',
-    'profile_dir',
-    'profile_steps',
-    'save_model_secs',
-    'save_model_steps',
-    'save_summaries_steps',
-    'steps_per_run',
-    'summary_verbosity',
-    'tfprof_file',
-    'trace_file',
-    'train_dir',
-    'use_chrome_trace_format',
-)
-# ... and every flag of these groups.
-_GROUPS_OF_A_MODEL = (
-    optimizer_flags.OptimizerFlags,
-    variable_flags.VariableFlags,
-    precision_flags.PrecisionFlags,
-    evaluation_flags.EvaluationFlags,
-)
-# Without effect under --exchange_only: flags about images, losses and what computes them.
-_OF_COMPUTING = (
-    *('batch_size', 'data_format', 'loss_type_to_report', 'print_training_accuracy', 'continue_on_nan'),
-    *('label_smoothing', 'single_l2_loss_op', 'distinct_worker_data'),
-    *('fp16_loss_scale', 'fp16_enable_auto_loss_scale', 'fp16_inc_loss_scale_every_n'),
-)
-_IDLE: list[Idle] = [
-    Idle(_OF_COMPUTING, lambda p, run: p.exchange_only, '--exchange_only computes nothing'),
-    Idle(
-        tuple(field.name for field in dataclasses.fields(evaluation_flags.EvaluationFlags)),
-        lambda p, run: p.exchange_only,
-        '--exchange_only trains no model',
-    ),
-    Idle(
-        ('weight_decay',),
-        lambda p, run: p.exchange_only and 'weight_decay' not in OPTIMIZERS[p.optimizer].arguments,
-        '--exchange_only computes no loss, to which it would be added',
-    ),
-    Idle(
-        (*(field.name for group in _GROUPS_OF_A_MODEL for field in dataclasses.fields(group)), *_OF_A_MODEL),
-        lambda p, run: p.input_only is not None,
-        '--input_only runs no model',
-    ),
-    *(row for group in _GROUPS for row in group.IDLE),
-]
+_RUN_RULES: list[RunRule] = [rule for group in _GROUPS for rule in getattr(group, 'RUN_RULES', ())]
 
 
 def check(params: Params) -> None:
@@ -132,12 +64,6 @@ def find_idle(params: Params, facts: RunFacts) -> list[str]:
         value, default = getattr(params, name), getattr(defaults, name)
         if value == default or not (value or default):
             continue
-        reasons = (row.reason for row in _IDLE if name in row.flags and row.when(params, facts))
-        if reason := next(reasons, None):
-            lines.append(f'{written} has no effect: {reason}')
+        if idle := next((idle for idle in SPECS[name].idle if idle.when(params, facts)), None):
+            lines.append(f'{written} has no effect: {idle.reason}')
     return lines + variable_flags.find_idle_parts(params)
-
-
-def reasons_of_idleness(name: str) -> list[str]:
-    """Returns every reason for which a flag can have no effect, for the docs."""
-    return list(dict.fromkeys(row.reason for row in _IDLE if name in row.flags))

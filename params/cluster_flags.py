@@ -5,13 +5,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
 from params.modes import MODES, modes_that
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval
-from params.spec import flag
+from params.rules import ALONE, IN_EVAL, NO_COMPUTING, Idle, Rule, RunFacts, RunRule
+from params.spec import NEW, SHAPE_SAYS, flag
 
 if TYPE_CHECKING:
     from params.table import Params
 
 _PROTOCOL = 'grpc'
+
+
+_LAUNCHED = Idle(
+    lambda p, run: MODES[p.variable_update].launcher is not None,
+    f'another program starts and connects the processes of {modes_that(lambda mode: mode.launcher is not None)}',
+)
+_NAMED = Idle(
+    lambda p, run: bool(p.ps_hosts or p.worker_hosts),
+    '--ps_hosts and --worker_hosts name the processes and their ports',
+)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -20,39 +30,93 @@ class ClusterFlags:
 
     GROUP: ClassVar[str] = 'Cluster'
 
-    job_name: str | None = flag(None, 'The role of this process in a cluster.', choices=('ps', 'worker', 'controller'))
-    task_index: int | None = flag(
-        None, 'The position of this process in the list of hosts of its role, from 0.', lower_bound=0, original='0'
+    job_name: str | None = flag(
+        None,
+        'The role of this process in a cluster.',
+        choices=('ps', 'worker', 'controller'),
+        common=True,
+        names_process=True,
     )
-    ps_hosts: str | None = flag(None, 'HOST:PORT of each parameter server, separated by commas.')
-    worker_hosts: str | None = flag(None, 'HOST:PORT of each worker, separated by commas.')
+    task_index: int | None = flag(
+        None,
+        'The position of this process in the list of hosts of its role, from 0.',
+        lower_bound=0,
+        original='its default is 0',
+        common=True,
+        names_process=True,
+    )
+    ps_hosts: str | None = flag(
+        None, 'HOST:PORT of each parameter server, separated by commas.', common=True, names_process=True
+    )
+    worker_hosts: str | None = flag(
+        None, 'HOST:PORT of each worker, separated by commas.', common=True, names_process=True
+    )
     controller_host: str | None = flag(
-        None, f'HOST:PORT of the controller, for {modes_that(lambda mode: mode.has_controller)}.'
+        None, f'HOST:PORT of the controller, for {modes_that(lambda mode: mode.has_controller)}.', names_process=True
     )
     num_ps: int = flag(
         1,
         'How many tasks of a Slurm or MPI job become parameter servers, if --variable_update has parameter servers.',
         lower_bound=1,
         unit='tasks',
+        original=NEW,
+        in_sweep=SHAPE_SAYS,
+        idle=(_LAUNCHED, ALONE, _NAMED),
     )
     cluster_port: int = flag(
         0,
         'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it from the number of the job.',
         lower_bound=0,
         upper_bound=65535,
+        original=NEW,
+        setting=False,
+        idle=(_LAUNCHED, ALONE, _NAMED),
     )
-    server_protocol: str = flag(_PROTOCOL, f'The protocol between processes; TensorFlow has {_PROTOCOL} only.')
+    server_protocol: str = flag(
+        _PROTOCOL,
+        f'The protocol between processes; TensorFlow has {_PROTOCOL} only.',
+        original='TensorFlow had grpc+verbs and others then',
+        idle=(
+            Idle(
+                lambda p, run: (
+                    p.server_protocol != _PROTOCOL and (run.alone or MODES[p.variable_update].launcher is not None)
+                ),
+                'no processes are connected by it',
+            ),
+        ),
+    )
     connect_timeout_secs: float = flag(
-        300.0, 'How long to wait for the other processes at the start.', lower_bound=0, unit='seconds'
+        300.0,
+        'How long to wait for the other processes at the start.',
+        lower_bound=0,
+        unit='seconds',
+        original=NEW,
+        setting=False,
+        idle=(_LAUNCHED, ALONE),
     )
     peer_timeout_secs: float = flag(
-        120.0, 'Has no effect: no process waits for a lost one.', lower_bound=0, unit='seconds'
+        120.0,
+        'Has no effect: no process waits for a lost one.',
+        lower_bound=0,
+        unit='seconds',
+        original=NEW,
+        setting=False,
+        idle=(Idle(lambda p, run: True, 'if a process is lost, all others end within seconds'),),
     )
     ps_linger_secs: float = flag(
-        0.0, 'How long a parameter server stays after all workers have ended.', lower_bound=0, unit='seconds'
+        0.0,
+        'How long a parameter server stays after all workers have ended.',
+        lower_bound=0,
+        unit='seconds',
+        original=NEW,
+        setting=False,
+        idle=(_LAUNCHED, ALONE),
     )
     distinct_worker_data: bool = flag(
-        True, 'Each worker has synthetic images of its own, or starts to read at a shard of its own.'
+        True,
+        'Each worker has synthetic images of its own, or starts to read at a shard of its own.',
+        original=NEW,
+        idle=(NO_COMPUTING, IN_EVAL, ALONE),
     )
 
 
@@ -91,33 +155,3 @@ def _sums_have_one_order(params: 'Params', facts: RunFacts) -> str | None:
 
 RULES: tuple[Rule, ...] = (_a_launcher_names_the_processes,)
 RUN_RULES: tuple[RunRule, ...] = (_tensorflow_has_the_protocol, _sums_have_one_order)
-IDLE: tuple[Idle, ...] = (
-    Idle(
-        ('server_protocol',),
-        lambda p, run: p.server_protocol != _PROTOCOL and (run.alone or MODES[p.variable_update].launcher is not None),
-        'no processes are connected by it',
-    ),
-    Idle(
-        ('num_ps', 'cluster_port', 'connect_timeout_secs', 'ps_linger_secs'),
-        lambda p, run: MODES[p.variable_update].launcher is not None,
-        f'another program starts and connects the processes of {modes_that(lambda mode: mode.launcher is not None)}',
-    ),
-    Idle(('peer_timeout_secs',), lambda p, run: True, 'if a process is lost, all others end within seconds'),
-    idle_in_eval('distinct_worker_data'),
-    Idle(
-        (
-            'num_ps',
-            'cluster_port',
-            'connect_timeout_secs',
-            'ps_linger_secs',
-            'distinct_worker_data',
-        ),
-        lambda p, run: run.alone,
-        'it is for clusters, and this process is alone',
-    ),
-    Idle(
-        ('num_ps', 'cluster_port'),
-        lambda p, run: bool(p.ps_hosts or p.worker_hosts),
-        '--ps_hosts and --worker_hosts name the processes and their ports',
-    ),
-)

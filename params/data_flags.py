@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING, ClassVar
 from errors import spelled
 from inputs.data_sets import DATA_NAMES, RECORDS
 from inputs.preprocessors import DEFAULT, PREPROCESSORS
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
-from params.spec import flag
+from params.rules import IN_EVAL, Idle, Rule, RunFacts, RunRule, in_forward_only
+from params.spec import NEW, flag
 
 if TYPE_CHECKING:
     from params.table import Params
+
+
+_NOT_AUGMENTED = in_forward_only('--forward_only does not augment images')
+_SYNTHETIC = Idle(lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir')
+_NO_PHOTOGRAPHS = Idle(lambda p, run: not run.has_records, 'it is about photographs in records')
+_PLAIN = Idle(
+    lambda p, run: PREPROCESSORS[p.input_preprocessor].plain,
+    '--input_preprocessor says how images are resized, and changes no colours',
+)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -23,12 +32,17 @@ class DataFlags:
         None,
         'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; by default images are synthetic.',
         is_path=True,
+        common=True,
+        inside=('*-of-*', '*-ubyte*', '*_batch*', 'batches.meta*', 'labels.txt', 'dataset.json', '*.npy'),
+        opened_by_tensorflow=True,
+        not_in_exchange=True,
     )
     data_name: str | None = flag(
         None,
         'The data set; by default the one found in --data_dir, else the first that the model is defined for. '
         f'{RECORDS} is a folder made by the subcommand records, with classes of its own.',
         choices=DATA_NAMES,
+        common=True,
     )
     augmentation: str | None = flag(
         None,
@@ -37,34 +51,57 @@ class DataFlags:
         'trained on are cut to their central part. By default padded_crop for cifar10, none for mnist, else '
         'resized_crop.',
         choices=('resized_crop', 'padded_crop', 'none'),
+        original=NEW,
+        idle=(_SYNTHETIC,),
     )
-    distortions: bool = flag(False, 'Change the colours of training images at random.')
+    distortions: bool = flag(
+        False, 'Change the colours of training images at random.', idle=(IN_EVAL, _NOT_AUGMENTED, _SYNTHETIC, _PLAIN)
+    )
     distort_color_in_yiq: bool = flag(
         True,
         'With --distortions: change saturation and hue in YIQ, where all changes of colour together are one matrix. If '
         'false, change them in HSV, which is several times the work.',
+        idle=(
+            IN_EVAL,
+            _NOT_AUGMENTED,
+            _SYNTHETIC,
+            _PLAIN,
+            Idle(lambda p, run: not p.distortions, 'only --distortions changes colours'),
+        ),
     )
     resize_method: str = flag(
         'bilinear',
         'Interpolation that brings images to the size of the model; round_robin alternates between the others.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
+        original='there resizing samples the corners of pixels, here their centres',
+        idle=(_SYNTHETIC, _PLAIN),
     )
     scaled_decode: bool = flag(
         False,
         'Let the JPEG decoder scale the part that is cut out of a photograph to a half, quarter or eighth, if that is '
         'still at least the size of the model, and resize the rest. This is faster and takes less memory for '
         'photographs of several megapixels, and changes pixels slightly: each is the mean of several.',
+        original=NEW,
+        idle=(_SYNTHETIC, _NO_PHOTOGRAPHS),
     )
     input_preprocessor: str = flag(
         DEFAULT,
         f'How the images of records are preprocessed. '
         f'{"; ".join(f"{row.name}: {row.summary}" for row in PREPROCESSORS.values())}.',
         choices=tuple(PREPROCESSORS),
+        idle=(_SYNTHETIC,),
     )
     ml_perf: bool = flag(
         False,
         'Normalise the images of records as the rules of MLPerf demand: the mean colour of ImageNet is subtracted, and '
         'nothing divided.',
+        idle=(
+            _SYNTHETIC,
+            _NO_PHOTOGRAPHS,
+            Idle(
+                lambda p, run: p.input_preprocessor != DEFAULT, '--input_preprocessor normalises images in the same way'
+            ),
+        ),
     )
 
 
@@ -85,27 +122,5 @@ def _other_preprocessors_are_for_records(params: 'Params', run: RunFacts) -> str
     )
 
 
-_COLORS = ('distortions', 'distort_color_in_yiq')
 RULES: tuple[Rule, ...] = (_records_have_a_folder,)
 RUN_RULES: tuple[RunRule, ...] = (_other_preprocessors_are_for_records,)
-IDLE: tuple[Idle, ...] = (
-    idle_in_eval(*_COLORS),
-    idle_in_forward_only(*_COLORS, reason='--forward_only does not augment images'),
-    Idle(
-        ('augmentation', *_COLORS, 'resize_method', 'scaled_decode', 'input_preprocessor', 'ml_perf'),
-        lambda p, run: p.data_dir is None,
-        'images are synthetic without --data_dir',
-    ),
-    Idle(('ml_perf', 'scaled_decode'), lambda p, run: not run.has_records, 'it is about photographs in records'),
-    Idle(
-        ('ml_perf',),
-        lambda p, run: p.input_preprocessor != DEFAULT,
-        '--input_preprocessor normalises images in the same way',
-    ),
-    Idle(
-        (*_COLORS, 'resize_method'),
-        lambda p, run: PREPROCESSORS[p.input_preprocessor].plain,
-        '--input_preprocessor says how images are resized, and changes no colours',
-    ),
-    Idle(('distort_color_in_yiq',), lambda p, run: not p.distortions, 'only --distortions changes colours'),
-)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
 from params.modes import MODES
-from params.rules import Idle, Rule, idle_in_eval, idle_on_cpu
+from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, Rule, on_cpu
 from params.spec import flag
 from params.variable_flags import asks_a_cpu_for_nccl
 
@@ -28,12 +28,17 @@ class DeviceFlags:
         'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or those that '
         'CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu with one device.',
         lower_bound=0,
+        common=True,
+        agreed=True,
+        in_sweep='write shape = "1*2" for 2 devices',
     )
     device: str | None = flag(
         None,
         'The kind of device to compute on; by default gpu if there is one, else cpu.',
         choices=_KINDS,
-        original='gpu',
+        original='its default is gpu',
+        common=True,
+        resolved=True,
     )
     local_parameter_device: str | None = flag(
         None,
@@ -42,14 +47,39 @@ class DeviceFlags:
         "and sums its towers' gradients. cpu: the host; gpu: the devices of the towers, also virtual ones of a CPU, "
         'over which variables are spread by bytes. By default the kind of --device.',
         choices=_KINDS,
-        original='gpu',
+        original='its default is gpu',
+        idle=(
+            NO_MODEL,
+            IN_EVAL,
+            Idle(
+                lambda p, run: not run.alone and not MODES[p.variable_update].needs_servers,
+                'in a cluster without parameter servers variables are on the devices of the towers, which also sum '
+                'gradients',
+            ),
+            Idle(
+                lambda p, run: run.alone and MODES[p.variable_update].parameter_device is None,
+                'with this --variable_update each device keeps its own variables',
+            ),
+            Idle(
+                lambda p, run: another_flag_places_the_sums(p),
+                'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
+                '--hierarchical_copy sets that already',
+            ),
+            on_cpu(
+                when=lambda p: p.local_parameter_device == 'gpu' and p.num_gpus < 2,
+                reason='the run is on one device of the CPU',
+            ),
+        ),
     )
     data_format: str | None = flag(
         None,
         'Order of the axes of a batch of images; by default NHWC on CPUs, and NCHW on GPUs but for fp16 from compute '
         'capability 7.0 on and bf16 from 8.0 on.',
         choices=('NHWC', 'NCHW'),
-        original='NCHW',
+        original='its default is NCHW',
+        common=True,
+        resolved=True,
+        idle=(NO_COMPUTING, NO_MODEL),
     )
     num_intra_threads: int | None = flag(
         None,
@@ -71,25 +101,39 @@ class DeviceFlags:
         'Threads of the host that start the kernels of GPUs: gpu_private: each GPU has its own; gpu_shared: the GPUs '
         'share some; global: they are those of all other operations.',
         choices=('global', 'gpu_shared', 'gpu_private'),
+        variable='TF_GPU_THREAD_MODE',
+        idle=(ON_CPU,),
     )
     per_gpu_thread_count: int = flag(
         0,
         'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels and one for copies.',
         lower_bound=0,
         unit='threads',
+        idle=(
+            ON_CPU,
+            Idle(
+                lambda p, run: p.gpu_thread_mode == 'global',
+                'with --gpu_thread_mode=global GPUs have no threads of their own',
+            ),
+        ),
     )
     batchnorm_persistent: bool = flag(
         True,
         "On GPUs, batch norm by cuDNN's kernels that keep their input on the chip (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) "
         'where there are any.',
+        variable='TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
+        idle=(ON_CPU,),
     )
     allow_growth: bool | None = flag(
-        None, 'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow decides.'
+        None,
+        'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow decides.',
+        idle=(ON_CPU,),
     )
     gpu_memory_frac_for_testing: float = flag(
         0.0,
         'Fraction of the memory of each GPU to take, above 1 by swapping to the host; 0 sets no limit.',
         lower_bound=0,
+        idle=(ON_CPU,),
     )
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
 
@@ -113,35 +157,3 @@ def another_flag_places_the_sums(params: 'Params') -> bool:
 
 
 RULES: tuple[Rule, ...] = (_a_launcher_starts_one_process_per_device,)
-IDLE: tuple[Idle, ...] = (
-    idle_in_eval('local_parameter_device'),
-    Idle(
-        ('local_parameter_device',),
-        lambda p, run: not run.alone and not MODES[p.variable_update].needs_servers,
-        'in a cluster without parameter servers variables are on the devices of the towers, which also sum gradients',
-    ),
-    Idle(
-        ('local_parameter_device',),
-        lambda p, run: run.alone and MODES[p.variable_update].parameter_device is None,
-        'with this --variable_update each device keeps its own variables',
-    ),
-    Idle(
-        ('local_parameter_device',),
-        lambda p, run: another_flag_places_the_sums(p),
-        'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
-        '--hierarchical_copy sets that already',
-    ),
-    idle_on_cpu(
-        'local_parameter_device',
-        when=lambda p: p.local_parameter_device == 'gpu' and p.num_gpus < 2,
-        reason='the run is on one device of the CPU',
-    ),
-    idle_on_cpu(
-        'allow_growth', 'gpu_memory_frac_for_testing', 'gpu_thread_mode', 'per_gpu_thread_count', 'batchnorm_persistent'
-    ),
-    Idle(
-        ('per_gpu_thread_count',),
-        lambda p, run: p.gpu_thread_mode == 'global',
-        'with --gpu_thread_mode=global GPUs have no threads of their own',
-    ),
-)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_forward_only
-from params.spec import MOST_EPOCHS, flag, numbers_of
+from params.rules import NO_MODEL, TRAINS_NOTHING, Idle, Rule, RunFacts, RunRule
+from params.spec import MOST_EPOCHS, Output, flag, numbers_of
 
 if TYPE_CHECKING:
     from params.table import Params
@@ -19,14 +19,26 @@ EVAL_DURING_TRAINING = (
 )
 
 
+_NOTHING_EVALUATED = Idle(lambda p, run: not p.evaluates, 'nothing is evaluated; see --eval')
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class EvaluationFlags:
     """The part of Params about evaluation."""
 
     GROUP: ClassVar[str] = 'Evaluation'
+    AGREED: ClassVar[bool] = True
+    IDLE: ClassVar[tuple[Idle, ...]] = (
+        Idle(lambda p, run: p.exchange_only, '--exchange_only trains no model'),
+        NO_MODEL,
+    )
 
     eval: bool = flag(
-        False, 'Do not train; print the accuracy of the newest checkpoint of --train_dir on the validation images.'
+        False,
+        'Do not train; print the accuracy of the newest checkpoint of --train_dir on the validation images.',
+        common=True,
+        original='by default there it evaluates as many batches as training takes, here each validation image once',
+        not_in_exchange=True,
     )
     eval_interval_secs: float = flag(
         0.0,
@@ -34,12 +46,15 @@ class EvaluationFlags:
         'evaluates the newest checkpoint once.',
         lower_bound=0,
         unit='seconds',
+        agreed=False,
+        idle=(Idle(lambda p, run: not p.eval, 'only --eval uses it'),),
     )
     eval_batch_size: int = flag(
         0,
         'Images evaluated at a time on each device; 0 takes the batch size of training.',
         lower_bound=0,
         unit='images',
+        idle=(_NOTHING_EVALUATED,),
     )
     num_eval_batches: int | None = flag(
         None,
@@ -47,6 +62,7 @@ class EvaluationFlags:
         'validation image once, or as many synthetic batches as timed steps.',
         lower_bound=1,
         unit='batches',
+        idle=(_NOTHING_EVALUATED,),
     )
     num_eval_epochs: float | None = flag(
         None,
@@ -55,9 +71,15 @@ class EvaluationFlags:
         lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
+        idle=(_NOTHING_EVALUATED,),
     )
     eval_during_training_every_n_steps: int | None = flag(
-        None, 'Steps of training between two evaluations.', lower_bound=1, unit='steps'
+        None,
+        'Steps of training between two evaluations.',
+        lower_bound=1,
+        unit='steps',
+        not_in_exchange=True,
+        idle=(TRAINS_NOTHING,),
     )
     eval_during_training_every_n_epochs: float | None = flag(
         None,
@@ -65,12 +87,20 @@ class EvaluationFlags:
         lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
+        not_in_exchange=True,
+        idle=(TRAINS_NOTHING,),
     )
     eval_during_training_at_specified_steps: str | None = flag(
-        None, 'Evaluate after these steps of training, separated by commas.'
+        None,
+        'Evaluate after these steps of training, separated by commas.',
+        not_in_exchange=True,
+        idle=(TRAINS_NOTHING,),
     )
     eval_during_training_at_specified_epochs: str | None = flag(
-        None, 'Evaluate after these epochs of training, separated by commas; fractions are allowed.'
+        None,
+        'Evaluate after these epochs of training, separated by commas; fractions are allowed.',
+        not_in_exchange=True,
+        idle=(TRAINS_NOTHING,),
     )
     stop_at_top_1_accuracy: float | None = flag(
         None,
@@ -81,8 +111,14 @@ class EvaluationFlags:
     eval_dir: str | None = flag(
         None,
         'Folder for summaries of evaluations, created if missing; by default none are written.',
-        original='a folder in /tmp',
+        original='its default is a folder in /tmp',
         is_path=True,
+        output=Output.FOLDER,
+        inside=('events.out.tfevents.*',),
+        opened_by_tensorflow=True,
+        agreed=False,
+        setting=False,
+        idle=(_NOTHING_EVALUATED,),
     )
 
 
@@ -150,12 +186,3 @@ RULES: tuple[Rule, ...] = (
     _evaluation_lists_are_numbers,
 )
 RUN_RULES: tuple[RunRule, ...] = (_all_workers_stop_at_the_same_step,)
-IDLE: tuple[Idle, ...] = (
-    Idle(
-        ('eval_batch_size', 'num_eval_batches', 'num_eval_epochs', 'eval_dir'),
-        lambda p, run: not p.evaluates,
-        'nothing is evaluated; see --eval',
-    ),
-    Idle(('eval_interval_secs',), lambda p, run: not p.eval, 'only --eval uses it'),
-    idle_in_forward_only(*EVAL_DURING_TRAINING, reason='--forward_only trains nothing'),
-)

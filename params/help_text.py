@@ -8,7 +8,7 @@ from typing import Protocol
 from models.registry import MODELS
 from params.descriptions import FlagDescription, default_of, describe_all_flags, usage_of, value_of
 from params.original import Fate
-from params.spec import FlagSpec
+from params.spec import ITS_DEFAULT, FlagSpec
 from params.table import SPECS
 
 
@@ -23,17 +23,6 @@ class HelpSubcommand(Protocol):
 
 
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
-# The flags that people use most; --help=all lists the others.
-COMMON = (
-    *('model', 'batch_size', 'num_batches', 'num_epochs', 'num_warmup_batches', 'forward_only', 'verbose'),
-    *('num_gpus', 'device', 'data_format'),
-    *('data_dir', 'data_name', 'input_only'),
-    *('variable_update', 'all_reduce_spec'),
-    *('optimizer', 'init_learning_rate', 'weight_decay', 'precision'),
-    *('job_name', 'task_index', 'ps_hosts', 'worker_hosts'),
-    *('eval', 'train_dir', 'save_model_steps', 'trace_file'),
-    *('result_file', 'display_every', 'repeat'),
-)
 _FORMS = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
 --version prints the version; --help=FLAG tells all about one flag, help --markdown about all."""
@@ -50,7 +39,7 @@ def format_help(subcommands: Mapping[str, HelpSubcommand], *, everything: bool =
       subcommands: the subcommands by name.
       everything: whether to list all flags and models, as --help=all does, instead of the common flags.
     """
-    specs = [spec for spec in SPECS.values() if everything or spec.name in COMMON]
+    specs = [spec for spec in SPECS.values() if everything or spec.common]
     parts = [_format_usage(subcommands)]
     if everything:
         parts.append(f'Models:\n{_indented(", ".join(MODELS.list_models()), 2)}')
@@ -74,8 +63,8 @@ def format_flag(spec: FlagSpec) -> str:
     facts = [value_of(spec)]
     if (default := default_of(spec)) is not None:
         facts.append(f'default {default}')
-    if spec.original is not None:
-        facts.append(f'default of the original: {spec.original}')
+    if spec.original and spec.original.startswith(ITS_DEFAULT):
+        facts.append(f'default of the original: {spec.original.removeprefix(ITS_DEFAULT)}')
     text = f'{spec.help} [{"; ".join(facts)}]'
     return f'  {usage_of(spec)}\n{_indented(text, 6)}'
 

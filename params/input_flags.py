@@ -1,6 +1,5 @@
 """The flags about how records become batches on the device, and the rules between them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,12 +17,41 @@ from inputs.catalog import (
 from inputs.stages import STAGES
 from inputs.tf_data_settings import TfDataSettings
 from params.rules import Idle, Rule, RunFacts, RunRule
-from params.spec import flag
+from params.spec import NEW, flag
 
 if TYPE_CHECKING:
     from params.table import Params
 
 _DEFAULTS = TfDataSettings()
+
+
+def chosen_pipeline(params: 'Params') -> str:
+    """The name of the pipeline for records, and for other images if the pipeline reads those."""
+    return record_pipeline(params.input_pipeline, deterministic=params.deterministic).name
+
+
+_SYNTHETIC = Idle(lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir')
+_VALIDATION = Idle(lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files')
+_ARRAYS = Idle(lambda p, run: not run.has_records, 'it is about records, and --data_dir contains none of them')
+_TF_DATA = (
+    _SYNTHETIC,
+    _VALIDATION,
+    _ARRAYS,
+    Idle(lambda p, run: chosen_pipeline(p) != TF_DATA, f'it acts with --input_pipeline={TF_DATA} only'),
+)
+
+
+def _other_than(reason: Idle, *pipelines: str) -> Idle:
+    """Explicitly passing the default pipeline does not count as a request; those given have an effect all the same."""
+    idle = set(PIPELINES) - {RECORD_INPUT, *pipelines}
+    return Idle(lambda p, run: p.input_pipeline in idle and reason.when(p, run), reason.reason)
+
+
+_CHOICE = (
+    _other_than(_SYNTHETIC, *PIPELINES_OF_SYNTHETIC),
+    _other_than(_VALIDATION),
+    _other_than(_ARRAYS, *PIPELINES_OF_ARRAYS),
+)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -40,72 +68,77 @@ class InputFlags:
         f'into memory before the first step; {FEED_DICT} also feeds synthetic images. By default {RECORD_INPUT} for '
         f'records, {TF_DATA} with --deterministic. --use_datasets is an older name for {TF_DATA}.',
         choices=PIPELINES,
+        original=NEW,
+        idle=_CHOICE,
     )
     input_only: str | None = flag(
         None,
         'Run the input pipeline alone, without the model, up to this stage, and print a table of the stages. '
         f'{"; ".join(f"{name}: {does}" for name, does in STAGES.items())}.',
         choices=tuple(STAGES),
+        common=True,
+        original=NEW,
+        not_in_exchange=True,
     )
-    datasets_use_prefetch: bool = flag(True, f'With {TF_DATA}: prepare batches ahead, see the next flag.')
+    datasets_use_prefetch: bool = flag(
+        True, f'With {TF_DATA}: prepare batches ahead, see the next flag.', idle=_TF_DATA
+    )
     datasets_prefetch_buffer_size: int = flag(
         _DEFAULTS.prefetched_batches,
         f'With {TF_DATA}: how many batches are prepared ahead, besides those that wait for each device.',
         lower_bound=1,
         unit='batches',
+        idle=(
+            *_TF_DATA,
+            Idle(lambda p, run: not p.datasets_use_prefetch, '--nodatasets_use_prefetch prepares no batches ahead'),
+        ),
     )
     multi_device_iterator_max_buffer_size: int = flag(
         _DEFAULTS.batches_per_device,
         f'With {TF_DATA}: how many batches wait in host memory for each device.',
         lower_bound=1,
         unit='batches',
+        idle=_TF_DATA,
     )
     datasets_parallel_interleave_cycle_length: int | None = flag(
         None,
         f'With {TF_DATA}: how many shards are read at the same time; by default {_DEFAULTS.cycle_length}.',
         lower_bound=1,
         unit='shards',
+        idle=_TF_DATA,
     )
     datasets_parallel_interleave_prefetch: int | None = flag(
         None,
         f'With {TF_DATA}: how many further shards are opened ahead; by default tf.data decides.',
         lower_bound=1,
         unit='shards',
+        idle=_TF_DATA,
     )
     datasets_sloppy_parallel_interleave: bool = flag(
         False,
         f'With {TF_DATA}: do not wait for the shard whose turn it is, so that the order of records depends on timing.',
+        idle=_TF_DATA,
     )
     datasets_use_caching: bool = flag(
-        False, f'With {TF_DATA}: keep all records, as they are in the shards, in memory after their first reading.'
+        False,
+        f'With {TF_DATA}: keep all records, as they are in the shards, in memory after their first reading.',
+        idle=(
+            *_TF_DATA,
+            Idle(
+                lambda p, run: p.datasets_repeat_cached_sample, '--datasets_repeat_cached_sample reads one record only'
+            ),
+        ),
     )
     datasets_repeat_cached_sample: bool = flag(
-        False, f'With {TF_DATA}: use the first record for every image, to measure input without reading.'
+        False, f'With {TF_DATA}: use the first record for every image, to measure input without reading.', idle=_TF_DATA
     )
     datasets_num_private_threads: int | None = flag(
         None,
         f'With {TF_DATA}: the number of its own threads; by default it shares those of TensorFlow.',
         lower_bound=1,
         unit='threads',
+        idle=_TF_DATA,
     )
-
-
-_OF_TF_DATA = (
-    'datasets_use_prefetch',
-    'datasets_prefetch_buffer_size',
-    'multi_device_iterator_max_buffer_size',
-    'datasets_parallel_interleave_cycle_length',
-    'datasets_parallel_interleave_prefetch',
-    'datasets_sloppy_parallel_interleave',
-    'datasets_use_caching',
-    'datasets_repeat_cached_sample',
-    'datasets_num_private_threads',
-)
-
-
-def chosen_pipeline(params: 'Params') -> str:
-    """The name of the pipeline for records, and for other images if the pipeline reads those."""
-    return record_pipeline(params.input_pipeline, deterministic=params.deterministic).name
 
 
 def tf_data_settings(params: 'Params') -> TfDataSettings:
@@ -196,46 +229,5 @@ def _images_in_memory_do_not_change(params: 'Params') -> str | None:
     return None
 
 
-def _without_records(
-    when: Callable[['Params', RunFacts], bool], reason: str, acting: tuple[str, ...] = ()
-) -> tuple[Idle, ...]:
-    """The rows for runs that read no records. Explicitly passing the default pipeline does not count as a request.
-
-    Args:
-      acting: the pipelines that have an effect in such runs too.
-    """
-    idle_pipelines = set(PIPELINES) - {RECORD_INPUT, *acting}
-    return (
-        Idle(_OF_TF_DATA, when, reason),
-        Idle(('input_pipeline',), lambda p, run: p.input_pipeline in idle_pipelines and when(p, run), reason),
-    )
-
-
 RULES: tuple[Rule, ...] = (_fed_steps_are_single, _images_in_memory_do_not_change, _only_an_input_is_measured)
 RUN_RULES: tuple[RunRule, ...] = (_the_order_of_records_is_deterministic, _an_input_is_measured_alone)
-IDLE: tuple[Idle, ...] = (
-    *_without_records(
-        lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir', PIPELINES_OF_SYNTHETIC
-    ),
-    *_without_records(lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files'),
-    *_without_records(
-        lambda p, run: not run.has_records,
-        'it is about records, and --data_dir contains none of them',
-        PIPELINES_OF_ARRAYS,
-    ),
-    Idle(
-        _OF_TF_DATA,
-        lambda p, run: chosen_pipeline(p) != TF_DATA,
-        f'it acts with --input_pipeline={TF_DATA} only',
-    ),
-    Idle(
-        ('datasets_prefetch_buffer_size',),
-        lambda p, run: not p.datasets_use_prefetch,
-        '--nodatasets_use_prefetch prepares no batches ahead',
-    ),
-    Idle(
-        ('datasets_use_caching',),
-        lambda p, run: p.datasets_repeat_cached_sample,
-        '--datasets_repeat_cached_sample reads one record only',
-    ),
-)

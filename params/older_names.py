@@ -4,16 +4,29 @@ from collections.abc import Mapping
 
 from errors import Refusals, spelled
 from inputs.catalog import RECORD_INPUT, TF_DATA
-from params.spec import FlagSpec, Value
+from params.spec import OTHER, FlagSpec, Value
 
 OLDER_NAMES: Mapping[str, FlagSpec] = {
     spec.name: spec
     for spec in (
-        FlagSpec('learning_rate', float, optional=True, lower_bound=0),
-        FlagSpec('use_nccl', bool, optional=True),
-        FlagSpec('use_datasets', bool, optional=True),
-        FlagSpec('use_fp16', bool, optional=True),
-        FlagSpec('xla_compile', bool, optional=True),
+        FlagSpec(
+            'learning_rate',
+            float,
+            optional=True,
+            lower_bound=0,
+            help='The learning rate: --learning_rate is --init_learning_rate.',
+            original=OTHER,
+        ),
+        FlagSpec(
+            'use_nccl',
+            bool,
+            optional=True,
+            help='Sum gradients by NCCL: --use_nccl is --all_reduce_spec=nccl.',
+            original=OTHER,
+        ),
+        FlagSpec('use_datasets', bool, optional=True, help='Read images by tf.data instead of RecordInput.'),
+        FlagSpec('use_fp16', bool, optional=True, help='Compute in 16 bits: --use_fp16 is --precision=fp16.'),
+        FlagSpec('xla_compile', bool, optional=True, help='Compile the model by XLA: --xla_compile is --xla.'),
     )
 }
 

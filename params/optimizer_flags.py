@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
 from params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizers_that
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
-from params.spec import MOST_EPOCHS, flag, specs_of
+from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, Idle, Rule, RunFacts, RunRule
+from params.spec import MOST_EPOCHS, NEW, flag
 from training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
@@ -19,22 +19,37 @@ def _takers_of(name: str) -> str:
     return optimizers_that(lambda row: name in row.arguments)
 
 
+def _only_with(name: str) -> Idle:
+    return Idle(lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {_takers_of(name)} uses it')
+
+
+_NO_LOSS = Idle(
+    lambda p, run: p.exchange_only and 'weight_decay' not in OPTIMIZERS[p.optimizer].arguments,
+    '--exchange_only computes no loss, to which it would be added',
+)
+
+
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class OptimizerFlags:
     """The part of Params about the optimizer."""
 
     GROUP: ClassVar[str] = 'Optimizer'
+    AGREED: ClassVar[bool] = True
+    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL, IN_EVAL, TRAINS_NOTHING)
 
     optimizer: str = flag(
         DEFAULT_OPTIMIZER,
         f'The update rule. {"; ".join(f"{row.name}: {row.summary}" for row in OPTIMIZERS.values())}.',
         choices=tuple(OPTIMIZERS),
+        common=True,
+        resolved=True,
     )
     init_learning_rate: float | None = flag(
         None,
         "The learning rate; by default the model's own schedule, see docs/training.md. --learning_rate is another name "
         'of it.',
         lower_bound=0,
+        common=True,
     )
     piecewise_learning_rate_schedule: str | None = flag(
         None,
@@ -53,7 +68,15 @@ class OptimizerFlags:
         0.0, 'Factor of the learning rate for --num_epochs_per_decay.', lower_bound=0
     )
     minimum_learning_rate: float = flag(
-        0.0, 'The decay of --num_epochs_per_decay does not go below this learning rate.', lower_bound=0
+        0.0,
+        'The decay of --num_epochs_per_decay does not go below this learning rate.',
+        lower_bound=0,
+        idle=(
+            Idle(
+                lambda p, run: not p.num_epochs_per_decay,
+                'the learning rate does not decay without --num_epochs_per_decay',
+            ),
+        ),
     )
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
@@ -67,32 +90,85 @@ class OptimizerFlags:
         'For residual networks: the learning rate for 256 images per update. The rate is proportional to the images, '
         'rises for 5 epochs, and is divided by 10 after the usual epochs, see docs/training.md.',
         lower_bound=0,
+        idle=(Idle(lambda p, run: not run.residual, 'only residual networks use it, and --model is not one'),),
     )
-    momentum: float = flag(0.9, f'Momentum, for {_takers_of("momentum")}.', lower_bound=0, upper_bound=1)
+    momentum: float = flag(
+        0.9, f'Momentum, for {_takers_of("momentum")}.', lower_bound=0, upper_bound=1, idle=(_only_with('momentum'),)
+    )
     nesterov: bool = flag(
         True,
         f"Nesterov's momentum, for {_takers_of('nesterov')}: the step looks ahead by one more step of the momentum. "
         '--nonesterov is the plain one.',
+        original=NEW,
+        idle=(_only_with('nesterov'),),
     )
     rmsprop_decay: float = flag(
-        0.9, f'Decay of the mean square, for {_takers_of("rmsprop_decay")}.', lower_bound=0, upper_bound=1
+        0.9,
+        f'Decay of the mean square, for {_takers_of("rmsprop_decay")}.',
+        lower_bound=0,
+        upper_bound=1,
+        idle=(_only_with('rmsprop_decay'),),
     )
     rmsprop_momentum: float = flag(
-        0.9, f'Momentum, for {_takers_of("rmsprop_momentum")}.', lower_bound=0, upper_bound=1
+        0.9,
+        f'Momentum, for {_takers_of("rmsprop_momentum")}.',
+        lower_bound=0,
+        upper_bound=1,
+        idle=(_only_with('rmsprop_momentum'),),
     )
     rmsprop_epsilon: float = flag(
-        1.0, f'Term added to the mean square, for {_takers_of("rmsprop_epsilon")}.', lower_bound=0
+        1.0,
+        f'Term added to the mean square, for {_takers_of("rmsprop_epsilon")}.',
+        lower_bound=0,
+        idle=(_only_with('rmsprop_epsilon'),),
     )
-    adam_beta1: float = flag(0.9, f'Decay of the mean, for {_takers_of("adam_beta1")}.', lower_bound=0, upper_bound=1)
+    adam_beta1: float = flag(
+        0.9,
+        f'Decay of the mean, for {_takers_of("adam_beta1")}.',
+        lower_bound=0,
+        upper_bound=1,
+        idle=(_only_with('adam_beta1'),),
+    )
     adam_beta2: float = flag(
-        0.999, f'Decay of the mean square, for {_takers_of("adam_beta2")}.', lower_bound=0, upper_bound=1
+        0.999,
+        f'Decay of the mean square, for {_takers_of("adam_beta2")}.',
+        lower_bound=0,
+        upper_bound=1,
+        idle=(_only_with('adam_beta2'),),
     )
-    adam_epsilon: float = flag(1e-8, f'Term added to the denominator, for {_takers_of("adam_epsilon")}.', lower_bound=0)
-    lars_eta: float = flag(1e-3, f'Trust coefficient, for {_takers_of("lars_eta")}.', lower_bound=0)
-    weight_decay: float = flag(4e-5, 'Factor of the L2 loss of the weights.', lower_bound=0)
-    single_l2_loss_op: bool = flag(False, 'Compute the L2 loss of all weights in one operation.')
+    adam_epsilon: float = flag(
+        1e-8,
+        f'Term added to the denominator, for {_takers_of("adam_epsilon")}.',
+        lower_bound=0,
+        idle=(_only_with('adam_epsilon'),),
+    )
+    lars_eta: float = flag(
+        1e-3,
+        f'Trust coefficient, for {_takers_of("lars_eta")}.',
+        lower_bound=0,
+        original=NEW,
+        idle=(_only_with('lars_eta'),),
+    )
+    weight_decay: float = flag(
+        4e-5,
+        'Factor of the L2 loss of the weights.',
+        lower_bound=0,
+        common=True,
+        original='there biases decay, too',
+        idle=(_NO_LOSS,),
+    )
+    single_l2_loss_op: bool = flag(
+        False,
+        'Compute the L2 loss of all weights in one operation.',
+        idle=(NO_COMPUTING, Idle(lambda p, run: not p.weight_decay, '--weight_decay=0 leaves no L2 loss')),
+    )
     label_smoothing: float = flag(
-        0.0, 'Part of each label that is spread evenly over all classes.', lower_bound=0, upper_bound=1
+        0.0,
+        'Part of each label that is spread evenly over all classes.',
+        lower_bound=0,
+        upper_bound=1,
+        original=NEW,
+        idle=(NO_COMPUTING,),
     )
     gradient_clip: float | None = flag(
         None,
@@ -104,12 +180,6 @@ class OptimizerFlags:
 # Each of the first flags sets the rate of the whole training, so only one may be given; the others can be combined.
 _WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
 _RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
-# The flags that only updates use: all except the one about labels.
-_UPDATE = tuple(name for name in specs_of(OptimizerFlags) if name != 'label_smoothing')
-# Without weight_decay: if the optimizer does not take it, it is in the loss.
-_HYPERPARAMETERS = dict.fromkeys(
-    name for row in OPTIMIZERS.values() for name in row.arguments if name != 'weight_decay'
-)
 
 
 def _the_clip_leaves_something(params: 'Params') -> str | None:
@@ -153,24 +223,3 @@ RULES: tuple[Rule, ...] = (
     _a_decay_has_an_interval_and_a_factor,
 )
 RUN_RULES: tuple[RunRule, ...] = (_the_learning_rate_is_given_once,)
-
-
-def _idle_with_other_optimizers(name: str) -> Idle:
-    return Idle(
-        (name,), lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {_takers_of(name)} uses it'
-    )
-
-
-IDLE: tuple[Idle, ...] = (
-    idle_in_eval(*_UPDATE, 'label_smoothing'),
-    idle_in_forward_only(*_UPDATE, reason='--forward_only updates no variables'),
-    idle_in_forward_only('label_smoothing', reason='--forward_only does not smooth labels'),
-    Idle(('resnet_base_lr',), lambda p, run: not run.residual, 'only residual networks use it, and --model is not one'),
-    Idle(
-        ('minimum_learning_rate',),
-        lambda p, run: not p.num_epochs_per_decay,
-        'the learning rate does not decay without --num_epochs_per_decay',
-    ),
-    Idle(('single_l2_loss_op',), lambda p, run: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
-    *map(_idle_with_other_optimizers, _HYPERPARAMETERS),
-)

@@ -1,11 +1,10 @@
 """Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
 
-The result depends on the words alone, not on the environment or on files. The exceptions are the files of --flagfile,
-and the home directory where a path has ~.
+The result depends on the words, the files of --flagfile and, where a path has ~, the home directory alone.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,6 @@ from params.words import split_words
 
 _SEE = 'see --help'
 _FLAGS = {**{name: original.TABLE[name].spec for name in original.NAMES}, **OLDER_NAMES, **SPECS}
-_SWITCHES = {name for name, spec in _FLAGS.items() if spec.type is bool}
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
     return _build(_split(argv, refusals).items(), refusals)
 
 
-def split_argv(argv: Sequence[str]) -> dict[str, str]:
+def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
     """Returns the text of each flag of a command line by name, not yet read, including the flags of a --flagfile.
 
     Raises:
@@ -55,9 +53,12 @@ def split_argv(argv: Sequence[str]) -> dict[str, str]:
     return texts
 
 
-def _split(argv: Sequence[str], refusals: Refusals) -> dict[str, str]:
-    words = split_words(argv, _FLAGS, _SWITCHES, unknown=_unknown, see=_SEE)
-    refusals.add(*words.mistakes, *(_stray_message(word, switch) for word, switch in words.others))
+def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
+    words = split_words(argv, _FLAGS)
+    refusals.add(*words.mistakes, *map(_unknown, words.unknown))
+    if not words.unknown:
+        # The word after an unknown flag may be its value.
+        refusals.add(*(_stray_message(word, argv) for word in words.others))
     return words.texts
 
 
@@ -112,7 +113,9 @@ def _unknown(name: str) -> str:
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'
 
 
-def _stray_message(word: str, switch: str | None) -> str:
-    if switch:
+def _stray_message(word: str, argv: Sequence[str]) -> str:
+    before = argv[argv.index(word) - 1] if word in argv[1:] else ''
+    switch = before.lstrip('-').removeprefix('no')
+    if before.startswith('-') and switch in _FLAGS:
         return f'{word!r} is not a flag; the value of a switch follows an equal sign: {spelled(switch, word)}'
     return f'{word!r} is not a flag; flags look like --batch_size=64, {_SEE}'

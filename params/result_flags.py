@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from errors import spelled
-from params.file_flags import Output, outputs_that_are
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval
-from params.spec import flag
+from params.rules import NO_MODEL, TAKES_NO_STEPS, Idle, Rule, RunFacts, RunRule
+from params.spec import NEW, Output, flag
 
 if TYPE_CHECKING:
     from params.table import Params
@@ -63,21 +62,47 @@ class ResultFlags:
         'Flags in braces are replaced by their values, as in {model}-{batch_size}.json; so are {shape}, {hostname}, '
         '{date}, {time} and, with --repeat, {run}.',
         is_path=True,
+        common=True,
+        original=NEW,
+        output=Output.CHIEF_FILE,
+        setting=False,
+        in_sweep='the sweep keeps each result in its folder',
     )
     benchmark_log_dir: str | None = flag(
         None,
         "Folder for benchmark_run.log and metric.log, in the format of the benchmark logger of TensorFlow's official "
         'models; created if missing.',
         is_path=True,
+        output=Output.CHIEF_FOLDER,
+        inside=('benchmark_run.log', 'metric.log'),
+        setting=False,
     )
-    benchmark_test_id: str | None = flag(None, 'The test_id in benchmark_run.log, for people who read it.')
-    repeat: int = flag(1, 'Runs, each in processes of its own; the total is that of all.', lower_bound=1, unit='runs')
+    benchmark_test_id: str | None = flag(
+        None,
+        'The test_id in benchmark_run.log, for people who read it.',
+        setting=False,
+        idle=(Idle(lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'),),
+    )
+    repeat: int = flag(
+        1,
+        'Runs, each in processes of its own; the total is that of all.',
+        lower_bound=1,
+        unit='runs',
+        common=True,
+        original=NEW,
+        setting=False,
+        in_sweep='write repeats = 3',
+    )
     target_seconds: float | None = flag(
         None,
         'Take timed steps for this long; use it instead of --num_batches. Workers that train together take as many as '
         'take about this long at the pace of their warm-up.',
         lower_bound=0.001,
         unit='seconds',
+        original=NEW,
+        agreed=True,
+        setting=False,
+        idle=(TAKES_NO_STEPS,),
     )
     wait_for_idle: float | None = flag(
         None,
@@ -85,9 +110,22 @@ class ResultFlags:
         'nothing.',
         lower_bound=1,
         unit='seconds',
+        original=NEW,
+        setting=False,
     )
     measure_peak: bool = flag(
-        False, 'After the steps, measure large matrix products on the same devices, and print the share reached.'
+        False,
+        'After the steps, measure large matrix products on the same devices, and print the share reached.',
+        original=NEW,
+        setting=False,
+        idle=(
+            NO_MODEL,
+            TAKES_NO_STEPS,
+            Idle(
+                lambda p, run: not run.alone,
+                'the workers of a cluster would disturb each other; measure the peak in one process',
+            ),
+        ),
     )
 
 
@@ -116,6 +154,9 @@ def _repeats_do_not_meet_in_a_file(params: 'Params') -> str | None:
     written = f'--repeat={params.repeat}'
     if params.eval:
         return f'{written} clashes with --eval: it repeats the measurement of steps; leave it out'
+    # The table imports this module.
+    from params.table import outputs_that_are
+
     for name in outputs_that_are(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
         if value := getattr(params, name):
             return f'{written} clashes with {spelled(name, value)}: all runs would write there; leave one out'
@@ -165,12 +206,3 @@ RULES: tuple[Rule, ...] = (
     _the_end_is_given_once,
 )
 RUN_RULES: tuple[RunRule, ...] = (_workers_have_a_pace, _a_cluster_is_repeated_by_a_sweep, _a_cluster_does_not_wait)
-IDLE: tuple[Idle, ...] = (
-    Idle(('benchmark_test_id',), lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'),
-    idle_in_eval('target_seconds', 'measure_peak', reason='it is about training steps, and --eval takes none'),
-    Idle(
-        ('measure_peak',),
-        lambda p, run: not run.alone,
-        'the workers of a cluster would disturb each other; measure the peak in one process',
-    ),
-)

@@ -1,4 +1,4 @@
-"""What each group of flags declares besides its flags: rules between flags, and when a flag has no effect."""
+"""Rules between flags, and when a flag has no effect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,33 +34,31 @@ RunRule = Callable[['Params', RunFacts], str | None]
 
 @dataclass(frozen=True)
 class Idle:
-    """Flags that have no effect under a condition; the reason completes '--flag=value has no effect: '."""
+    """When a flag has no effect, and the reason, which completes '--flag=value has no effect: '."""
 
-    flags: tuple[str, ...]
     when: Callable[['Params', RunFacts], bool]
     reason: str
 
 
-def idle_on_cpu(
-    *flags: str, when: Callable[['Params'], bool] = lambda params: True, reason: str = 'the run is on the CPU'
-) -> Idle:
-    """Returns the row of flags that have no effect on a CPU.
-
-    This is the one rule for flags that are for GPUs only. They change no result, so on a CPU they never stop a run; a
-    warning names them as they were written. Only the flags that choose the devices are refused without a GPU:
-    --device=gpu, and --num_gpus above 1 without --device.
-
-    Args:
-      when: whether the given value is for GPUs, for flags of which only some values are.
-    """
-    return Idle(flags, lambda p, run: p.device == 'cpu' and when(p), reason)
+def on_cpu(when: Callable[['Params'], bool], reason: str = 'the run is on the CPU') -> Idle:
+    """A flag of which some values are for GPUs only: those for which `when` is true."""
+    return Idle(lambda p, run: p.device == 'cpu' and when(p), reason)
 
 
-def idle_in_eval(*flags: str, reason: str = '--eval trains nothing') -> Idle:
-    """Returns the row of flags that have no effect with --eval."""
-    return Idle(flags, lambda p, run: p.eval, reason)
+def in_eval(reason: str) -> Idle:
+    return Idle(lambda p, run: p.eval, reason)
 
 
-def idle_in_forward_only(*flags: str, reason: str) -> Idle:
-    """Returns the row of flags that have no effect with --forward_only."""
-    return Idle(flags, lambda p, run: p.forward_only, reason)
+def in_forward_only(reason: str) -> Idle:
+    return Idle(lambda p, run: p.forward_only, reason)
+
+
+# Flags for GPUs change no result, so on a CPU they never stop a run. Only the flags that choose the devices are refused
+# without a GPU: --device=gpu, and --num_gpus above 1 without --device.
+ON_CPU = on_cpu(lambda p: True)
+IN_EVAL = in_eval('--eval trains nothing')
+TAKES_NO_STEPS = in_eval('it is about training steps, and --eval takes none')
+TRAINS_NOTHING = in_forward_only('--forward_only trains nothing')
+ALONE = Idle(lambda p, run: run.alone, 'it is for clusters, and this process is alone')
+NO_MODEL = Idle(lambda p, run: p.input_only is not None, '--input_only runs no model')
+NO_COMPUTING = Idle(lambda p, run: p.exchange_only, '--exchange_only computes nothing')

@@ -4,13 +4,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import UsageError, spelled
-from params.evaluation_flags import EVAL_DURING_TRAINING
 from params.modes import MODES
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
-from params.spec import MOST_EPOCHS, flag
+from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, Idle, Rule, RunFacts, RunRule, in_forward_only
+from params.spec import MOST_EPOCHS, NEW, flag
 
 if TYPE_CHECKING:
     from params.table import Params
+
+
+_COUNTED_FOR_EVAL = Idle(
+    lambda p, run: p.eval and (p.num_eval_batches, p.num_eval_epochs) != (None, None),
+    '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates',
+)
+_ONE_TENSOR = Idle(
+    lambda p, run: p.exchange_only and p.exchange_bytes is not None, '--exchange_bytes says what is exchanged'
+)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -18,13 +26,37 @@ class RunFlags:
     """The first part of Params."""
 
     GROUP: ClassVar[str] = 'Model and run'
+    AGREED: ClassVar[bool] = True
 
-    model: str = flag('trivial', 'The network.')
+    model: str = flag(
+        'trivial',
+        'The network.',
+        common=True,
+        original='equal names mean equal cost; docs/models.md lists the differences between the networks',
+        idle=(_ONE_TENSOR,),
+    )
     model_file: str | None = flag(
-        None, 'Python file that defines more models with register_model, see docs/models.md.', is_path=True
+        None,
+        'Python file that defines more models with register_model, see docs/models.md.',
+        is_path=True,
+        original=NEW,
+        agreed=False,
+        idle=(_ONE_TENSOR,),
     )
     batch_size: int = flag(
-        0, "Images per step on each device; 0 takes the model's default.", lower_bound=0, unit='images'
+        0,
+        "Images per step on each device; 0 takes the model's default.",
+        lower_bound=0,
+        unit='images',
+        common=True,
+        resolved=True,
+        idle=(
+            NO_COMPUTING,
+            Idle(
+                lambda p, run: p.eval and bool(p.eval_batch_size),
+                '--eval_batch_size sets how many images are evaluated at a time',
+            ),
+        ),
     )
     num_batches: int | None = flag(
         None,
@@ -32,6 +64,9 @@ class RunFlags:
         '--num_eval_batches.',
         lower_bound=1,
         unit='steps',
+        common=True,
+        setting=False,
+        idle=(_COUNTED_FOR_EVAL,),
     )
     num_epochs: float | None = flag(
         None,
@@ -40,9 +75,19 @@ class RunFlags:
         lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
+        common=True,
+        setting=False,
+        not_in_exchange=True,
+        idle=(_COUNTED_FOR_EVAL,),
     )
     num_warmup_batches: int = flag(
-        10, 'Steps before the timed ones; they train but do not count in any rate.', lower_bound=0, unit='steps'
+        10,
+        'Steps before the timed ones; they train but do not count in any rate.',
+        lower_bound=0,
+        unit='steps',
+        common=True,
+        setting=False,
+        idle=(IN_EVAL,),
     )
     steps_per_run: int = flag(
         1,
@@ -51,23 +96,37 @@ class RunFlags:
         'and so does the end by a signal.',
         lower_bound=1,
         unit='steps',
+        original=NEW,
+        idle=(NO_MODEL, IN_EVAL),
     )
-    display_every: int = flag(10, 'Steps between two printed lines.', lower_bound=1, unit='steps')
+    display_every: int = flag(
+        10, 'Steps between two printed lines.', lower_bound=1, unit='steps', common=True, agreed=False, idle=(IN_EVAL,)
+    )
     display_perf_ewma: float | None = flag(
         None,
         'Print the exponentially weighted moving average of the rate, where the last step has this weight, instead of '
         'the rate of all steps so far; the total at the end stays the same.',
         lower_bound=0,
         upper_bound=1,
+        idle=(IN_EVAL,),
     )
-    forward_only: bool = flag(False, 'Compute only the loss and the accuracy: no gradients, no updates.')
+    forward_only: bool = flag(
+        False,
+        'Compute only the loss and the accuracy: no gradients, no updates.',
+        common=True,
+        agreed_by_servers=True,
+        not_in_exchange=True,
+    )
     freeze_when_forward_only: bool = flag(
-        False, 'With --forward_only, make the weights constants, and fold batch norm into the convolution before it.'
+        False,
+        'With --forward_only, make the weights constants, and fold batch norm into the convolution before it.',
+        idle=(NO_MODEL, Idle(lambda p, run: not p.forward_only, 'only --forward_only freezes weights')),
     )
     exchange_only: bool = flag(
         False,
         'Compute nothing: gradients of the sizes of the model, which are in memory already, are exchanged between '
         'towers and processes as in training, and applied.',
+        original=NEW,
     )
     exchange_bytes: int | None = flag(
         None,
@@ -75,22 +134,54 @@ class RunFlags:
         lower_bound=4,
         upper_bound=1 << 30,
         unit='bytes',
+        original=NEW,
+        idle=(Idle(lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),),
     )
-    print_training_accuracy: bool = flag(False, 'Compute and print top-1 and top-5 accuracy while training.')
+    print_training_accuracy: bool = flag(
+        False,
+        'Compute and print top-1 and top-5 accuracy while training.',
+        agreed=False,
+        idle=(NO_COMPUTING, NO_MODEL, IN_EVAL, in_forward_only('--forward_only always prints the accuracy')),
+    )
     loss_type_to_report: str = flag(
         'total_loss',
         'The loss to print: base_loss leaves out weight decay, total_loss includes it.',
         choices=('base_loss', 'total_loss'),
+        agreed=False,
+        idle=(
+            NO_COMPUTING,
+            NO_MODEL,
+            IN_EVAL,
+            in_forward_only('--forward_only computes no weight decay, so that both losses are the same'),
+        ),
     )
     tf_random_seed: int = flag(
         1234,
         'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing, '
         'unless --deterministic is given).',
+        agreed=False,
+        setting=False,
+        idle=(
+            Idle(
+                lambda p, run: p.eval and p.data_dir is not None,
+                '--eval takes its weights from a checkpoint and does not augment images',
+            ),
+        ),
     )
     deterministic: bool = flag(
-        False, 'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order of records.'
+        False,
+        'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order of records.',
+        original=NEW,
+        agreed_by_servers=True,
     )
-    verbose: bool = flag(False, 'Print what TensorFlow prints when it starts, and a traceback after an error.')
+    verbose: bool = flag(
+        False,
+        'Print what TensorFlow prints when it starts, and a traceback after an error.',
+        common=True,
+        original=NEW,
+        agreed=False,
+        setting=False,
+    )
 
 
 def _the_model_exists(params: 'Params') -> str | None:
@@ -145,18 +236,14 @@ def _a_loop_runs_in_one_process(params: 'Params', run: RunFacts) -> str | None:
     )
 
 
-# What --exchange_only cannot be combined with: other kinds of runs, and what needs images or a trained model.
-_NOT_OF_AN_EXCHANGE = (
-    *('forward_only', 'eval', 'input_only', *EVAL_DURING_TRAINING),
-    *('data_dir', 'num_epochs', 'backbone_model_path', 'export_saved_model', 'train_dir'),
-)
-
-
 def _an_exchange_has_no_model(params: 'Params') -> str | None:
     if not params.exchange_only:
         return None
-    for name in _NOT_OF_AN_EXCHANGE:
-        if getattr(params, name) not in (None, False):
+    # The table imports this module.
+    from params.table import SPECS
+
+    for name, spec in SPECS.items():
+        if spec.not_in_exchange and getattr(params, name) not in (None, False):
             written = spelled(name, getattr(params, name))
             return f'--exchange_only clashes with {written}: it computes nothing and trains no model; leave one out'
     mode = MODES[params.variable_update]
@@ -174,39 +261,3 @@ RULES: tuple[Rule, ...] = (
     _an_exchange_has_no_model,
 )
 RUN_RULES: tuple[RunRule, ...] = (_a_loop_runs_in_one_process,)
-IDLE: tuple[Idle, ...] = (
-    idle_in_eval(
-        'num_warmup_batches',
-        'steps_per_run',
-        'display_every',
-        'display_perf_ewma',
-        'loss_type_to_report',
-        'print_training_accuracy',
-    ),
-    Idle(
-        ('tf_random_seed',),
-        lambda p, run: p.eval and p.data_dir is not None,
-        '--eval takes its weights from a checkpoint and does not augment images',
-    ),
-    Idle(
-        ('batch_size',),
-        lambda p, run: p.eval and bool(p.eval_batch_size),
-        '--eval_batch_size sets how many images are evaluated at a time',
-    ),
-    Idle(
-        ('num_batches', 'num_epochs'),
-        lambda p, run: p.eval and (p.num_eval_batches, p.num_eval_epochs) != (None, None),
-        '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates',
-    ),
-    Idle(('exchange_bytes',), lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),
-    Idle(
-        ('model', 'model_file'),
-        lambda p, run: p.exchange_only and p.exchange_bytes is not None,
-        '--exchange_bytes says what is exchanged',
-    ),
-    Idle(('freeze_when_forward_only',), lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
-    idle_in_forward_only(
-        'loss_type_to_report', reason='--forward_only computes no weight decay, so that both losses are the same'
-    ),
-    idle_in_forward_only('print_training_accuracy', reason='--forward_only always prints the accuracy'),
-)

@@ -1,6 +1,7 @@
 """What a flag is, and how its value is read from a command line or from Python. Does not import TensorFlow."""
 
 import dataclasses
+import enum
 import math
 import operator
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from errors import UsageError, nearest, spelled
+from params.rules import Idle
 
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
@@ -80,9 +82,32 @@ def asked_for_help(argv: Sequence[str]) -> str | None:
     return None if name.lower() in ('', *_BOOLS) else name
 
 
+class Output(enum.Enum):
+    """The kind of output that a flag with a path names, and which processes write it."""
+
+    # Every process that has the flag writes the file, so only one process may be given this path.
+    FILE = 'a file'
+    PREFIX = 'several files, whose paths begin with it'
+    # Only the chief writes it.
+    CHIEF_FILE = 'a file of the chief'
+    # Every process may write there; a missing folder is created.
+    FOLDER = 'a folder'
+    # Only the chief writes there.
+    CHIEF_FOLDER = 'a folder of the chief'
+    NEW_FOLDER = 'a folder of the chief, which must not exist or be empty, and appears when it is complete'
+
+
+# What is true of a flag in the original, instead of how it differs there.
+NEW = 'has no such flag'
+OTHER = 'only older versions, or versions of others, have it'
+# How the original's default begins in FlagSpec.original.
+ITS_DEFAULT = 'its default is '
+SHAPE_SAYS = 'the shape says which processes there are, as in shape = "2*1+1"'
+
+
 @dataclass(frozen=True)
 class FlagSpec:
-    """One flag.
+    """One flag, with all that is true of it.
 
     Attributes:
       name: the flag's name without dashes.
@@ -94,8 +119,24 @@ class FlagSpec:
       unit: the unit of a number.
       choices: the only values allowed, if not None.
       lower_bound, upper_bound: the smallest and the largest value allowed.
-      original: the default in the original tf_cnn_benchmarks, where ours differs.
       is_path: whether the text names a file or folder, in which ~ is expanded.
+      repeated: whether it may be given several times; the value is then a tuple.
+      output: what the path names, if the run writes there.
+      inside: the files, with wildcards, that a run reads or writes below the path; another output must not replace
+        them.
+      opened_by_tensorflow: whether TensorFlow opens the path.
+      common: whether --help without `all` lists it.
+      original: how it differs in the original tf_cnn_benchmarks, or NEW or OTHER.
+      agreed: whether all processes of a cluster that compute need the same value.
+      agreed_by_servers: whether parameter servers, which only wait for the others and often get few flags, need it too.
+      names_process: whether it says which process of a cluster this is.
+      setting: whether it changes a step or the time between steps, so that runs which differ in it are not compared as
+        one setting.
+      resolved: whether the result has the used value of the flag: --batch_size=0 became 64.
+      in_sweep: where a sweep takes the value from, if the sweep gives the flag to each run.
+      not_in_exchange: whether it clashes with --exchange_only.
+      variable: the environment variable that TensorFlow reads instead of the flag.
+      idle: when it has no effect; the first reason that applies is told.
     """
 
     name: str
@@ -108,8 +149,22 @@ class FlagSpec:
     lower_bound: float | None = None
     upper_bound: float | None = None
     unit: str | None = None
-    original: str | None = None
     is_path: bool = False
+    repeated: bool = False
+    output: Output | None = None
+    inside: tuple[str, ...] = ()
+    opened_by_tensorflow: bool = False
+    common: bool = False
+    original: str | None = None
+    agreed: bool = False
+    agreed_by_servers: bool = False
+    names_process: bool = False
+    setting: bool = True
+    resolved: bool = False
+    in_sweep: str | None = None
+    not_in_exchange: bool = False
+    variable: str | None = None
+    idle: tuple[Idle, ...] = ()
 
     @property
     def expects(self) -> str:
@@ -165,36 +220,17 @@ class FlagSpec:
         return UsageError(f'{spelled(self.name, value)}: it must be {self.expects}{hint}')
 
 
-# The arguments are the facts of a FlagSpec that a field does not have itself.
-def flag(
-    default: Value,
-    help: str,
-    *,
-    choices: tuple[str, ...] | None = None,
-    lower_bound: float | None = None,
-    upper_bound: float | None = None,
-    unit: str | None = None,
-    original: str | None = None,
-    is_path: bool = False,
-) -> Any:
-    """Makes a dataclass field that is a flag; specs_of() adds the field's name, type and group."""
-    facts = {
-        'help': help,
-        'choices': choices,
-        'lower_bound': lower_bound,
-        'upper_bound': upper_bound,
-        'unit': unit,
-        'original': original,
-        'is_path': is_path,
-    }
-    return dataclasses.field(default=default, metadata=facts)
+def flag(default: Value | tuple[str, ...], help: str, **facts: Any) -> Any:
+    """Makes a dataclass field that is a flag; the facts are those of a FlagSpec."""
+    return dataclasses.field(default=default, metadata={'help': help, **facts})
 
 
 def specs_of(table: type) -> dict[str, FlagSpec]:
     """Returns the flags of a dataclass by name, in the order of its fields; skips fields not made by flag().
 
-    An annotation is int, float, str or bool, or one of these `| None`. A flag's group is the GROUP of the class that
-    declares the flag, if there is one.
+    An annotation is int, float, str or bool, or one of these `| None`, or tuple[str, ...] for a repeated flag. The
+    class that declares a flag may say for all its flags: GROUP, their heading; AGREED, the default of FlagSpec.agreed;
+    IDLE, reasons before their own.
     """
     specs = {}
     hints = typing.get_type_hints(table)
@@ -202,18 +238,23 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
         if not field.metadata:
             continue
         hint = hints[field.name]
-        members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        (kind,) = (member for member in members if member is not types.NoneType)
+        members = typing.get_args(hint) or (hint,)
+        kind = next(member for member in members if member not in (types.NoneType, ...))
         owner = next(cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {}))
+        facts = {'agreed': getattr(owner, 'AGREED', False), **field.metadata}
+        if facts.get('names_process'):
+            facts = {'setting': False, 'in_sweep': SHAPE_SAYS, **facts}
+        facts['idle'] = (*getattr(owner, 'IDLE', ()), *facts.get('idle', ()))
         # A field cannot be named like a keyword of Python: from_ is the flag --from.
         name = field.name.removesuffix('_')
         specs[name] = FlagSpec(
             name,
             kind,
             optional=types.NoneType in members,
+            repeated=typing.get_origin(hint) is tuple,
             default=typing.cast(Value, field.default),
             group=getattr(owner, 'GROUP', ''),
-            **field.metadata,
+            **facts,
         )
     return specs
 

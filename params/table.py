@@ -15,7 +15,7 @@ from params.optimizer_flags import OptimizerFlags
 from params.precision_flags import PrecisionFlags
 from params.result_flags import ResultFlags
 from params.run_flags import RunFlags
-from params.spec import FlagSpec, specs_of
+from params.spec import FlagSpec, Output, specs_of
 from params.tensorflow_flags import TensorFlowFlags
 from params.variable_flags import VariableFlags
 
@@ -83,3 +83,8 @@ class Params(
 
 
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)
+
+
+def outputs_that_are(*kinds: Output) -> tuple[str, ...]:
+    """Returns the flags that name outputs of these kinds; without kinds, all of them."""
+    return tuple(name for name, spec in SPECS.items() if spec.output in (kinds or Output))

@@ -4,23 +4,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
-from params.rules import Idle, Rule, idle_on_cpu
-from params.spec import flag
+from params.rules import ON_CPU, Idle, Rule
+from params.spec import NEW, OTHER, flag
 
 if TYPE_CHECKING:
     from params.table import Params
-
-# Each flag is a field of TensorFlow's GPUOptions.
-_GPU_OPTIONS = (
-    'force_gpu_compatible',
-    'use_unified_memory',
-    'timestamped_allocator',
-    'gpu_kt_max_interval',
-    'gpu_kt_max_bytes',
-    'gpu_kt_max_pending',
-)
-# The environment variable of OpenMP that each flag sets.
-OPENMP = {'kmp_affinity': 'KMP_AFFINITY', 'kmp_blocktime': 'KMP_BLOCKTIME', 'kmp_settings': 'KMP_SETTINGS'}
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -33,50 +21,71 @@ class TensorFlowFlags:
         None,
         'Which GPUs to use, in the order of the towers (in which xring passes its chunks too): their numbers from 0 '
         'among those of the machine, or of CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
+        original='there it only orders the ring of --all_reduce_spec',
+        idle=(ON_CPU,),
     )
     force_gpu_compatible: bool = flag(
-        False, 'Make all tensors of the host fit to be copied to a GPU: they are in page-locked memory.'
+        False, 'Make all tensors of the host fit to be copied to a GPU: they are in page-locked memory.', idle=(ON_CPU,)
     )
     use_unified_memory: bool = flag(
-        False, 'Let the memory of GPUs be more than they have (--gpu_memory_frac_for_testing above 1), by swapping.'
+        False,
+        'Let the memory of GPUs be more than they have (--gpu_memory_frac_for_testing above 1), by swapping.',
+        idle=(ON_CPU,),
     )
     timestamped_allocator: bool = flag(
-        False, 'Reuse the memory of a GPU only where the kernels that used it have surely ended.'
+        False, 'Reuse the memory of a GPU only where the kernels that used it have surely ended.', idle=(ON_CPU,)
     )
     gpu_kt_max_interval: int = flag(
-        0, 'Kernels queued on a GPU between two events that tell which have ended; 0 sets no limit.', lower_bound=0
+        0,
+        'Kernels queued on a GPU between two events that tell which have ended; 0 sets no limit.',
+        lower_bound=0,
+        idle=(ON_CPU,),
     )
     gpu_kt_max_bytes: int = flag(
-        0, 'Memory that kernels queued between two such events use; 0 sets no limit.', lower_bound=0, unit='bytes'
+        0,
+        'Memory that kernels queued between two such events use; 0 sets no limit.',
+        lower_bound=0,
+        unit='bytes',
+        idle=(ON_CPU,),
     )
     gpu_kt_max_pending: int = flag(
-        0, 'Kernels queued on a GPU at a time; 0 sets no limit.', lower_bound=0, unit='kernels'
+        0, 'Kernels queued on a GPU at a time; 0 sets no limit.', lower_bound=0, unit='kernels', idle=(ON_CPU,)
     )
     use_numa_affinity: bool = flag(
         False,
         'Bind the process to the NUMA node of its GPUs. On CPUs, spread the processes of a host over its nodes; of one '
         'process, bind each device of the CPU, see --device=cpu --num_gpus.',
     )
-    enable_optimizations: bool = flag(True, 'Let TensorFlow rewrite the graph before it runs it.')
+    enable_optimizations: bool = flag(
+        True,
+        'Let TensorFlow rewrite the graph before it runs it.',
+        idle=(Idle(lambda p, run: p.rewriter_config is not None, '--rewriter_config says what to rewrite'),),
+    )
     rewriter_config: str | None = flag(
         None, "How TensorFlow rewrites the graph: a RewriterConfig as text, such as 'remapping: OFF'."
     )
-    log_device_placement: bool = flag(False, 'Print the device of each operation on standard error.')
+    log_device_placement: bool = flag(False, 'Print the device of each operation on standard error.', original=OTHER)
     winograd_nonfused: bool = flag(
         True,
         "On GPUs, let cuDNN convolve by Winograd's algorithm in several kernels too (TF_ENABLE_WINOGRAD_NONFUSED).",
+        variable='TF_ENABLE_WINOGRAD_NONFUSED',
+        idle=(ON_CPU,),
     )
     autotune_threshold: int | None = flag(
         None,
         'On GPUs, how often an algorithm of cuDNN must win to be chosen, if TensorFlow tries them '
         '(TF_AUTOTUNE_THRESHOLD).',
         lower_bound=1,
+        variable='TF_AUTOTUNE_THRESHOLD',
+        idle=(ON_CPU,),
     )
     sync_on_finish: bool | None = flag(
         None,
         'Let each step wait until all its GPUs are idle, not only until its results are there (TF_SYNC_ON_FINISH). By '
         'default TensorFlow does.',
-        original='false',
+        original='its default is false',
+        variable='TF_SYNC_ON_FINISH',
+        idle=(ON_CPU, Idle(lambda p, run: not run.alone, 'TensorFlow reads it in runs of one process only')),
     )
     keep_memory: bool | None = flag(
         None,
@@ -84,11 +93,13 @@ class TensorFlowFlags:
         'large blocks to the system, which clears each page before it gives it out again. By default the processes of '
         'a cluster keep it, which receive messages into new memory in each step; others leave malloc as it is. '
         'Settings of malloc in the environment (MALLOC_..., GLIBC_TUNABLES, LD_PRELOAD) come first.',
+        original=NEW,
     )
     kmp_affinity: str | None = flag(
         None,
         'For a TensorFlow that was built with OpenMP: to which cores threads are bound (KMP_AFFINITY).',
-        original='granularity=fine,verbose,compact,1,0',
+        original='its default is granularity=fine,verbose,compact,1,0',
+        variable='KMP_AFFINITY',
     )
     kmp_blocktime: int | None = flag(
         None,
@@ -96,14 +107,16 @@ class TensorFlowFlags:
         '(KMP_BLOCKTIME).',
         lower_bound=0,
         unit='milliseconds',
-        original='0',
+        original='its default is 0',
+        variable='KMP_BLOCKTIME',
     )
     kmp_settings: int | None = flag(
         None,
         'For a TensorFlow that was built with OpenMP: with 1 it prints its settings (KMP_SETTINGS).',
         lower_bound=0,
         upper_bound=1,
-        original='1',
+        original='its default is 1',
+        variable='KMP_SETTINGS',
     )
 
 
@@ -136,16 +149,3 @@ def _gpus_are_chosen_by_their_numbers(params: 'Params') -> str | None:
 
 
 RULES: tuple[Rule, ...] = (_gpus_are_chosen_by_their_numbers,)
-IDLE: tuple[Idle, ...] = (
-    idle_on_cpu('gpu_indices', *_GPU_OPTIONS, 'winograd_nonfused', 'autotune_threshold', 'sync_on_finish'),
-    Idle(
-        ('sync_on_finish',),
-        lambda p, run: not run.alone,
-        'TensorFlow reads it in runs of one process only',
-    ),
-    Idle(
-        ('enable_optimizations',),
-        lambda p, run: p.rewriter_config is not None,
-        '--rewriter_config says what to rewrite',
-    ),
-)

@@ -7,16 +7,26 @@ from typing import TYPE_CHECKING, ClassVar
 from errors import UsageError, spelled
 from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
 from params.modes import DEFAULT_MODE, MODES, modes_that
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only, idle_on_cpu
-from params.spec import flag
+from params.rules import ALONE, IN_EVAL, NO_MODEL, Idle, Rule, RunFacts, RunRule, in_forward_only, on_cpu
+from params.spec import NEW, flag
 
 if TYPE_CHECKING:
     from params.table import Params
 
-_PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
 # The only number of GPUs for which --network_topology=gcp_v100 knows the links.
 _GPUS_OF_GCP = 8
-_SUMS = ('all_reduce_spec', 'hierarchical_copy', 'network_topology', *_PACKING)
+
+
+_NO_UPDATES = in_forward_only('--forward_only updates no variables')
+_NO_HALVES = Idle(
+    lambda p, run: not MODES[p.variable_update].takes_hierarchy,
+    f'only {modes_that(lambda mode: mode.takes_hierarchy)} uses it',
+)
+_NO_SUMS = Idle(
+    lambda p, run: run.alone and not MODES[p.variable_update].sums_towers,
+    f'in one process only {modes_that(lambda mode: mode.sums_towers)} uses it',
+)
+_ONE_TOWER = Idle(lambda p, run: run.alone and p.num_gpus == 1, 'with --num_gpus=1 there are no gradients to sum')
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -24,44 +34,92 @@ class VariableFlags:
     """The part of Params about variables and gradients."""
 
     GROUP: ClassVar[str] = 'Variables and gradients'
+    AGREED: ClassVar[bool] = True
+    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
 
     variable_update: str = flag(
         DEFAULT_MODE,
         'Where variables live and how gradients are combined. '
         f'{" ".join(f"{mode.name}: {mode.summary}" for mode in MODES.values())} See docs/distributed.md for clusters.',
         choices=tuple(MODES),
+        common=True,
+        original='there, towers of one process that each have all variables take steps by the sum of their '
+        'gradients, here by the mean in every mode; docs/training.md has the learning rate that takes the same steps',
+        resolved=True,
+        idle=(
+            Idle(
+                lambda p, run: p.eval and run.alone,
+                '--eval reads the checkpoints of every --variable_update in the same way',
+            ),
+        ),
     )
     cross_replica_sync: bool = flag(
-        True, 'All workers take each step together; without it each worker updates the parameter servers on its own.'
+        True,
+        'All workers take each step together; without it each worker updates the parameter servers on its own.',
+        agreed_by_servers=True,
+        idle=(IN_EVAL, ALONE, _NO_UPDATES),
     )
     staged_vars: bool = flag(
         False,
         'Apply the gradients of each step, and read the new values, while the next step computes, so that no step '
         f'waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
+        idle=(IN_EVAL, _NO_UPDATES),
     )
     variable_consistency: str = flag(
         'strong',
         'strong: each step applies its own gradients; relaxed: those of the step before, so that they are summed while '
         f'the next step computes, for {modes_that(lambda mode: mode.can_relax)}.',
         choices=('strong', 'relaxed'),
+        idle=(
+            IN_EVAL,
+            _NO_UPDATES,
+            Idle(
+                lambda p, run: not MODES[p.variable_update].can_relax,
+                f'only {modes_that(lambda mode: mode.can_relax)} uses it',
+            ),
+        ),
     )
     compact_gradient_transfer: bool | None = flag(
         None,
         'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
         '--precision where --variable_update can send that type, else in one that it can send (float16 with NCCL and '
         'Horovod). By default on where it can send the 16-bit type of --precision.',
-        original='true',
+        original='its default is true',
+        idle=(
+            IN_EVAL,
+            Idle(
+                lambda p, run: p.forward_only and not run.num_ps,
+                '--forward_only sends no gradients, and reads no variables of parameter servers',
+            ),
+            _NO_SUMS,
+            _ONE_TOWER,
+        ),
     )
     slice_variables: bool = flag(
         True,
         'Cut variables above 512 KiB into parts, so that parameter servers hold about as many bytes; into more parts '
         'where workers read variables in the step that updates them, so that the first values return while the last '
         'gradients are sent. Without it each variable is whole on one server, as in the original program.',
+        original=NEW,
+        idle=(
+            IN_EVAL,
+            Idle(
+                lambda p, run: run.num_ps < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2),
+                'variables are cut for several parameter servers, or where values return while gradients are sent',
+            ),
+        ),
     )
     horovod_device: str | None = flag(
         None,
         'The kind of device on which Horovod sums gradients; by default the one where they are.',
         choices=('cpu', 'gpu'),
+        idle=(
+            Idle(
+                lambda p, run: MODES[p.variable_update].launcher is None,
+                f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
+            ),
+            on_cpu(when=lambda p: p.horovod_device == 'gpu'),
+        ),
     )
     all_reduce_spec: str | None = flag(
         None,
@@ -71,30 +129,67 @@ class VariableFlags:
         'psgpu/xring. '
         'By default psgpu or pscpu, by the kind of --local_parameter_device; xring with '
         f'{modes_that(lambda mode: mode.has_controller)}.',
+        common=True,
+        original='workers that sum among themselves need collective there; here they do so without it, too',
+        resolved=True,
+        idle=(
+            IN_EVAL,
+            _NO_UPDATES,
+            Idle(
+                lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _names_the_usual_sum(p),
+                f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
+            ),
+            _ONE_TOWER,
+            on_cpu(
+                when=lambda p: asks_a_cpu_for_nccl(p),
+                reason='NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring work there',
+            ),
+        ),
     )
     hierarchical_copy: bool = flag(
-        False, 'Sum gradients within groups of directly connected devices first, then between the groups.'
+        False,
+        'Sum gradients within groups of directly connected devices first, then between the groups.',
+        idle=(IN_EVAL, _NO_UPDATES, _NO_HALVES, _ONE_TOWER),
     )
     network_topology: str = flag(
         'dgx1',
         'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each GPU with one of the '
         'other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
         choices=('dgx1', 'gcp_v100'),
+        idle=(
+            IN_EVAL,
+            _NO_UPDATES,
+            _NO_HALVES,
+            _ONE_TOWER,
+            Idle(lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
+        ),
     )
     gradient_repacking: int = flag(
         0,
         'Join all gradients and cut them into this many tensors of about equal size to sum; 0 leaves them as they are.',
         lower_bound=0,
         unit='tensors',
+        idle=(IN_EVAL, _NO_UPDATES, _NO_SUMS, _ONE_TOWER),
     )
     agg_small_grads_max_bytes: int = flag(
         0,
         'Join neighbouring gradients up to this size before they are summed; 0 joins none.',
         lower_bound=0,
         unit='bytes',
+        idle=(IN_EVAL, _NO_UPDATES, _NO_SUMS, _ONE_TOWER),
     )
     agg_small_grads_max_group: int = flag(
-        10, 'Most gradients that --agg_small_grads_max_bytes joins.', lower_bound=1, unit='gradients'
+        10,
+        'Most gradients that --agg_small_grads_max_bytes joins.',
+        lower_bound=1,
+        unit='gradients',
+        idle=(
+            IN_EVAL,
+            _NO_UPDATES,
+            _NO_SUMS,
+            _ONE_TOWER,
+            Idle(lambda p, run: not p.agg_small_grads_max_bytes, '--agg_small_grads_max_bytes=0 joins no gradients'),
+        ),
     )
 
 
@@ -227,84 +322,3 @@ RULES: tuple[Rule, ...] = (
     _a_launcher_starts_other_processes,
 )
 RUN_RULES: tuple[RunRule, ...] = (_towers_are_two_linked_halves,)
-IDLE: tuple[Idle, ...] = (
-    idle_in_eval(
-        'cross_replica_sync',
-        'staged_vars',
-        'variable_consistency',
-        'compact_gradient_transfer',
-        'slice_variables',
-        *_SUMS,
-    ),
-    Idle(
-        ('variable_update',),
-        lambda p, run: p.eval and run.alone,
-        '--eval reads the checkpoints of every --variable_update in the same way',
-    ),
-    Idle(
-        ('cross_replica_sync',),
-        lambda p, run: run.alone,
-        'it is for clusters, and this process is alone',
-    ),
-    # With servers, the mode that is always synchronous is the one whose workers read what a step updates.
-    Idle(
-        ('slice_variables',),
-        lambda p, run: run.num_ps < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2),
-        'variables are cut for several parameter servers, or where values return while gradients are sent',
-    ),
-    idle_in_forward_only(
-        'cross_replica_sync',
-        'staged_vars',
-        'variable_consistency',
-        *_SUMS,
-        reason='--forward_only updates no variables',
-    ),
-    # Workers read variables from parameter servers in forward steps, too.
-    Idle(
-        ('compact_gradient_transfer',),
-        lambda p, run: p.forward_only and not run.num_ps,
-        '--forward_only sends no gradients, and reads no variables of parameter servers',
-    ),
-    Idle(
-        ('variable_consistency',),
-        lambda p, run: not MODES[p.variable_update].can_relax,
-        f'only {modes_that(lambda mode: mode.can_relax)} uses it',
-    ),
-    Idle(
-        ('horovod_device',),
-        lambda p, run: MODES[p.variable_update].launcher is None,
-        f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
-    ),
-    idle_on_cpu('horovod_device', when=lambda p: p.horovod_device == 'gpu'),
-    Idle(
-        ('all_reduce_spec',),
-        lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _names_the_usual_sum(p),
-        f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
-    ),
-    Idle(
-        ('hierarchical_copy', 'network_topology'),
-        lambda p, run: not MODES[p.variable_update].takes_hierarchy,
-        f'only {modes_that(lambda mode: mode.takes_hierarchy)} uses it',
-    ),
-    Idle(
-        (*_PACKING, 'compact_gradient_transfer'),
-        lambda p, run: run.alone and not MODES[p.variable_update].sums_towers,
-        f'in one process only {modes_that(lambda mode: mode.sums_towers)} uses it',
-    ),
-    Idle(
-        (*_SUMS, 'compact_gradient_transfer'),
-        lambda p, run: run.alone and p.num_gpus == 1,
-        'with --num_gpus=1 there are no gradients to sum',
-    ),
-    idle_on_cpu(
-        'all_reduce_spec',
-        when=lambda p: asks_a_cpu_for_nccl(p),
-        reason='NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring work there',
-    ),
-    Idle(('network_topology',), lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
-    Idle(
-        ('agg_small_grads_max_group',),
-        lambda p, run: not p.agg_small_grads_max_bytes,
-        '--agg_small_grads_max_bytes=0 joins no gradients',
-    ),
-)

@@ -1,16 +1,12 @@
-"""Splits a command line into flags and other words. Does not import TensorFlow.
+"""Splits a command line into flags and other words, by absl, with which the original program reads its flags."""
 
-The forms are those of absl, with which the original program reads its flags: --name=value, --name value, --switch,
---noswitch, one dash instead of two, --flagfile=FILE, and --, which ends the flags.
-"""
-
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from absl import flags
 
-from errors import UsageError
-from params.flag_files import check_flag_files
+from errors import UsageError, spelled
 from params.spec import FlagSpec
 
 
@@ -19,79 +15,79 @@ class Words:
     """The words of a command line, not yet read as values.
 
     Attributes:
-      texts: the text of each given flag, by name; of a repeated flag, the last one.
-      others: the words that are not flags, each with the switch directly before it, or None.
-      mistakes: one line for each flag that is unknown, lacks its value, or has a value that it cannot take.
+      texts: the text of each given flag by name; of a repeated flag all of them, of another one the last.
+      others: the words that are not flags.
+      unknown: the names of unknown flags; if there are any, others may be their values.
+      mistakes: one line for each flag that lacks its value, or cannot have one.
     """
 
-    texts: dict[str, str]
-    others: tuple[tuple[str, str | None], ...]
+    texts: Mapping[str, str | tuple[str, ...]]
+    others: tuple[str, ...]
+    unknown: tuple[str, ...]
     mistakes: tuple[str, ...]
 
 
-# Long, because it is one loop over the forms of a word, which share what the word before allows.
-def split_words(
-    argv: Sequence[str],
-    known: Mapping[str, FlagSpec],
-    switches: Collection[str],
-    *,
-    unknown: Callable[[str], str],
-    see: str,
-) -> Words:
-    """Splits a command line into flags and other words.
+def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec]) -> Words:
+    """Splits a command line into flags and other words, in the forms of absl.
 
-    Args:
-      known: all flags by name.
-      switches: the flags that need no value.
-      unknown: returns the message about a flag of another name.
-      see: where to read more, for messages.
+    These are --name=value, --name value, --switch, --noswitch, one dash instead of two, --flagfile=FILE,
+    --undefok=NAME, and --, which ends the flags.
 
     Raises:
       UsageError: a --flagfile cannot be read.
     """
-    check_flag_files(argv)
-    if argv and argv[-1] in ('--flagfile', '-flagfile'):
-        raise UsageError(f'{argv[-1]}: it has no value; write {argv[-1]}=FILE, {see}')
-    remaining = iter(flags.FlagValues().read_flags_from_files(list(argv), force_gnu=True))
-    texts: dict[str, str] = {}
-    others: list[tuple[str, str | None]] = []
-    mistakes: list[str] = []
-    unknown_flags: dict[str, str] = {}
-    # The names in absl's --undefok, for scripts that fit several versions of a program, may be unknown.
-    may_be_unknown: set[str] = set()
-    switch: str | None = None
-    may_be_value = False
-    for word in remaining:
-        before, switch = switch, None
-        follows_unknown, may_be_value = may_be_value, False
-        if word == '--':
-            others += ((rest, None) for rest in remaining)
+    words, mistakes = _expanded(argv, known), list[str]()
+    while True:
+        texts: dict[str, list[str]] = {}
+        try:
+            # The first word is the program's name.
+            others = _flags_of(known, texts)(['', *words], known_only=True)[1:]
             break
-        name, equals, text = word.removeprefix('-').removeprefix('-').partition('=')
-        if '\0' in word:
-            # Only a --flagfile can contain one.
-            mistakes.append(f'{word}: it contains a zero byte; write it without')
-        elif not word.startswith('-') or not name:
-            if not follows_unknown:
-                others.append((word, before))
-        elif name in switches and not equals:
-            texts[name], switch = 'true', name
-        elif name in known or name == 'undefok':
-            value = text if equals else next(remaining, None)
-            if value is None:
-                expects = f'it must be {known[name].expects}; ' if name in known else ''
-                mistakes.append(f'{word}: it has no value; {expects}write {word}=VALUE, {see}')
-            elif name == 'undefok':
-                may_be_unknown |= {part.strip() for part in value.split(',')}
-            else:
-                texts[name] = value
-        elif name.startswith('no') and name[2:] in switches:
-            if equals:
-                mistakes.append(f'{word}: it takes no value; write --{name}, or --{name[2:]}=true or false; {see}')
-            else:
-                texts[name[2:]] = 'false'
-        else:
-            unknown_flags[name] = unknown(name)
-            may_be_value = not equals
-    mistakes += (line for name, line in unknown_flags.items() if not {name, name.removeprefix('no')} & may_be_unknown)
-    return Words(texts, tuple(others), tuple(mistakes))
+        except flags.Error:
+            word = words.pop()
+            mistakes.append(
+                f'{word}: it has no value; it must be {known[word.lstrip("-")].expects}; write {word}=VALUE'
+            )
+        except ValueError as error:
+            word = str(error).split(' ')[0]
+            mistakes.append(f'{word}: it takes no value; write {word.partition("=")[0]}')
+            words = [other for other in words if other != word]
+    end = others.index('--') if '--' in others else len(others)
+    unknown = [word for word in others[:end] if re.match('--?[^-=]', word)]
+    return Words(
+        {name: tuple(found) if known[name].repeated else found[-1] for name, found in texts.items()},
+        tuple(word for word in others if word not in unknown and word != '--'),
+        tuple(dict.fromkeys(word.lstrip('-').partition('=')[0] for word in unknown)),
+        tuple(mistakes),
+    )
+
+
+class _Text(flags.ArgumentParser[str]):
+    """Notes each text of a flag, in the order of the command line; it is read as its own type later."""
+
+    def __init__(self, name: str, texts: dict[str, list[str]]) -> None:
+        self._name, self._texts = name, texts
+
+    def parse(self, argument: str) -> str:
+        self._texts.setdefault(self._name, []).append(argument)
+        return argument
+
+
+def _flags_of(known: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> flags.FlagValues:
+    values = flags.FlagValues()
+    for name, spec in known.items():
+        values[name] = flags.Flag(_Text(name, texts), None, name, None, '', boolean=spec.type is bool)
+    return values
+
+
+def _expanded(argv: Sequence[str], known: Mapping[str, FlagSpec]) -> list[str]:
+    """The words, with those of each --flagfile in its place."""
+    try:
+        return _flags_of(known, {}).read_flags_from_files(argv)
+    except flags.CantOpenFlagFileError as error:
+        cause = error.__context__
+        path, reason = (cause.filename, cause.strerror) if isinstance(cause, OSError) else ('', str(error))
+        line = f'{spelled("flagfile", path)}: it cannot be read ({reason})'
+    except (flags.Error, ValueError) as error:
+        line = f'--flagfile: it cannot be read ({error})'
+    raise UsageError(f'{line}; write the name of a text file with a flag on each line')

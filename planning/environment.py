@@ -29,8 +29,9 @@ from machine.tensorflow_build import has_openmp
 from machine.visible_gpus import PlaceOnHost, choose_visible
 from models.registry import load_model_file
 from params import Params
-from params.file_flags import NAMES_INSIDE, OUTPUTS, Output, outputs_that_are
 from params.result_flags import FIELD, STDOUT
+from params.spec import Output
+from params.table import SPECS, outputs_that_are
 from params.tensorflow_flags import chosen_gpus
 from planning.this_process import THIS_PROCESS, ProcessSettings, ThisProcess, VisibleGpus
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 _OTHER_GPUS = ('dev/kfd', 'dev/dxg')
 # The output flags by what the checks below treat alike.
 _WITH_CHECKPOINTS = ('train_dir', 'backbone_model_path')
-_OPENED_BY_TENSORFLOW = (*_WITH_CHECKPOINTS, 'data_dir', 'eval_dir', 'profile_dir', 'export_saved_model')
 _WILDCARDS = '*?[\\'
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
@@ -236,7 +236,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
       UsageError: a file cannot be written; the message names the flag, the path and the reason.
     """
     refusals = Refusals()
-    for name in _OPENED_BY_TENSORFLOW:
+    for name in (name for name, spec in SPECS.items() if spec.opened_by_tensorflow):
         with refusals.collecting():
             _check_name(name, getattr(params, name))
     # Nothing is created under such a name.
@@ -257,7 +257,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with refusals.collecting(), _refusing(name, folder):
-                if OUTPUTS[name] is Output.NEW_FOLDER:
+                if SPECS[name].output is Output.NEW_FOLDER:
                     _check_new(name, folder)
                     # The folder is renamed into place when complete; until then its parent is written to.
                     folder = os.path.dirname(os.path.abspath(folder))
@@ -326,9 +326,9 @@ def check_clashes(paths: Mapping[str, str]) -> None:
 
 def _is_among(path: str, flag: str, value: str) -> bool:
     """Whether a run has its own file at a real path, because of the value of a flag that stands for several files."""
-    start = os.path.realpath(f'{value}0')[:-1] if OUTPUTS.get(flag) is Output.PREFIX else f'{os.path.realpath(value)}/'
+    start = os.path.realpath(f'{value}0')[:-1] if SPECS[flag].output is Output.PREFIX else f'{os.path.realpath(value)}/'
     return path.startswith(start) and any(
-        fnmatch.fnmatchcase(path.removeprefix(start), name) for name in NAMES_INSIDE.get(flag, ())
+        fnmatch.fnmatchcase(path.removeprefix(start), name) for name in SPECS[flag].inside
     )
 
 

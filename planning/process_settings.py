@@ -18,7 +18,7 @@ from errors import counted, spelled
 from machine.gpu_memory import GpuMemory
 from machine.numa import NumaBinding, choose_node
 from params import Params
-from params.tensorflow_flags import OPENMP
+from params.table import SPECS
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Machine, Processes
@@ -31,14 +31,10 @@ _OF_MALLOC = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
 _NO_OPENMP = "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see --num_intra_threads"
 
 _THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
-# The flags with a variable each that GPUs read. A flag without a value leaves the variable to TensorFlow.
-_OF_GPUS = {
-    'gpu_thread_mode': _THREAD_MODE,
-    'batchnorm_persistent': 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
-    'winograd_nonfused': 'TF_ENABLE_WINOGRAD_NONFUSED',
-    'autotune_threshold': 'TF_AUTOTUNE_THRESHOLD',
-    'sync_on_finish': 'TF_SYNC_ON_FINISH',
-}
+# The flags of an environment variable each. One without a value leaves the variable to TensorFlow.
+_VARIABLES = {name: spec.variable for name, spec in SPECS.items() if spec.variable}
+_OPENMP = {flag: name for flag, name in _VARIABLES.items() if name.startswith('KMP_')}
+_GPUS = {flag: name for flag, name in _VARIABLES.items() if flag not in _OPENMP}
 _SHARED_POOL = 'global'
 # One for kernels, one for copies, as in the original.
 _THREADS_OF_GPU = 2
@@ -57,11 +53,11 @@ def choose_start(
     params: Params, environment: Environment, processes: Processes, gpus: VisibleGpus | None
 ) -> Found[ProcessSettings]:
     """What TensorFlow reads when it starts, with a warning for each flag about OpenMP or memory without effect."""
-    asked = {flag: getattr(params, flag) for flag in OPENMP}
+    asked = {flag: getattr(params, flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
     warnings: tuple[str, ...] = ()
     if environment.has_openmp():
-        variables = {OPENMP[flag]: _as_text(value) for flag, value in asked.items()}
+        variables = {_OPENMP[flag]: _as_text(value) for flag, value in asked.items()}
     else:
         warnings = tuple(
             f'{spelled(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in asked.items() if value is not None
@@ -89,10 +85,10 @@ def choose_gpu_variables(params: Params, environment: Environment) -> Found[Mapp
     Warns of each flag that was given and that the environment contradicts.
     """
     own = environment.variables
-    wanted = {name: _as_text(getattr(params, flag)) for flag, name in _OF_GPUS.items()}
+    wanted = {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()}
     warnings = tuple(
         f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset it'
-        for flag, name in _OF_GPUS.items()
+        for flag, name in _GPUS.items()
         if flag in params.given and name in own and _plain(own[name]) != wanted[name]
     )
     if params.gpu_thread_mode != _SHARED_POOL:

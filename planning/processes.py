@@ -9,9 +9,9 @@ from cluster.topology import HOSTS_FLAGS, Cluster, Timeout
 from errors import UsageError
 from machine.visible_gpus import ONLY_ONE
 from params import Params
-from params.file_flags import Output, outputs_that_are
 from params.modes import MODES
-from params.shared_flags import flags_to_agree_on
+from params.spec import Output
+from params.table import SPECS, outputs_that_are
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Processes
@@ -38,7 +38,11 @@ def find_processes(params: Params, environment: Environment) -> Found[Processes]
         cluster=cluster,
         horovod=horovod,
         together=together,
-        settings=flags_to_agree_on(params, serves=serves),
+        settings={
+            name: getattr(params, name)
+            for name, spec in SPECS.items()
+            if (spec.agreed_by_servers if serves else spec.agreed)
+        },
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
         place_on_host=place,
         devices_per_worker=params.num_gpus,

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from errors import UsageError, read_regular
-from params.file_flags import OUTPUTS
 from params.table import SPECS
 from results.facts import JSON_TYPES
 
@@ -26,37 +25,6 @@ from results.facts import JSON_TYPES
 RESULT = 'tf_cnn_benchmarks.result'
 FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION = 1
-
-# Flags that change neither a step nor the time between steps: runs that differ only in these have one setting.
-_NO_SETTING = frozenset(
-    {
-        'result_file',
-        'benchmark_log_dir',
-        'benchmark_test_id',
-        'repeat',
-        'verbose',
-        'num_batches',
-        'num_epochs',
-        'target_seconds',
-        'num_warmup_batches',
-        'measure_peak',
-        'wait_for_idle',
-        'eval_dir',
-        'job_name',
-        'task_index',
-        'ps_hosts',
-        'worker_hosts',
-        'controller_host',
-        'cluster_port',
-        'connect_timeout_secs',
-        'peer_timeout_secs',
-        'ps_linger_secs',
-        'tf_random_seed',
-        'max_ckpts_to_keep',
-    }
-)
-# Facts of the run that are the used value of a flag: --batch_size=0 became 64, an omitted --device became cpu.
-_RESOLVED = ('batch_size', 'variable_update', 'optimizer', 'precision', 'data_format', 'device', 'all_reduce_spec')
 
 
 @dataclass(frozen=True)
@@ -134,7 +102,7 @@ class Record:
         facts: dict[str, Any] = {'shape': self.shape}
         for name, value in self.flags.items():
             if is_of_setting(name):
-                facts[name] = value is not None if name in OUTPUTS else value
+                facts[name] = value is not None if name in SPECS and SPECS[name].output else value
         return facts | self._resolved()
 
     @functools.cached_property
@@ -194,7 +162,9 @@ class Record:
         return np.append(np.diff(start) - waited[:-1], seconds[-1])
 
     def _resolved(self) -> dict[str, Any]:
-        known = {name: self.run.get(name) for name in _RESOLVED} | {'model': self.document['model']['name']}
+        known = {name: self.run.get(name) for name, spec in SPECS.items() if spec.resolved} | {
+            'model': self.document['model']['name']
+        }
         # Whether TF32 was used, not whether the flag allowed it. Documents without it are from CPUs.
         known['tf32'] = self.run.get('tf32', False)
         return {name: value for name, value in known.items() if value is not None}
@@ -248,12 +218,12 @@ class Failure:
 
 def is_of_setting(name: str) -> bool:
     """Whether a flag's value is part of the setting of a run."""
-    return name not in _NO_SETTING
+    return name not in SPECS or SPECS[name].setting
 
 
 def default_fact(name: str) -> Any:
     """The value of a flag in Record.facts if it is not given."""
-    return False if name in OUTPUTS else SPECS[name].default
+    return False if SPECS[name].output else SPECS[name].default
 
 
 def read_document(text: str, source: str) -> Record | Failure:

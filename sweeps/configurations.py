@@ -9,9 +9,8 @@ from cluster.shape import Shape
 from errors import UsageError, spelled
 from models.registry import MODELS
 from params import Params, parse_argv
-from params.file_flags import OUTPUTS
 from params.modes import MODES, Place
-from params.table import SPECS
+from params.table import SPECS, outputs_that_are
 from sweeps.request import SHAPE, Axes, Request, Setting, shown
 from sweeps.settings import Settings
 
@@ -220,7 +219,7 @@ def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[st
     alone = shape.place(mode) is Place.ALONE
     try:
         params = parse_argv(argv).params
-        for name in OUTPUTS:
+        for name in outputs_that_are():
             if getattr(params, name) and not (params.eval and name == 'train_dir'):
                 written = spelled(name, getattr(params, name))
                 raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')

@@ -16,17 +16,6 @@ from sweeps.settings import Settings
 SHAPE = 'shape'
 Setting = Value | Shape
 
-# Flags that the sweep itself gives to each run or process, and the source of their values.
-_GIVEN_BY_SWEEP = {
-    'num_gpus': 'write shape = "1*2" for 2 devices',
-    'result_file': 'the sweep keeps each result in its folder',
-    'repeat': 'write repeats = 3',
-    **dict.fromkeys(
-        ('job_name', 'task_index', 'ps_hosts', 'worker_hosts', 'controller_host', 'num_ps'),
-        'the shape says which processes there are, as in shape = "2*1+1"',
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Axes:
@@ -79,8 +68,8 @@ class Request:
 
 def read_setting(name: str, value: object, where: str) -> Setting:
     """Reads the value of a flag, or of a shape; errors begin with `where`, the source and the table."""
-    if name in _GIVEN_BY_SWEEP:
-        raise UsageError(f'{where} {shown(name, value)}: {_GIVEN_BY_SWEEP[name]}; leave {name} out')
+    if name in SPECS and (given := SPECS[name].in_sweep):
+        raise UsageError(f'{where} {shown(name, value)}: {given}; leave {name} out')
     if name == SHAPE:
         try:
             return value if isinstance(value, Shape) else Shape.parse(str(value))
