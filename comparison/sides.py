@@ -92,8 +92,7 @@ class Pair:
 def read_side(argument: str) -> Side:
     """Reads a result file, a folder of results, or a log.
 
-    Raises:
-      UsageError: there is no such file, it is none of these, or it has no run with a timed step; the message names it.
+    Raises UsageError if there is no such file, it is none of these, or it has no run with a timed step.
     """
     if Path(argument).is_dir():
         collection = collect([argument])
@@ -142,12 +141,11 @@ def _is_json(text: str) -> bool:
 
 
 def pairs(sides: Sequence[Side]) -> list[Pair]:
-    """Pairs each group with its baseline; the first side is the baseline.
+    """Pairs each group with its baseline, which is in the first side; that side's pairs come first.
 
     If there is a single side, or the baseline has a single group, all other groups are compared with one group.
     Otherwise a group is compared with the group of the same setting. Flags, versions and variables that are constant
-    within each side may differ, since comparing them is the purpose. Every group has a pair; the first side's come
-    first.
+    within each side may differ, since comparing them is the purpose.
     """
     baseline, *others = sides
     if not baseline.groups:

@@ -117,8 +117,7 @@ def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
 def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
     """Returns the batch size to try next: doubled until one does not fit, or halved until one fits, then bisected.
 
-    The arguments are the first size to try, and whether each size that was tried fits. The result is None if the
-    largest one is known, or not even 1 fits.
+    start is the first size; fits has those that were tried. None if the largest one is known, or not even 1 fits.
     """
     if not fits:
         return start

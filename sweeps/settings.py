@@ -33,7 +33,6 @@ class Settings:
         return None if self.memory_limit is None else read_bytes(self.memory_limit)
 
     def check(self) -> None:
-        """Raises UsageError if a value cannot be read, or two clash."""
         if self.memory_limit is not None:
             try:
                 found = read_bytes(self.memory_limit)

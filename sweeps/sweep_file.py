@@ -25,7 +25,6 @@ _FOLDER = Path(__file__).parent
 
 
 def shipped() -> dict[str, Path]:
-    """Returns the files of the sweeps that come with the program, by name."""
     return {path.stem: path for path in sorted(_FOLDER.glob('*.toml'))}
 
 
