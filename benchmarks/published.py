@@ -60,7 +60,6 @@ Question = tuple[PublishedRow, Sequence[PublishedRow]]
 
 
 def read_rows(path: Path) -> list[PublishedRow]:
-    """Reads the table; raises UsageError if it cannot be read, lacks a column, has a wrong number or no rows."""
     rows: list[PublishedRow] = []
     try:
         with path.open(newline='', encoding='utf-8') as file:

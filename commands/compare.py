@@ -33,8 +33,6 @@ _OF_CLUSTERS = ('job_name', 'ps_hosts', 'worker_hosts', 'controller_host')
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """The flags of the subcommand."""
-
     clock: str = flag(
         Clock.WALL.value,
         'What counts: wall, the steps with what lies between them (printing, checkpoints; not evaluations); or steps, '
@@ -105,11 +103,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `compare` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or the results cannot be compared.
-    """
     return DECLARATION.run(join_repeated(argv, 'run'), _compare)
 
 
@@ -139,12 +132,7 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
 
 
 def _run(texts: Sequence[str], options: CompareOptions) -> int:
-    """Runs two commands in turns, and prints how they compare; returns the exit code.
-
-    Raises:
-      UsageError: the flags are wrong, or measure different work.
-      RunError: a run failed.
-    """
+    """Runs two commands in turns, and prints how they compare; returns the exit code."""
     if len(texts) != 2:
         raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
     # The results of each have a folder of their own.
@@ -203,7 +191,6 @@ def _flags_of(text: str) -> list[str]:
 
 
 def _show(sides: Sequence[Side], options: CompareOptions) -> int:
-    """Prints the comparison, and returns the exit code."""
     clock = Clock(options.clock)
     rows = changes.make_rows(sides, clock, force=options.force)
     problems = [problem for side in sides for problem in side.problems]

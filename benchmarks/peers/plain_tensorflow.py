@@ -41,8 +41,7 @@ def make_step(
 ) -> Callable[[], float]:
     """Returns a function that takes a step of a network of NETWORKS in a new session, and returns the loss.
 
-    Args:
-      pipeline: adds the images and labels to the graph; None for random ones, which stay in variables.
+    The pipeline adds the images and labels to the graph; None for random ones, which stay in variables.
     """
     network = NETWORKS[model]
     layers = Layers(is_training=not forward_only)
