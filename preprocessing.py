@@ -39,7 +39,6 @@ def _rounded(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def _clipped(pixels: tf.Tensor) -> tf.Tensor:
-    """Clips float32 to [0, 255]."""
     return tf.clip_by_value(pixels, shared(0, tf.float32), shared(255, tf.float32))
 
 

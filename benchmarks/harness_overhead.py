@@ -99,7 +99,6 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, lis
 
 
 def warm_up(take_steps: TakeSteps) -> float:
-    """Takes the first steps of a loop, and returns the median of their seconds, the lower one of two."""
     seconds: list[float] = []
     while len(seconds) < _MIN_WARMUP or sum(seconds) < _WARMUP_SECS:
         start = time.perf_counter()

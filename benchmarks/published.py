@@ -172,7 +172,6 @@ def judge(row: PublishedRow, known: Sequence[PublishedRow]) -> dict[str, float]:
 
 
 def summary_of(judged: Sequence[Mapping[str, float]], name: str) -> dict[str, float] | None:
-    """The number of errors, their median and 90th percentile; None if there are none."""
     if not (errors := [one[name] for one in judged if name in one]):
         return None
     ninth = float(np.percentile(errors, 90, method='higher'))

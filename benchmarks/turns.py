@@ -51,8 +51,6 @@ def make_parser(
 
 
 def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Returns the argparse type of a comma-separated list of known names."""
-
     def parse(text: str) -> list[str]:
         if unknown := [name for name in text.split(',') if name not in known]:
             raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(known)}')

@@ -23,7 +23,6 @@ from run.invocation import of_this_process
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what the flags in argv describe; returns the exit code."""
     invocation = of_this_process(argv)
     parsed = parse_argv(argv)
     documents_only = parsed.params.result_file == STDOUT

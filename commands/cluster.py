@@ -183,7 +183,6 @@ def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, in
 
 
 def _check_addresses(names: Sequence[str], places: Sequence[Places]) -> None:
-    """Raises UsageError if a host has an address that the others cannot reach."""
     for name, own in zip(names, places, strict=True):
         address, _ = split_host_port(own.addresses[0])
         if len(names) > 1 and ipaddress.ip_address(address).is_loopback:

@@ -132,7 +132,6 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
 
 
 def _run(texts: Sequence[str], options: CompareOptions) -> int:
-    """Runs two commands in turns, and prints how they compare; returns the exit code."""
     if len(texts) != 2:
         raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
     # The results of each have a folder of their own.
@@ -205,7 +204,6 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
 
 
 def _check_distinct(sides: Sequence[Side]) -> None:
-    """Raises UsageError if two sides have the same runs; warns if they have some of them in common."""
     runs = [{record.document['id']: record for group in side.groups for record in group.records} for side in sides]
     for number, (side, own) in enumerate(zip(sides, runs, strict=True)):
         for other, others in zip(sides[:number], runs[:number], strict=True):
@@ -219,7 +217,6 @@ def _check_distinct(sides: Sequence[Side]) -> None:
 
 
 def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
-    """Judges each setting of each side by the earlier results in a folder; returns the exit code."""
     for side in sides:
         for group in side.groups:
             if group.first.machine.get('fingerprint') is None:

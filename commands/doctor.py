@@ -127,7 +127,6 @@ def format_finding(finding: Finding) -> list[str]:
 
 
 def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family, unless an earlier finding shows that TensorFlow does not start."""
     if _are_wrong(finding for finding in before if finding.name.startswith('tensorflow')):
         return [Finding(SKIPPED, 'not run: see tensorflow/devices', name=family)], []
     compiles = any(finding.outcome == WARNING for finding in before if finding.name == 'gpu/architecture')

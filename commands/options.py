@@ -122,7 +122,6 @@ class Declaration(Generic[OptionsT]):
         return command(self.parse(argv))
 
     def parse(self, argv: Sequence[str]) -> Arguments[OptionsT]:
-        """Reads the arguments that follow the subcommand."""
         own, rest = self._split(argv)
         specs = specs_of(self.options)
         switches = {name for name, spec in specs.items() if spec.type is bool}
@@ -167,7 +166,6 @@ class Declaration(Generic[OptionsT]):
         return f'see {self.name} --help'
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Returns the subcommand's own arguments, and those after -- if there is a Rest."""
         if not self.rest or '--' not in argv:
             return list(argv), ()
         if argv.count('--') > 1:

@@ -169,7 +169,6 @@ class _Measured:
 
     @property
     def places(self) -> list[tuple[str, Shape]]:
-        """The modes and shapes of several devices that were measured."""
         found = [place for work in self.works for place in work.seconds if place[1] != _ALONE]
         return found + [(mode, shape) for mode, rows in self.links.items() for shape, *_ in rows]
 

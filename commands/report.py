@@ -104,7 +104,6 @@ def _make_folder(flag: str, folder: Path) -> None:
 
 
 def _write(page: 'Page', output: Path, folder: str | None) -> None:
-    """Writes the page as a whole or not at all, then the plots."""
     try:
         write_whole(page.html, str(output))
     except OSError as error:

@@ -174,7 +174,6 @@ def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
 
 
 def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    """Returns the plan that the file (or --grid) and the flags describe, and the folder for its results."""
     options = arguments.options
     if bool(arguments.positional) == bool(options.grid):
         what = f'{arguments.positional[0]} and --grid' if arguments.positional else 'neither a FILE nor --grid'
@@ -282,7 +281,6 @@ class SweepRow:
 
 
 def format_plan(plan: SweepPlan, num_left: int) -> str:
-    """Formats the lines of a dry run."""
     count = len(plan.configurations)
     if plan.settings.find_batch_size:
         runs = f'the largest batch size of {counted(num_left, "configuration")} is to be found'

@@ -83,7 +83,6 @@ def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> li
 
 
 def format_runs(found: Estimate) -> str:
-    """Formats the rate of repeated runs in one line, with its interval or why there is none."""
     line = (
         f'rate of {counted(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
     )
@@ -101,7 +100,6 @@ def format_ratio(ratio: Ratio | None) -> str:
 
 
 def format_outliers(found: Mapping[str, float]) -> str:
-    """Formats the runs that are far from their repeats, by name with their images/sec, in one line."""
     named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
     return f'far from the others: {few(named)}; something disturbed the machine, or changed on it'
 

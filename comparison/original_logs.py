@@ -167,7 +167,6 @@ def is_log(record: Record) -> bool:
 
 
 def _outputs(text: str) -> list[_Output]:
-    """Returns the output of each task in each run, in the order in which they begin."""
     outputs: list[_Output] = []
     latest: dict[str, _Output] = {}
     versions: dict[str, str] = {}
@@ -225,7 +224,6 @@ def _runs(outputs: Sequence[_Output]) -> list[_Output]:
 
 
 def _unwrapped(line: str) -> str:
-    """Returns the text in a line of JSON, or the line itself."""
     if line[:1] != '{':
         return line
     try:

@@ -27,8 +27,6 @@ class Clock(enum.Enum):
 
 
 class Significance(enum.Enum):
-    """The verdict on a ratio, from its interval."""
-
     SAME = 'no significant difference'
     FASTER = 'faster'
     SLOWER = 'slower'

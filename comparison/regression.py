@@ -67,7 +67,6 @@ class Judgement:
 
     @property
     def ratio(self) -> float | None:
-        """The rate over the median of the earlier runs; None if they are too few."""
         return self.rate / self.median if self.median else None
 
     @property
@@ -132,7 +131,6 @@ def make_table(rows: Sequence[Judgement]) -> Table:
 
 
 def make_notes(rows: Sequence[Judgement]) -> list[str]:
-    """Returns the lines below the table: one for each set of differences, with the rows that have it."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.changes:

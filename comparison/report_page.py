@@ -149,7 +149,6 @@ def _time_to_goal(row: ReportRow) -> str:
 
 
 def _ended(summary: Summary) -> dict[tuple[str, str], list[str]]:
-    """Returns the labels of the settings without a complete result, by status and reason."""
     labels: dict[tuple[str, str], list[str]] = {}
     for row in summary.rows:
         if row.reason:
@@ -176,7 +175,6 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def _machines(summary: Summary) -> list[tuple[str, str]]:
-    """Returns the host name of each machine, and its most important facts, by its first run."""
     first = {str(run.machine['fingerprint']): run for run in reversed(summary.runs)}
     return [(str(run.machine['hostname']), '; '.join(format_machine(run.machine))) for run in reversed(first.values())]
 

@@ -68,7 +68,6 @@ class Plot:
     figure: Figure
 
     def image(self) -> bytes:
-        """Returns the drawing as SVG."""
         buffer = io.BytesIO()
         with mpl.rc_context(_STYLE):
             self.figure.savefig(buffer, format='svg', metadata={'Date': None})
@@ -156,7 +155,6 @@ def _scaling(summary: Summary) -> Plot | None:
 
 
 def _steps(summary: Summary) -> Plot | None:
-    """The times of the timed steps of each setting as boxes."""
     every = {row.label: 1000 * np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
     with_steps = [row for row in summary.shown if every[row.label].size > len(row.runs)]
     rows = _fastest(with_steps)

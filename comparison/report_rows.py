@@ -65,7 +65,6 @@ class ReportRow:
 
     @property
     def rate(self) -> float:
-        """Images/sec of all repeats; nan if there is none."""
         return self.estimate.images_per_second if self.estimate else math.nan
 
     @property
@@ -78,7 +77,6 @@ class ReportRow:
 
     @property
     def speed_up(self) -> float | None:
-        """The rate over that of the base; None if the row is not shown."""
         return self.rate / self.base.rate if self.base else None
 
     @property
@@ -187,7 +185,6 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """A share of 1 in per cent, as `number`; a dash if unknown."""
     return number(None) if share is None else f'{number(100 * share, digits)} %'
 
 
@@ -203,7 +200,6 @@ def _as_text(value: object) -> str:
 
 
 def _failure_traits(failure: Failure) -> dict[str, str]:
-    """The flags that were given, by the names of columns."""
     given = {str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()}
     mode = given.get('variable_update', str(SPECS['variable_update'].default))
     traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}

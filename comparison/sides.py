@@ -43,7 +43,6 @@ class Group:
 
     @property
     def reason(self) -> str | None:
-        """Why its runs are incomplete; None if they are complete."""
         return next((record.reason or 'it is incomplete' for record in self.records if not record.is_complete), None)
 
 
@@ -67,8 +66,6 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Side:
-    """The runs of one argument."""
-
     argument: str
     groups: tuple[Group, ...]
     left_out: tuple[Unmatched, ...] = ()
@@ -111,7 +108,6 @@ def read_side(argument: str) -> Side:
 
 
 def read_one(argument: str) -> Sequence[Record | Failure]:
-    """Reads a file: one result or failure, or the runs in a log."""
     path = Path(argument)
     try:
         data = read_regular(path, MOST_BYTES)
@@ -184,7 +180,6 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
 
 
 def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
-    """Makes the side of an argument from its results, its failures, and lines about files that are neither."""
     left_out = [_left_out(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for record in records:

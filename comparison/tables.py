@@ -67,7 +67,6 @@ class Table:
         return text
 
     def as_markdown(self) -> str:
-        """Formats the table in Markdown, aligned so that it is readable as plain text."""
         titles = [column.title for column in self.columns]
         cells = [[_plain(cell).replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
@@ -128,7 +127,6 @@ def printable(text: object) -> str:
 
 
 def few(names: Sequence[str]) -> str:
-    """Lists the first three names, and the number of the others."""
     shown = ', '.join(names[:3])
     return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
 

@@ -118,7 +118,6 @@ def _unreadable(path: str, error: OSError) -> UsageError:
 
 
 def _check_kind(path: str, start: bytes, expected: str, *, may_be_text: bool = False) -> None:
-    """Raises UsageError if the first bytes of an unexpected file tell its kind."""
     if kind := other_kind(start, expected, may_be_text=may_be_text):
         raise UsageError(f'{path}: {kind}')
 

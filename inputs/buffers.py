@@ -23,7 +23,6 @@ def most_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def format_memory(buffers: Sequence[Buffer]) -> str:
-    """Returns one line with the size of all full buffers and of each."""
     parts = ', '.join(f'{buffer.count:,} {buffer.what} of {_size(buffer.bytes_each)}' for buffer in buffers)
     return f'input memory: buffers of at most {_size(most_bytes(buffers))} ({parts})'
 

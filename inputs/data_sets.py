@@ -137,7 +137,6 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
 
 
 def how_to_make(subset: str) -> str:
-    """Returns the advice in an error about missing shards of a subset."""
     flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
     return f'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR{flag}'
 
@@ -234,7 +233,6 @@ def _folders_below(folder: str, depth: int = 2) -> Iterator[str]:
 
 
 def _subsets_in(folder: str) -> set[str]:
-    """Returns the subsets of which a folder contains shards; none if it cannot be read."""
     try:
         return {subset for name in os.listdir(folder) if (subset := subset_of(name)) in SUBSETS}
     except OSError:

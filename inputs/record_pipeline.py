@@ -87,7 +87,6 @@ class RecordPipeline(StagedInput):
 
 
 def _shifted(batch: HostBatch, uniform: tf.Tensor, scale: preprocessing.Scale | None) -> HostBatch:
-    """Shifts and flips the images of a batch; with a scale, also normalises them."""
     images, labels = batch
     images = preprocessing.shift_and_flip(images, uniform)
     return preprocessing.normalize(images, scale) if scale else images, labels

@@ -70,7 +70,6 @@ def write_table() -> None:
 
 
 def format_docs(costs: Sequence[ModelCost]) -> str:
-    """The list of models in docs/models.md."""
     rows = [
         f'| `{cost.facts.name}` | {cost.facts.data_set} | {cost.parameters:,} | {cost.gflops:.3g} | '
         f'{cost.facts.image_size} | {cost.facts.batch_size} | {_format_rate(cost.facts)} |\n'

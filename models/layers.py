@@ -300,7 +300,6 @@ class LayerBuilder:
         return tf.concat(branches, 1 if self._channels_first else 3)
 
     def pad_channels(self, x: Tensor, count: int) -> Tensor:
-        """Appends channels of zeros, up to `count` channels."""
         none, added = [0, 0], [0, count - self._num_channels(x)]
         return tf.pad(x, [none, added, none, none] if self._channels_first else [none, none, none, added])
 

@@ -20,8 +20,6 @@ class Logits(NamedTuple):
 
 
 class NotLogitsError(ValueError):
-    """The network does not return logits."""
-
     def __init__(self, built: Any, num_classes: int) -> None:
         outputs = built if isinstance(built, tuple) else (built,)
         number = f'{"a tuple of " * isinstance(built, tuple)}{counted(len(outputs), "output")}'

@@ -63,8 +63,6 @@ class Configuration:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A combination of a grid that is not measured."""
-
     varied: Mapping[str, str]
     reason: str
 

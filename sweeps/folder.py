@@ -186,8 +186,6 @@ def unfinished_name(path: Path) -> Path:
 
 
 def difference(before: SweepPlan, after: SweepPlan) -> str | None:
-    """Describes how a new plan differs from that of a folder; None if it does not."""
-
     def lines(plan: SweepPlan) -> list[str]:
         settings = [f'{name}={value}' for name, value in asdict(plan.settings).items()]
         return settings + [f'{one.id}: {shlex.join(one.command())}' for one in plan.configurations]

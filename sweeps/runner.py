@@ -141,7 +141,6 @@ class Rounds:
                     yield contestant, number
 
     def run(self) -> Iterator[Turn]:
-        """Makes the runs that are left, and yields each when it has ended."""
         for contestant, number in self.left():
             outcome, seconds = self._starter.run(self._folder, contestant, self._path(contestant, number))
             self._found[contestant.name][number] = outcome
@@ -179,7 +178,6 @@ def failure_document(facts: FailedRun, reason: str, exit_code: int | None, start
 
 
 def succeeded(outcome: Outcome) -> bool:
-    """Whether a run left a complete result."""
     return isinstance(outcome, Record) and outcome.is_complete
 
 

@@ -40,7 +40,6 @@ class Search:
         return len(self._plan.configurations) - self.num_done
 
     def run(self) -> Iterator[Turn]:
-        """Searches for each configuration that has no result yet, and yields each try when it has ended."""
         self._folder.make()
         self._folder.tries.mkdir(exist_ok=True)
         for one in self._plan.configurations:
@@ -132,7 +131,6 @@ def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
 
 
 def largest_size(fits: Mapping[int, bool]) -> int | None:
-    """Returns the largest size that fits and is below all that do not; None if there is none."""
     too_large = min((size for size, fitted in fits.items() if not fitted), default=None)
     fitting = [size for size, fitted in fits.items() if fitted and (too_large is None or size < too_large)]
     return max(fitting, default=None)

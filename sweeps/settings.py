@@ -12,8 +12,6 @@ _PREFIXES = {'k': 1, 'm': 2, 'g': 3, 't': 4}
 
 @dataclass(frozen=True)
 class Settings:
-    """How the configurations of a sweep are measured."""
-
     repeats: int = flag(1, 'Runs of each configuration.', lower_bound=1, unit='runs')
     timeout_secs: float | None = flag(
         None, 'End a run that takes longer, and go on with the next.', lower_bound=0.1, unit='seconds'

@@ -29,7 +29,6 @@ def shipped() -> dict[str, Path]:
 
 
 def find_file(name: str) -> Path:
-    """Finds the file with this path, or the sweep of this name that comes with the program."""
     path, known = Path(name), shipped()
     if path.is_file():
         return path
