@@ -267,12 +267,9 @@ def resize_and_distort(
 
 
 def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) of a random crop.
+    """Returns the window y, x, height, width ([4] int32) of a random crop, which seeds, [2] int64, determine.
 
-    Args:
-      shape: [3] int32 (h, w, channels).
-      boxes: [1, K, 4] float32 from parse_example.
-      seeds: [2] int64.
+    shape is [3] int32 (h, w, channels); boxes are those of parse_example.
     """
     begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
         image_size=shape,
@@ -395,7 +392,8 @@ def decode_window(
 def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
     """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar. Edges are rounded.
 
-    Height and width are at least the whole part of the window's divided by the ratio, and less than one pixel from it.
+    Its height and width differ by less than one pixel from those of the window divided by the ratio, and are at least
+    their whole part.
     """
     begin, size = tf.split(window, 2)
     half = ratio // shared(2)

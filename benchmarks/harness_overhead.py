@@ -3,10 +3,8 @@
     python benchmarks/harness_overhead.py
     python benchmarks/harness_overhead.py --models=resnet50 --batch_sizes=32 --phases=training --precision=bf16
 
-`bare` is a loop of session.run over the ops of the program's own step: the same graph in a session with the same
-settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops, with
-reference variables, the accuracy in forward steps as in the original program, and make_callable, which looks up what to
-fetch only once. Other networks of --models are compared with `bare` alone. Each session is one turn of the report.
+benchmarks/README.md describes the loops `bare` and `by hand`. Other networks than those of peers/plain_networks.py are
+compared with `bare` alone. Each session is one turn of the report.
 """
 
 import contextlib

@@ -24,8 +24,7 @@ class ArrayDraws:
 def draw(counter: tf.Variable, global_batch: int, num_images: int, seed: int) -> ArrayDraws:
     """Returns what the next step draws.
 
-    Args:
-      counter: scalar int64, the position before the step in an endless sequence of epochs. The step advances it.
+    counter, a scalar int64, is the position before the step in an endless sequence of epochs; the step advances it.
     """
     end = tf.identity(counter.assign_add(global_batch))
     chosen = in_random_order(end - global_batch + tf.range(global_batch, dtype=tf.int64), num_images, seed)

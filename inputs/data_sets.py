@@ -25,7 +25,7 @@ class DataSet:
     Attributes:
       has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data set.
       image_size: height and width of all images in pixels; None if they differ or are unknown.
-      augmentation: how its training images are usually augmented, see preprocessing.ImageOptions.
+      augmentation: that of its training images, see preprocessing.ImageOptions.
     """
 
     name: str

@@ -17,9 +17,8 @@ from models.networks import PlaceholderVariables, build_network
 class Cost:
     """The cost of a network for one number of classes and one image size.
 
-    Attributes:
-      multiply_adds: those of convolutions and matrix products in one image's forward pass. Biases, normalisation,
-        activations and pooling do not count, as in published tables.
+    multiply_adds are those of convolutions and matrix products in one image's forward pass. Biases, normalisation,
+    activations and pooling do not count, as in published tables.
     """
 
     parameters: int

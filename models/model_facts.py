@@ -15,9 +15,7 @@ Build = Callable[['LayerBuilder', Any, int], Any]
 class BatchNorm:
     """The settings of a network's batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167).
 
-    Attributes:
-      decay: the fraction of its old value that a moving average keeps at each step.
-      scale: whether there is a learned factor (gamma).
+    A moving average keeps `decay` of its old value at each step; scale says whether there is a learned factor (gamma).
     """
 
     decay: float = 0.9

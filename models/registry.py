@@ -25,9 +25,8 @@ _SUGGESTIONS = 3
 class Registry:
     """Models by name and data set.
 
-    Args:
-      not_classifiers: names of networks that are not classifiers, and what each is, for the error.
-      not_here: prefixes of other networks' names, for which an error suggests no similar name.
+    not_classifiers maps networks that are not classifiers to what they are, for the error. For networks whose names
+    have a prefix of not_here, an error suggests no similar name.
     """
 
     def __init__(

@@ -71,9 +71,8 @@ class LeftOut:
 class SweepPlan:
     """The plan of a sweep.
 
-    Attributes:
-      columns: the flags that differ between configurations, and the shape, in the order of the table.
-      published_in: the source of the published rates; empty if there are none.
+    columns are the flags that differ between configurations, and the shape, in the order of the table; published_in is
+    the source of the published rates, or empty.
     """
 
     name: str

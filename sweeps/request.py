@@ -52,7 +52,6 @@ class Request:
       flags: the flags of all runs.
       include: single configurations to add.
       exclude: a configuration is left out if, for one of these, each flag has one of the values.
-      published_in: the source of the published rates.
     """
 
     name: str
