@@ -19,8 +19,7 @@ _names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = wea
 def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """Returns the constant of this value in the current graph, which may be a function's.
 
-    The function for one image (inputs/each_image.py) runs its constants for each image, before its other ops. So the
-    fewer, the better.
+    The function for one image (inputs/each_image.py) runs its constants before its other ops: the fewer, the better.
     """
     array = np.asarray(value, dtype.as_numpy_dtype)
     graph = tf.get_default_graph()
@@ -40,7 +39,6 @@ def _rounded(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def _clipped(pixels: tf.Tensor) -> tf.Tensor:
-    """Clips float32 to [0, 255]."""
     return tf.clip_by_value(pixels, shared(0, tf.float32), shared(255, tf.float32))
 
 
@@ -71,12 +69,7 @@ CENTRAL_FRACTION = 0.875
 
 @dataclass(frozen=True)
 class Scale:
-    """How the pixels of an image, 0 to 255, are normalised: factor * pixel - offset. The default gives [-1, 1].
-
-    Attributes:
-      factor: multiplies each pixel.
-      offsets: are subtracted from the product: one for each channel, or one for all.
-    """
+    """Normalises pixels of 0 to 255: factor * pixel - offset, one for each channel or one for all; default: [-1, 1]."""
 
     factor: float = 1 / 127.5
     offsets: tuple[float, ...] = (1.0,)
@@ -84,13 +77,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How to convert an encoded image to [height, width, channels].
+    """How to convert an encoded image to [height, width, channels]. An unknown or impossible option raises ValueError.
 
     Attributes:
-      height: the height of the output in pixels.
-      width: the width of the output in pixels.
-      channels: the number of channels of the output.
-      training: whether the augmentation and distortions are applied.
       distortions: whether training also changes the colours at random.
       in_yiq: whether colours are changed in YIQ, not in HSV, see below.
       resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position in the batch.
@@ -100,12 +89,8 @@ class ImageOptions:
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally otherwise. 'padded_crop'
         and 'none' only crop to the aspect ratio of the output; 'padded_crop' also shifts and flips at random in
         training.
-      scale: how the caller normalises the images.
       shorter_side: the length in pixels to which the shorter side would be resized before the output is cut out of the
         middle: it determines the central part. With None, that is 87.5 % of the sides.
-
-    Raises:
-      ValueError: the resize method is unknown, or distortions are requested for images without colours.
     """
 
     height: int
@@ -129,7 +114,6 @@ class ImageOptions:
 
     @property
     def uses_boxes(self) -> bool:
-        """Whether preprocess uses the bounding boxes."""
         return self.training and self.augmentation == 'resized_crop'
 
     @property
@@ -148,17 +132,12 @@ class ImageOptions:
 
 
 def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Parses a tf.train.Example with the features of the ImageNet TFRecords.
-
-    Args:
-      serialized: scalar string.
-      num_classes: labels are in [0, num_classes).
-      with_boxes: whether to read image/object/bbox/*; if not, K is 0.
+    """Parses a tf.train.Example, a scalar string, with the features of the ImageNet TFRecords.
 
     Returns:
       encoded: scalar string, the JPEG file of image/encoded.
-      label: scalar int32, image/class/label.
-      boxes: [1, K, 4] float32, each ymin, xmin, ymax, xmax as a fraction of the image.
+      label: scalar int32, image/class/label, in [0, num_classes).
+      boxes: [1, K, 4] float32, each ymin, xmin, ymax, xmax as a fraction of the image; K is 0 unless with_boxes.
 
     The step fails with DataLossError if the record is not an Example, and with InvalidArgumentError if the image or the
     label is missing, or if the label is out of range (the failing op is named label_below_NUM_CLASSES).
@@ -212,18 +191,11 @@ class Draws(NamedTuple):
     window_seeds: tf.Tensor
 
     def of_image(self, index: int) -> 'Draws':
-        """The numbers of one of N images."""
         return Draws(*(numbers[index] for numbers in self))
 
 
 def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None) -> Draws:
-    """Draws the random numbers of several images.
-
-    Args:
-      num_images: the number of images.
-      options: the options of the images.
-      seeds: [2] int64, determines the numbers; by default each step draws the next numbers of options.seed.
-    """
+    """Draws the random numbers of several images from seeds, [2] int64; None: the next of options.seed in each step."""
     shape = [num_images, 1 + (NUM_DRAWS if options.distortions else 0)]
     seeds_shape, limits = [num_images, 2], tf.int64.limits
     # If both seeds were 0, the ops would choose a random seed.
@@ -240,18 +212,16 @@ def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None)
 def preprocess(
     encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, position: tf.Tensor | int, draws: Draws | None = None
 ) -> tf.Tensor:
-    """Decodes, crops, resizes and augments a JPEG file.
+    """Decodes, crops, resizes and augments a JPEG file, a scalar string -> [H, W, C] uint8.
+
+    Grey and CMYK files are converted to options.channels, too. The step fails with InvalidArgumentError if the file is
+    not a JPEG file or is damaged.
 
     Args:
-      encoded: scalar string, a JPEG file. Grey and CMYK files are converted to options.channels, too.
       boxes: [1, K, 4] float32 from parse_example; only used in training.
-      options: size, crop, distortions.
       position: the position in the batch, a scalar int64 or a number. The method of round_robin and the order of the
         distortions depend on it.
       draws: the random numbers of this image; required in training, else not used.
-
-    Returns:
-      [H, W, C] uint8. The step fails with InvalidArgumentError if the file is not a JPEG file or is damaged.
     """
     image = resize_and_distort(decode(encoded, boxes, options, draws), options, position, draws)
     return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
@@ -272,14 +242,7 @@ def decode(encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, draws: D
 def resize_and_distort(
     image: tf.Tensor, options: ImageOptions, position: tf.Tensor | int, draws: Draws | None
 ) -> tf.Tensor:
-    """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable them.
-
-    Args:
-      image: the decoded part of the image.
-      options: size, crop, distortions.
-      position: as for preprocess.
-      draws: as for preprocess.
-    """
+    """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable them."""
 
     def of_position(number: int) -> tf.Tensor:
         resized = resize(image, options, number)
@@ -304,12 +267,9 @@ def resize_and_distort(
 
 
 def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) of a random crop.
+    """Returns the window y, x, height, width ([4] int32) of a random crop, which seeds, [2] int64, determine.
 
-    Args:
-      shape: [3] int32 (h, w, channels).
-      boxes: [1, K, 4] float32 from parse_example.
-      seeds: [2] int64, determines the window.
+    shape is [3] int32 (h, w, channels); boxes are those of parse_example.
     """
     begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
         image_size=shape,
@@ -325,14 +285,10 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Te
 
 
 def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) in the centre of an image.
+    """Returns the window y, x, height, width ([4] int32) in the centre of an image of this shape, [3] int32.
 
     The window has the aspect ratio of the output; its sides are options.central_fraction of those of the largest such
     window.
-
-    Args:
-      shape: [3] int32 (h, w, channels).
-      options: the size of the output, and the central fraction.
     """
     target = shared([options.height, options.width], tf.float32)
     whole = tf.slice(shape, shared([0]), shared([2]))
@@ -361,12 +317,11 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
 
 
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, index_device: str | None = None) -> tf.Tensor:
-    """Pads images with black by 4 pixels on each side, crops each at random to its size, and mirrors half of them.
+    """Pads [N, H, W, C] with black by 4 pixels on each side, crops at random to [H, W], and mirrors half of the images.
 
-    He et al. 2016 (arXiv:1512.03385), section 4.2. Two gathers process the whole batch.
+    He et al. 2016 (arXiv:1512.03385), section 4.2. Pixels begin at 0, which is black. Two gathers process the batch.
 
     Args:
-      images: [N, H, W, C] with pixels from 0, which is black.
       uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and the mirroring.
       index_device: where the positions of the pixels are computed; by default where they are used.
     """
@@ -413,16 +368,13 @@ RATIOS = (2, 4, 8)
 def decode_window(
     encoded: tf.Tensor, window: tf.Tensor, channels: int, enough: tuple[int, int] | None = None
 ) -> tf.Tensor:
-    """Decodes a window of a JPEG file. The rows below it are not read, and the blocks beside it not transformed.
+    """Decodes a window of a JPEG file (see preprocess) to [h, w, channels] uint8.
+
+    The rows below the window are not read, and the blocks beside it not transformed.
 
     Args:
-      encoded: scalar string, a JPEG file. Grey and CMYK files are converted to this number of channels, too.
       window: [4] int32: y, x, height, width, in pixels of the whole image.
-      channels: the number of channels of the result.
       enough: scale by the largest of RATIOS that leaves the window at least this height and width; None never scales.
-
-    Returns:
-      [h, w, channels] uint8. The step fails with InvalidArgumentError if the file is not a JPEG file or is damaged.
     """
     if enough is None:
         return _decode(encoded, window, channels, 1)
@@ -492,14 +444,10 @@ _YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523,
 
 
 def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
-    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8.
+    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are a scalar in [0, 1) for each change.
 
     A pixel x becomes c * M x + (1 - c) * M m + b, where m is the mean pixel, c the contrast, b the brightness, and M
     saturates and rotates.
-
-    Args:
-      image: the pixels.
-      draws: a scalar in [0, 1) for each change.
     """
     height, width = image.shape.as_list()[:2]
     low, high = np.transpose([*_YIQ_RANGES.values()])
@@ -529,12 +477,7 @@ def _parts_of_matrix() -> np.ndarray:
 
 
 def distort_in_hsv(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:
-    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8.
-
-    Args:
-      draws: a scalar in [0, 1) for each change, in their order.
-      position: the position in the batch, which determines the order.
-    """
+    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are scalars in [0, 1), in the order of _HSV_ORDERS."""
     height, width = image.shape.as_list()[:2]
     order = _HSV_ORDERS[position % NUM_HSV_ORDERS]
     change = {}

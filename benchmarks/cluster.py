@@ -49,11 +49,7 @@ def mbit_of(link: str) -> float:
 def started(
     network: Network, command: Sequence[object], folder: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
-    """Starts a task of a command on each host, workers first, and ends all of them with the block.
-
-    Args:
-      folder: gets a log of each task.
-    """
+    """Starts a task of a command on each host, workers first, with logs in a folder; the block's end kills all."""
     jobs = [('worker', index) for index in range(NUM_WORKERS)]
     jobs += [('ps', index) for index in range(len(network.hosts) - NUM_WORKERS)]
     addresses: dict[str, list[str]] = {'worker': [], 'ps': []}

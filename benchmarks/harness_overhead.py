@@ -3,10 +3,8 @@
     python benchmarks/harness_overhead.py
     python benchmarks/harness_overhead.py --models=resnet50 --batch_sizes=32 --phases=training --precision=bf16
 
-`bare` is a loop of session.run over the ops of the program's own step: the same graph in a session with the same
-settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops, with
-reference variables, the accuracy in forward steps as in the original program, and make_callable, which looks up what to
-fetch only once. Other networks of --models are compared with `bare` alone. Each session is one turn of the report.
+benchmarks/README.md describes the loops `bare` and `by hand`. Other networks than those of peers/plain_networks.py are
+compared with `bare` alone. Each session is one turn of the report.
 """
 
 import contextlib
@@ -47,14 +45,12 @@ TakeSteps = Callable[[int], object]
 
 @contextlib.contextmanager
 def harness(params: Params) -> Iterator[TakeSteps]:
-    """A run of BenchmarkCNN, which prints nothing."""
     with contextlib.closing(BenchmarkCNN(params).steps()) as steps:
         yield lambda count: sum(1 for _ in itertools.islice(steps, count))
 
 
 @contextlib.contextmanager
 def bare_loop(params: Params) -> Iterator[TakeSteps]:
-    """A loop over the ops of a run on one device."""
     plan = BenchmarkCNN(params).plan
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(plan.step.seed)
@@ -68,7 +64,6 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
 
 @contextlib.contextmanager
 def loop_by_hand(params: Params) -> Iterator[TakeSteps]:
-    """A loop over a network of plain_networks.py."""
     step = plain_tensorflow.make_step(
         params.model, params.batch_size, params.precision, forward_only=params.forward_only
     )
@@ -85,8 +80,7 @@ LOOPS: dict[str, Callable[[Params], AbstractContextManager[TakeSteps]]] = {
 def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, list[Numbers]]:
     """Lets the loops take turns, in several sessions, which differ in their layout of memory.
 
-    Returns:
-      For each loop, and each session, the medians over the rounds.
+    Returns the medians over the rounds, for each loop and each session.
     """
     names = [name for name in LOOPS if params.model in NETWORKS or name in (_OURS, 'bare')]
     found: dict[str, list[Numbers]] = {name: [] for name in names}
@@ -103,7 +97,6 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, lis
 
 
 def warm_up(take_steps: TakeSteps) -> float:
-    """Takes the first steps of a loop, and returns the median of their seconds, the lower one of two."""
     seconds: list[float] = []
     while len(seconds) < _MIN_WARMUP or sum(seconds) < _WARMUP_SECS:
         start = time.perf_counter()
@@ -113,7 +106,6 @@ def warm_up(take_steps: TakeSteps) -> float:
 
 
 def time_steps(take_steps: TakeSteps, count: int, batch_size: int) -> Numbers:
-    """Takes a number of steps, and returns their rate, and the processor time of one."""
     wall, processor = time.perf_counter(), time.process_time()
     take_steps(count)
     wall, processor = time.perf_counter() - wall, time.process_time() - processor

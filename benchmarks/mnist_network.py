@@ -9,7 +9,6 @@ from models.registry import register_model
 
 
 def mnist_network(cnn: Any, x: Any, num_classes: int) -> Any:
-    """The logits [N, num_classes] of images x."""
     x = cnn.max_pool(cnn.relu(cnn.conv(x, 32, 5, 'conv2d_1')), 2, 2)
     x = cnn.max_pool(cnn.relu(cnn.conv(x, 64, 5, 'conv2d_2')), 2, 2)
     x = cnn.relu(cnn.dense(cnn.flatten(x), 1024, 'dense_1'))

@@ -60,7 +60,6 @@ Question = tuple[PublishedRow, Sequence[PublishedRow]]
 
 
 def read_rows(path: Path) -> list[PublishedRow]:
-    """Reads the table; raises UsageError if it cannot be read, lacks a column, has a wrong number or no rows."""
     rows: list[PublishedRow] = []
     try:
         with path.open(newline='', encoding='utf-8') as file:
@@ -173,7 +172,6 @@ def judge(row: PublishedRow, known: Sequence[PublishedRow]) -> dict[str, float]:
 
 
 def summary_of(judged: Sequence[Mapping[str, float]], name: str) -> dict[str, float] | None:
-    """The number of errors, their median and 90th percentile; None if there are none."""
     if not (errors := [one[name] for one in judged if name in one]):
         return None
     ninth = float(np.percentile(errors, 90, method='higher'))

@@ -3,12 +3,8 @@
     python benchmarks/sample_digits.py --output=data/mnist --format=mnist
     python benchmarks/replication.py --data_dir=data/mnist
 
-The experiment of the article "Multi-GPU Training in TensorFlow": the MNIST network of TensorFlow's tutorial
-(benchmarks/mnist_network.py), Adam at 0.001, batches of 128 on each device. The variants are one device, two devices of
-one process (variables on the host, or a copy on each device), and two workers with one parameter server, synchronous
-and asynchronous. All train on the same number of images, so the replicated ones take half as many steps, each on twice
-the images. The article trained on MNIST: whoever has its four files (plain or .gz) gives their folder by --data_dir;
-without a download, the digits of sample_digits.py stand in for it.
+The experiment of the article "Multi-GPU Training in TensorFlow" (benchmarks/README.md), with Adam at 0.001 and batches
+of 128 on each device. All variants train on the same number of images, so the replicated ones take half as many steps.
 """
 
 import statistics

@@ -2,15 +2,10 @@
 
     python benchmarks/resident_data.py
 
-The experiment of the article "Beating TensorFlow Training in-VRAM": 1,024,000 examples of 64 numbers, a perceptron with
-5 layers of 32 units, mean squared error, Adam, and 5 epochs, which are 10,000 mini-batches of 512. With a small network
-the time between steps matters, not the arithmetic. In the ways foldl and "loop of --steps_per_run" the data are on the
-device; foldl draws all batches before the first step, the loop of this program draws one in each step.
-
-At first the data are NumPy arrays. Moving them to where they are needed is part of the comparison, as in the article,
-and is also shown separately: it ends when the first batch can be drawn, with the buffer of tf.data full. Building the
-graph is not timed. A turn is a whole training, in a new session. One intra-op thread is enough for matrices this small,
-and one inter-op thread, except for tf.data, which prepares batches on one per core.
+The experiment of the article "Beating TensorFlow Training in-VRAM" (benchmarks/README.md), with mean squared error and
+Adam. Preparation ends when the first batch can be drawn, with the buffer of tf.data full; building the graph is not
+timed. One intra-op and one inter-op thread are enough for matrices this small, except for tf.data, which prepares
+batches on one thread per core.
 """
 
 import functools

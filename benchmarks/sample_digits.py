@@ -30,7 +30,6 @@ def read_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def write_digits(output: Path) -> int:
-    """Writes the folders; returns the number of images in both."""
     images, labels, held_out = read_digits()
     for number, (image, label, is_held_out) in enumerate(zip(images, labels, held_out, strict=True), start=1):
         folder = output / ('validation' if is_held_out else 'train') / str(label)
@@ -40,7 +39,6 @@ def write_digits(output: Path) -> int:
 
 
 def write_mnist(output: Path) -> int:
-    """Writes the files of MNIST; returns the number of images in all of them."""
     images, labels, held_out = read_digits()
     large = np.zeros([len(images), 28, 28], np.uint8)
     for image, digit in zip(large, images, strict=True):

@@ -27,8 +27,6 @@ _DONE = 'done'
 
 
 def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, list[str]]:
-    """Returns the command of each case, by name."""
-
     def python(code: str) -> list[str]:
         return [sys.executable, '-c', f'{code}; print("{_DONE}")']
 
@@ -47,7 +45,7 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
 
 
 def time_to_first_step(command: Sequence[str]) -> Numbers:
-    """Runs a command, and returns the seconds until the line that ends the measurement; RunError without one."""
+    """Runs a command, and returns the seconds until the line that ends the measurement."""
     environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
     began, found = time.perf_counter(), None
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -51,8 +51,6 @@ def make_parser(
 
 
 def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Returns the argparse type of a comma-separated list of known names."""
-
     def parse(text: str) -> list[str]:
         if unknown := [name for name in text.split(',') if name not in known]:
             raise argparse.ArgumentTypeError(f'{unknown[0]!r} is not one of {", ".join(known)}')
@@ -104,7 +102,6 @@ def take_runs(
 def take_turns(
     contestants: Mapping[Name, Callable[[], Numbers]], rounds: int, *, is_shown: bool = True
 ) -> dict[Name, list[Numbers]]:
-    """Calls functions by name, each in every round, and returns what they return."""
     names = [*contestants]
     taken: dict[Name, list[Numbers]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
@@ -123,10 +120,7 @@ def _show(number: int, name: str, text: str) -> None:
 def print_report(outcomes: Mapping[str, Sequence[Numbers | None]], pairs: Sequence[tuple[str, str]]) -> int:
     """Prints the mean numbers of each contestant, and the ratios of the first one of pairs (ours, theirs).
 
-    Each round counts as one ratio, since what disturbs both turns of a round cancels.
-
-    Returns:
-      The exit code: 1 if a turn failed.
+    Each round counts as one ratio, since what disturbs both turns of a round cancels. Returns 1 if a turn failed.
     """
     titles = next((list(one) for found in outcomes.values() for one in found if one), [''])
     rows = []
@@ -148,12 +142,10 @@ def print_report(outcomes: Mapping[str, Sequence[Numbers | None]], pairs: Sequen
 
 
 def as_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Formats a Markdown table; all but the first column are numbers."""
     return Table([TableColumn(title, is_number=bool(i)) for i, title in enumerate(titles)], rows).as_markdown()
 
 
 def _machine_line() -> str:
-    """Formats the machine, the versions and the load, which belong to every table."""
     machine: Mapping[str, Any] = machine_facts()
     versions = ', '.join(f'{name} {version}' for name, version in machine['versions'].items() if version)
     load = ' '.join(f'{average:.1f}' for average in os.getloadavg())

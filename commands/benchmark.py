@@ -23,12 +23,6 @@ from run.invocation import of_this_process
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what the flags in argv describe; returns the exit code.
-
-    Raises:
-      UsageError: the flags are wrong.
-      RunError: the run failed.
-    """
     invocation = of_this_process(argv)
     parsed = parse_argv(argv)
     documents_only = parsed.params.result_file == STDOUT
@@ -90,7 +84,6 @@ def _note_default_model(console: Console, params: Params) -> None:
 
 
 def _show_start(console: Console, params: Params) -> None:
-    """Shows the important lines that TensorFlow has printed so far."""
     console.close()
     quiet.started(expects_gpu=params.device != 'cpu')
 

@@ -18,8 +18,6 @@ _COLUMNS = 160
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """The flags of the subcommand."""
-
     json: bool = flag(
         False,
         'Print an object: checkpoint, step, tensors (name, group, dtype, shape, size, bytes), totals by group '
@@ -44,12 +42,7 @@ DECLARATION = Declaration(
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a checkpoint.
-
-    Attributes:
-      group: one of training.contents.GROUPS.
-      size: the number of elements.
-    """
+    """A tensor of a checkpoint; its group is one of training.contents.GROUPS, its size the number of elements."""
 
     name: str
     group: str
@@ -60,12 +53,6 @@ class Entry:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `checkpoint` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or there is no such folder or checkpoint.
-      RunError: the folder contains no checkpoint, or the checkpoint cannot be read.
-    """
     return DECLARATION.run(argv, _list)
 
 

@@ -40,12 +40,7 @@ _PS_END_SECS = 30.0
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The flags of the subcommand.
-
-    Attributes:
-      ps: None if the mode decides.
-      workers: None if the hosts decide.
-    """
+    """The flags of the subcommand; ps is None if the mode decides, workers if the hosts decide."""
 
     ps: int | None = flag(None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0)
     workers: int | None = flag(
@@ -106,12 +101,7 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `cluster` with the arguments in argv; returns the exit code of cluster.launcher.launch.
-
-    Raises:
-      UsageError: a flag is wrong, one of the run included; nothing has been started then.
-      RunError: as cluster.launcher.launch, or there are not enough free addresses.
-    """
+    """Returns the exit code of cluster.launcher.launch. After a UsageError, nothing has been started."""
     return DECLARATION.run(argv, _start)
 
 
@@ -148,7 +138,6 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
 
 
 def _lay_out(options: ClusterOptions, num_ps: int, num_controllers: int) -> Layout:
-    """Returns which process runs where."""
     if options.hosts and options.hostfile:
         raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')
     if not options.hosts and not options.hostfile:
@@ -194,7 +183,6 @@ def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, in
 
 
 def _check_addresses(names: Sequence[str], places: Sequence[Places]) -> None:
-    """Raises UsageError if a host has an address that the others cannot reach."""
     for name, own in zip(names, places, strict=True):
         address, _ = split_host_port(own.addresses[0])
         if len(names) > 1 and ipaddress.ip_address(address).is_loopback:
@@ -288,11 +276,9 @@ def make_commands(
 
 
 def _run_params(run_flags: Sequence[str], *, here: bool) -> Params:
-    """Reads and checks the flags of the run; raises UsageError if they are wrong or describe the cluster.
+    """Reads and checks the flags of the run, which must not describe the cluster.
 
-    Args:
-      run_flags: the flags of the run.
-      here: whether the processes run on this machine. Other hosts may have other folders, and check them themselves.
+    `here` is whether the processes run on this machine. Other hosts may have other folders, and check them themselves.
     """
     arguments = list(run_flags)
     # Include the flags of a --flagfile; parse_argv reports a --flagfile without a name.

@@ -32,8 +32,6 @@ from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeede
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """The flags of the subcommand."""
-
     clock: str = flag(
         Clock.WALL.value,
         'What counts: wall, the steps with what lies between them (printing, checkpoints; not evaluations); or steps, '
@@ -104,11 +102,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `compare` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or the results cannot be compared.
-    """
     return DECLARATION.run(join_repeated(argv, 'run'), _compare)
 
 
@@ -138,12 +131,6 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
 
 
 def _run(texts: Sequence[str], options: CompareOptions) -> int:
-    """Runs two commands in turns, and prints how they compare; returns the exit code.
-
-    Raises:
-      UsageError: the flags are wrong, or measure different work.
-      RunError: a run failed.
-    """
     if len(texts) != 2:
         raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
     # The results of each have a folder of their own.
@@ -202,7 +189,6 @@ def _flags_of(text: str) -> list[str]:
 
 
 def _show(sides: Sequence[Side], options: CompareOptions) -> int:
-    """Prints the comparison, and returns the exit code."""
     clock = Clock(options.clock)
     rows = changes.make_rows(sides, clock, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
@@ -217,7 +203,6 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
 
 
 def _check_distinct(sides: Sequence[Side]) -> None:
-    """Raises UsageError if two sides have the same runs; warns if they have some of them in common."""
     runs = [{record.document['id']: record for group in side.groups for record in group.records} for side in sides]
     for number, (side, own) in enumerate(zip(sides, runs, strict=True)):
         for other, others in zip(sides[:number], runs[:number], strict=True):
@@ -231,7 +216,6 @@ def _check_distinct(sides: Sequence[Side]) -> None:
 
 
 def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
-    """Judges each setting of each side by the earlier results in a folder; returns the exit code."""
     for side in sides:
         for group in side.groups:
             if group.first.machine.get('fingerprint') is None:

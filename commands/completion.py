@@ -56,11 +56,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `completion` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or there is no script for the shell.
-    """
     return DECLARATION.run(argv, _print)
 
 

@@ -1,7 +1,4 @@
-"""`tf_cnn_benchmarks.py doctor`: checks what works on this machine, and prints a line for each check.
-
-Starts without TensorFlow.
-"""
+"""`tf_cnn_benchmarks.py doctor`: prints a line for each check of what works on this machine. Without TensorFlow."""
 
 import json
 import os
@@ -46,8 +43,6 @@ _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """The flags of the subcommand."""
-
     only: str | None = flag(
         None, f'Which checks to run: families with commas between. By default all: {", ".join(FAMILIES)}.'
     )
@@ -76,12 +71,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `doctor` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or this is not Linux.
-      RunError: no process can be started.
-    """
     return DECLARATION.run(argv, _check)
 
 
@@ -133,13 +122,11 @@ def _are_wrong(findings: Iterable[Finding]) -> bool:
 
 
 def format_finding(finding: Finding) -> list[str]:
-    """Returns the line of a check, and below it what to do."""
     lines = [f'{finding.outcome:<8} {finding.name:<32} {finding.found}']
     return [*lines, f'         -> {finding.advice}'] if finding.advice else lines
 
 
 def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family, unless an earlier finding shows that TensorFlow does not start."""
     if _are_wrong(finding for finding in before if finding.name.startswith('tensorflow')):
         return [Finding(SKIPPED, 'not run: see tensorflow/devices', name=family)], []
     compiles = any(finding.outcome == WARNING for finding in before if finding.name == 'gpu/architecture')
@@ -147,16 +134,10 @@ def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], lis
 
 
 def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family in a process of its own.
+    """Runs the checks of a family in a process (machine/doctor_process.py), which is killed after limit_secs.
 
-    Args:
-      family: the name of the family.
-      limit_secs: the time after which the process is killed.
-      command: runs them; see machine/doctor_process.py.
-
-    Returns:
-      Their findings, and the last lines of output of the process. If it crashes or hangs, the check that was under way
-      is wrong, and those after it were not run.
+    Returns their findings, and the last lines of output of the process. If it crashes or hangs, the check that was
+    under way is wrong, and those after it were not run.
     """
     # A folder of its own for temporary files, so that even a killed process leaves none behind.
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True) as folder:
@@ -193,7 +174,6 @@ def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS
 
 
 def _advice(name: str, exit_code: int) -> str:
-    """Returns what to do about a check whose process crashed or hung."""
     if has_nvidia_gpu() and ('nccl' in name or 'collective' in name):
         return _NCCL
     return (

@@ -15,11 +15,6 @@ NAMES = {
 
 
 def find(name: str) -> Any:
-    """Imports the module of a name, and returns the object of this name.
-
-    Raises:
-      AttributeError: NAMES does not contain the name.
-    """
     if name not in NAMES:
         raise AttributeError(f"module 'tf_cnn_benchmarks' has no attribute {name!r}")
     return getattr(importlib.import_module(NAMES[name]), name)

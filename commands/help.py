@@ -12,8 +12,6 @@ from params.spec import asked_for_help, flag
 
 @dataclass(frozen=True)
 class HelpOptions:
-    """The flags of the subcommand."""
-
     markdown: bool = flag(False, 'Print a page in Markdown: every flag of a run and of the original program.')
 
 
@@ -28,11 +26,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `help` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or there is no such flag or subcommand.
-    """
     from params.descriptions import is_known
 
     # `help --batch_size` means `help batch_size`.

@@ -18,8 +18,6 @@ _COLUMNS = 100
 
 @dataclass(frozen=True)
 class ModelsOptions:
-    """The flags of the subcommand."""
-
     json: bool = flag(
         False,
         'Print a list of objects: name, dataset, parameters, gflops_per_image, gflops_unit, image_size, '
@@ -42,11 +40,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `models` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or no model matches the pattern.
-    """
     return DECLARATION.run(argv, _list)
 
 

@@ -1,24 +1,7 @@
 """How every subcommand declares its options, reads them and prints its --help. Without TensorFlow.
 
-A module of commands/ declares a frozen dataclass of params.spec.flag() fields and a Declaration:
-
-    @dataclass(frozen=True)
-    class Options:
-        json: bool = flag(False, 'Print JSON instead of a table.')
-
-    DECLARATION = Declaration(
-        'compare',
-        Options,
-        'Compares the results of two runs.',
-        examples=('before.json after.json --json',),
-        positional=Positional('FILE', 'a result that --result_file wrote.', at_least=2, at_most=2),
-    )
-
-    def main(argv: Sequence[str]) -> int:
-        return DECLARATION.run(argv, _compare)
-
-    def _compare(arguments: Arguments[Options]) -> int:
-        ...
+A module of commands/ has a frozen dataclass of params.spec.flag() fields, a Declaration with it, and main(argv), which
+returns DECLARATION.run(argv, command); see commands/models.py.
 """
 
 import textwrap
@@ -43,10 +26,9 @@ class Positional:
     """The arguments that are not flags.
 
     Attributes:
-      name: the name of one of them in the usage line, in capitals.
-      help: describes it; ends with a full stop.
-      at_least: how many there must be.
-      at_most: how many there may be; None if there is no limit.
+      name: one of them in the usage line, in capitals.
+      help: ends with a full stop.
+      at_most: None if there is no limit.
       is_path: whether they are paths, in which ~ is expanded.
     """
 
@@ -77,12 +59,7 @@ class Positional:
 
 @dataclass(frozen=True)
 class Rest:
-    """The arguments after --, which the subcommand passes on.
-
-    Attributes:
-      name: their name in the usage line.
-      what: describes them, in the plural.
-    """
+    """The arguments after --, which the subcommand passes on; what describes them, in the plural."""
 
     name: str
     what: str
@@ -93,9 +70,7 @@ class Arguments(Generic[OptionsT]):
     """The arguments of a subcommand, read.
 
     Attributes:
-      options: the values of all flags.
       given: the names of the flags that were written.
-      positional: the arguments that are not flags.
       rest: the arguments after --, unread; empty without a Rest.
     """
 
@@ -114,13 +89,10 @@ class Declaration(Generic[OptionsT]):
     """Describes the arguments of a subcommand.
 
     Attributes:
-      name: the subcommand.
       options: a dataclass of params.spec.flag() fields.
       description: the first paragraph of its --help.
       examples: command lines, without the program and the subcommand.
       details: the paragraphs after the examples in its --help, with blank lines between them.
-      positional: the arguments that are not flags; None if it takes none.
-      rest: the arguments after --; None if it takes none.
     """
 
     name: str
@@ -150,12 +122,6 @@ class Declaration(Generic[OptionsT]):
         return command(self.parse(argv))
 
     def parse(self, argv: Sequence[str]) -> Arguments[OptionsT]:
-        """Reads the arguments that follow the subcommand.
-
-        Raises:
-          UsageError: a flag is unknown, or its value is wrong or missing, or there are too few or too many positional
-            arguments.
-        """
         own, rest = self._split(argv)
         specs = specs_of(self.options)
         switches = {name for name, spec in specs.items() if spec.type is bool}
@@ -200,7 +166,6 @@ class Declaration(Generic[OptionsT]):
         return f'see {self.name} --help'
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Returns the subcommand's own arguments, and those after -- if there is a Rest."""
         if not self.rest or '--' not in argv:
             return list(argv), ()
         if argv.count('--') > 1:
@@ -242,7 +207,6 @@ def _number(count: int) -> str:
 
 
 def _filled(text: str, columns: int = 0) -> str:
-    """Wraps a paragraph at 100 columns, and indents it."""
     return textwrap.fill(text, _COLUMNS, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
 
 

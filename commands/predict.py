@@ -37,8 +37,6 @@ _RATES = {'images_per_second': 'images/sec', 'low': 'from', 'high': 'to'}
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """The flags of the subcommand."""
-
     model: str | None = flag(None, 'Models, separated by commas; by default all of the results.')
     workers: str | None = flag(
         None,
@@ -71,11 +69,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `predict` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, or nothing can be predicted from the results.
-    """
     return DECLARATION.run(argv, _predict)
 
 
@@ -127,11 +120,7 @@ def _numbers(name: str, text: str | None) -> list[int]:
 
 
 def read_network(text: str) -> float:
-    """Returns the bytes/s that TCP carries over a link of a rate such as '25Gbit', '100 Mbit/s' or '1Gbps'.
-
-    Raises:
-      UsageError: it is no number above 0 with a unit of bits.
-    """
+    """Returns the bytes/s that TCP carries over a link of a rate such as '25Gbit', '100 Mbit/s' or '1Gbps'."""
     match = _NETWORK.fullmatch(text.strip())
     rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
     if not 0 < rate < math.inf:
@@ -144,8 +133,7 @@ def read_network(text: str) -> float:
 class _Work:
     """What one device computes, and the seconds of its steps by mode and shape; of one device by the mode ''.
 
-    Attributes:
-      machine: the processor, the GPUs and settings; works with the same ones tell about each other.
+    `machine` is the processor, the GPUs and settings; works with the same ones tell about each other.
     """
 
     model: str
@@ -181,7 +169,6 @@ class _Measured:
 
     @property
     def places(self) -> list[tuple[str, Shape]]:
-        """The modes and shapes of several devices that were measured."""
         found = [place for work in self.works for place in work.seconds if place[1] != _ALONE]
         return found + [(mode, shape) for mode, rows in self.links.items() for shape, *_ in rows]
 

@@ -40,8 +40,6 @@ _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 
 @dataclass(frozen=True)
 class RecordsOptions:
-    """The flags of the subcommand."""
-
     input: str | None = flag(None, 'Folder with one folder of images for each class.', is_path=True)
     output: str | None = flag(None, 'Folder for the shards and labels.txt; made if missing.', is_path=True)
     shards: int = flag(
@@ -91,12 +89,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `records` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: the flags, the input or the output folder are wrong.
-      RunError: images or shards could not be read or written, or --check found faults.
-    """
     return DECLARATION.run(argv, _write_or_check)
 
 
@@ -173,15 +165,6 @@ def _passed_over_lines(folder: ImageFolder) -> list[str]:
 
 @dataclass
 class _Tally:
-    """What a check of one subset found.
-
-    Attributes:
-      image_bytes: the size of each encoded image.
-      labels: the labels that occur.
-      kinds: the number of faults of each kind.
-      first_faults: the first faults, to be printed.
-    """
-
     image_bytes: list[int] = field(default_factory=list)
     labels: set[int] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -213,7 +196,6 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
 
 
 def _find_subsets(data_dir: str, subsets: list[str]) -> list[Shards]:
-    """Returns the shards of these subsets in the folder; raises UsageError if there are none."""
     present = {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
     return [find_shards(data_dir, subset, '--check') for subset in subsets if subset in present] or [
         find_shards(data_dir, subsets[0], '--check')

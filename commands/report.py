@@ -26,8 +26,6 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The flags of the subcommand."""
-
     output: str = flag('report.html', 'The file to write.', is_path=True)
     title: str | None = flag(None, 'The heading of the page; by default it names the models.')
     plots: str | None = flag(None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True)
@@ -47,12 +45,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `report` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument is wrong, there are no results, or the extra `report` is not installed.
-      RunError: a file could not be written.
-    """
     return DECLARATION.run(argv, _report)
 
 
@@ -112,7 +104,6 @@ def _make_folder(flag: str, folder: Path) -> None:
 
 
 def _write(page: 'Page', output: Path, folder: str | None) -> None:
-    """Writes the page as a whole or not at all, then the plots."""
     try:
         write_whole(page.html, str(output))
     except OSError as error:

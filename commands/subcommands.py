@@ -11,9 +11,7 @@ from dataclasses import dataclass
 class Subcommand:
     """A row of the table. The subcommand NAME is the function main(argv) -> exit code in the module commands.NAME.
 
-    Attributes:
-      usage: the arguments after the name. Repeats DECLARATION.usage, so that --help imports no module.
-      purpose: what it does.
+    `usage`, the arguments after the name, repeats DECLARATION.usage, so that --help imports no module.
     """
 
     usage: str

@@ -1,7 +1,4 @@
-"""`tf_cnn_benchmarks.py sweep`: measures many configurations, and prints their plan and a table.
-
-Starts without TensorFlow, and never imports it.
-"""
+"""`tf_cnn_benchmarks.py sweep`: measures many configurations, prints plan and table. Never imports TensorFlow."""
 
 import os
 import shlex
@@ -95,12 +92,7 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `sweep` with the arguments in argv; returns the exit code: 1 if a run failed, else 0.
-
-    Raises:
-      UsageError: an argument or the file is wrong, or the folder is taken; nothing has been started then.
-      RunError: the disk is full, or fails.
-    """
+    """Returns the exit code: 1 if a run failed, else 0. After a UsageError, nothing has been started."""
     return DECLARATION.run(join_repeated(argv, 'grid'), _sweep)
 
 
@@ -122,12 +114,7 @@ def _sweep(arguments: Arguments[SweepOptions]) -> int:
 
 
 def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
-    """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed, else 0.
-
-    Raises:
-      UsageError: another sweep is running in the folder.
-      RunError: the disk is full, or fails.
-    """
+    """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed, else 0."""
     with folder.locked():
         sweep = runs_of(plan, folder, starter)
         try:
@@ -149,7 +136,6 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
 
 
 def runs_of(plan: SweepPlan, folder: Folder, starter: Starter) -> Rounds | Search:
-    """Returns the runs of a plan, with what the folder has of them."""
     settings = plan.settings
     if settings.find_batch_size:
         return Search(plan, folder, starter)
@@ -179,7 +165,6 @@ def _names_a_folder(arguments: Arguments[SweepOptions]) -> bool:
 
 
 def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    """Returns the plan in the folder that was given instead of a file, and the folder."""
     folder = Folder(Path(arguments.positional[0]))
     others = sorted(arguments.given - {'resume', 'dry_run'}) or (['flags after --'] if arguments.rest else [])
     if others:
@@ -189,7 +174,6 @@ def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
 
 
 def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    """Returns the plan that the file (or --grid) and the flags describe, and the folder for its results."""
     options = arguments.options
     if bool(arguments.positional) == bool(options.grid):
         what = f'{arguments.positional[0]} and --grid' if arguments.positional else 'neither a FILE nor --grid'
@@ -231,11 +215,7 @@ def split_hosts(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _on_hosts(plan: SweepPlan, of_hosts: Mapping[str, str]) -> SweepPlan:
-    """Returns the plan with every cluster on other hosts; what does not fit there is left out.
-
-    Raises:
-      UsageError: there are no hosts, or nothing fits.
-    """
+    """Returns the plan with every cluster on other hosts; what does not fit there is left out."""
     if not of_hosts:
         return plan
     if 'hosts' not in of_hosts:
@@ -255,11 +235,7 @@ def _on_hosts(plan: SweepPlan, of_hosts: Mapping[str, str]) -> SweepPlan:
 
 
 def _hosts_of(one: Configuration, hosts: str) -> str:
-    """Returns the hosts of a cluster: the first ones that hold its workers, and those without workers.
-
-    Raises:
-      UsageError: the list is wrong, or the cluster does not fit.
-    """
+    """Returns the hosts of a cluster: the first ones that hold its workers, and those without workers."""
     slots = read_hosts_flag(hosts)
     if not one.in_cluster:
         raise UsageError(
@@ -305,7 +281,6 @@ class SweepRow:
 
 
 def format_plan(plan: SweepPlan, num_left: int) -> str:
-    """Formats the lines of a dry run, in which so many runs are left to be made."""
     count = len(plan.configurations)
     if plan.settings.find_batch_size:
         runs = f'the largest batch size of {counted(num_left, "configuration")} is to be found'
@@ -322,7 +297,6 @@ def format_plan(plan: SweepPlan, num_left: int) -> str:
 
 
 def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
-    """Formats one line for each reason why combinations are not measured."""
     by_reason: dict[str, list[str]] = {}
     for one in left_out:
         by_reason.setdefault(one.reason, []).append(caption(one.varied))
@@ -336,7 +310,6 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
 
 
 def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[SweepRow]]:
-    """Returns the columns and the rows of the table of results, in the order of the plan."""
     rows = []
     for one in plan.configurations:
         found = outcomes[one.id]

@@ -23,11 +23,6 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `version` with the arguments in argv; returns the exit code.
-
-    Raises:
-      UsageError: an argument was given.
-    """
     return DECLARATION.run(argv, _print)
 
 

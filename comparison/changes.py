@@ -1,7 +1,4 @@
-"""The rows of `compare`: for each group of runs its throughput, the ratio to its baseline, and the differences.
-
-The rows become a table with notes below it, or a document; docs/compare.md describes both.
-"""
+"""The rows of `compare`, as a table with notes or as a document; docs/compare.md describes both."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +42,6 @@ class ChangeRow:
       status: 'complete', 'incomplete' or 'left out'.
       remark: why it is incomplete, left out, or has no ratio.
       flags: the values of the flags that vary between rows.
-      is_baseline: whether other rows are compared with it.
       baseline: the name of the row with which it is compared.
       flag_changes: the flags that differ from the baseline, with the values before and after; others likewise.
       outliers: the runs that are far from the others, with their images/sec, if there are many runs.
@@ -70,11 +66,7 @@ class ChangeRow:
 
 
 def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> list[ChangeRow]:
-    """Compares the runs of the sides; the first side is the baseline.
-
-    Raises:
-      UsageError: runs to be compared did different work, and there is no `force`.
-    """
+    """Compares the runs of the sides with the first side. UsageError if the runs did different work, without force."""
     paired = pairs(sides)
     estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}
     flags = [name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS]
@@ -91,7 +83,6 @@ def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> li
 
 
 def format_runs(found: Estimate) -> str:
-    """Formats the rate of repeated runs in one line, with its interval or why there is none."""
     line = (
         f'rate of {counted(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
     )
@@ -101,7 +92,6 @@ def format_runs(found: Estimate) -> str:
 
 
 def format_ratio(ratio: Ratio | None) -> str:
-    """Formats a preliminary ratio: 'B / A 1.052, 95 % 1.041 to 1.063 (+/- 1.0 %)', or why there is no interval."""
     if ratio is None:
         return 'nothing to compare'
     if ratio.plus_minus is None:
@@ -110,13 +100,11 @@ def format_ratio(ratio: Ratio | None) -> str:
 
 
 def format_outliers(found: Mapping[str, float]) -> str:
-    """Formats the runs that are far from their repeats, by name with their images/sec, in one line."""
     named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
     return f'far from the others: {few(named)}; something disturbed the machine, or changed on it'
 
 
 def make_table(rows: Sequence[ChangeRow]) -> Table:
-    """Makes the table of these rows."""
     return Table(_COLUMNS, [_cells(row) for row in rows])
 
 
@@ -132,7 +120,6 @@ def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clo
 
 
 def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
-    """Returns the lines below the table: the differences, remarks on the numbers, the files that were skipped."""
     return [
         *_difference_lines('different work', [(row, row.work_changes) for row in rows]),
         *_difference_lines('flags', [(row, row.flag_changes) for row in rows]),
@@ -248,7 +235,6 @@ def _value(value: object) -> str:
 
 
 def _cells(row: ChangeRow) -> tuple[str, ...]:
-    """Returns the cells of a row, in the order of the columns."""
     found, ratio = row.estimate, row.ratio
     verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
     if row.is_baseline and row.remark and row.status == 'complete':

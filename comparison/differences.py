@@ -1,7 +1,6 @@
 """Finds the differences between runs: flags, machine and software, work. Does not import TensorFlow.
 
-Differences between any number of runs are a mapping from the name of each differing fact to its value in every run;
-None if unknown or not set.
+A difference maps the name of a fact to its value in every run; None if unknown or not set.
 """
 
 from collections.abc import Mapping, Sequence

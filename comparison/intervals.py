@@ -24,10 +24,8 @@ class Estimate:
 
     Attributes:
       images_per_second: all images over all seconds; nan if no step was timed.
-      num_runs: the number of runs.
       num_steps: the number of steps of all runs.
       variance: the variance of the relative error; nan for fewer than FEWEST_RUNS runs.
-      degrees_of_freedom: the degrees of freedom of that variance.
       step_spread: the standard deviation of step seconds over their mean; nan if unknown.
     """
 
@@ -53,15 +51,11 @@ class Estimate:
 
 
 def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Estimate:
-    """Estimates the rate of repeated runs: all images over all seconds.
+    """Estimates the rate of repeated runs (images/sec, all above 0): all images over all seconds.
 
     The interval is Student's t (1908, The Probable Error of a Mean) on the relative errors of the seconds per image.
     Runs of unequal length count by their images (Cochran 1977, Sampling Techniques, equation 6.13, the variance of a
     ratio). The interval is symmetric on a logarithmic scale, as errors of durations are.
-
-    Args:
-      rates: images/sec of each run, at least one, all above 0.
-      images: the images of each run; by default the same number.
     """
     costs = 1 / np.asarray(rates, dtype=np.float64)
     weights = np.ones(costs.size) if images is None else np.asarray(images, dtype=np.float64)
@@ -85,11 +79,8 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Returns the value that Student's t exceeds with probability 1 - `probability`.
 
     With t = √ν tan θ the probability of |T| <= t is C ∫ cos^(ν-1) over [0, θ], where C = 2 Γ((ν+1)/2) / (√π Γ(ν/2)):
-    Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so Newton's method from 0 never overshoots.
-
-    Args:
-      probability: a number between 0 and 1.
-      degrees_of_freedom: ν, at least 1; may be fractional.
+    Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so Newton's method from 0 never overshoots. The degrees of
+    freedom ν are at least 1, and may be fractional.
     """
     if not (0 < probability < 1 and degrees_of_freedom >= 1):
         raise ValueError(f'probability {probability}, {degrees_of_freedom} degrees of freedom')

@@ -1,8 +1,7 @@
 """Reads the printed output of the original tf_cnn_benchmarks, and of this program, as results.
 
-A log gives what it prints: the facts of the banner, the step rates, the total. All else is None. People's logs are
-decorated with time stamps, ranks and names of pods, so lines are searched for their labels, in time linear in their
-length. In the document `num_printed_steps` is the number of the last step line.
+People's logs are decorated with time stamps, ranks and names of pods, so lines are searched for their labels, in time
+linear in their length. In the document `num_printed_steps` is the number of the last step line; missing facts are None.
 """
 
 import gzip
@@ -47,12 +46,11 @@ _SAME_JOB = 0.01
 
 @dataclass
 class _Output:
-    """The output of one task about one run: the facts of its banner, its step lines, its total.
+    """The output of one task about one run.
 
     Attributes:
       speaker: what stands before its lines and has a number, such as a rank or a pod; else empty.
       facts: the values of the banner's lines, by label.
-      per_device: the batch size of each device.
       num_servers: the number of parameter servers, which this program prints.
       steps: step number, images/sec so far, standard error, jitter.
       total: images/sec of the run; the last one, as an evaluation during training may print another one before.
@@ -117,11 +115,7 @@ class _Output:
 
 
 def decode_log(data: bytes, source: str) -> str:
-    """Decodes text in UTF-8 or UTF-16, which may be compressed by gzip; replaces bytes that are no text.
-
-    Raises:
-      UsageError: the compressed file is cut off, or too large.
-    """
+    """Decodes text in UTF-8 or UTF-16, plain or gzip; UsageError if that is cut off or too large."""
     if data.startswith(b'\x1f\x8b'):
         try:
             data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
@@ -141,9 +135,7 @@ def read_logs(text: str, source: str) -> list[Record]:
 
     The tasks of one job are one run, whether their lines are mixed or follow each other: as many outputs with one
     banner as the banner names workers, if they have prefixes of their own, or rates that differ by less than 1 %.
-
-    Raises:
-      UsageError: the log has neither step lines nor a total; the message names the source.
+    Raises UsageError if the log has neither step lines nor a total.
     """
     runs = _runs([found for found in _outputs(text) if found.rate is not None])
     if not runs:
@@ -175,7 +167,6 @@ def is_log(record: Record) -> bool:
 
 
 def _outputs(text: str) -> list[_Output]:
-    """Returns the output of each task in each run, in the order in which they begin."""
     outputs: list[_Output] = []
     latest: dict[str, _Output] = {}
     versions: dict[str, str] = {}
@@ -219,7 +210,6 @@ def _outputs(text: str) -> list[_Output]:
 
 
 def _runs(outputs: Sequence[_Output]) -> list[_Output]:
-    """Returns the output of the first task of each run."""
     runs: list[list[_Output]] = []
     has_speakers = len({found.speaker for found in outputs}) > 1
     for found in outputs:
@@ -234,7 +224,6 @@ def _runs(outputs: Sequence[_Output]) -> list[_Output]:
 
 
 def _unwrapped(line: str) -> str:
-    """Returns the text in a line of JSON, or the line itself."""
     if line[:1] != '{':
         return line
     try:

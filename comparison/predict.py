@@ -1,6 +1,6 @@
-"""What more devices and other models would give: two rules and a band. Does not import TensorFlow.
+"""Predicts steps on more devices or of other models, by two rules and a band; see docs/compare.md. Without TensorFlow.
 
-docs/compare.md explains them. All seconds are those of a step with the same images on each device.
+All seconds are those of a step with the same images on each device.
 """
 
 import math
@@ -27,7 +27,6 @@ class Series:
     Attributes:
       gradient_bytes: the bytes of its gradients, as they are sent.
       images: images of a step on each device.
-      is_synthetic: whether the images are made up, so that no step waits for them.
       alone: seconds on one device; None if unknown.
       seconds: seconds by the number of devices.
     """
@@ -40,7 +39,6 @@ class Series:
     seconds: Mapping[int, float]
 
     def below(self, devices: int) -> dict[int, float]:
-        """Returns the seconds on fewer devices."""
         return {number: seconds for number, seconds in self.seconds.items() if number < devices}
 
 
@@ -57,9 +55,7 @@ class Prediction:
 def predict(own: Series, others: Sequence[Series], devices: int) -> Prediction | None:
     """Predicts a series from itself, or else from the most similar of others; None if neither can.
 
-    Args:
-      others: series of the same machine, mode and precision.
-      devices: the number of devices, on which the series itself was not measured.
+    The others are of the same machine, mode and precision. The series was not measured on this number of devices.
     """
     if len(own.below(devices)) > 1:
         return more_devices(own, devices)
@@ -117,13 +113,10 @@ def _with_errors(rule: str, seconds: float, doublings: Mapping[str, float]) -> P
 
 
 def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
-    """Returns the bytes that the busiest link carries in each direction; 0 if nothing crosses one.
+    """Returns the bytes that the busiest link carries, in each direction, for gradients of size bytes; 0 without one.
 
-    Links are those between hosts with one worker each; of one worker, those between its devices.
-
-    Args:
-      size: the bytes of all gradients.
-      servers: the parameter servers, at most one on each host of the workers; 0 for a ring.
+    Links are those between hosts with one worker each; of one worker, those between its devices. There is at most one
+    parameter server on each host of the workers; with 0 servers, a ring.
     """
     if workers > 1 and servers:
         # A server exchanges its share with every worker on another host.

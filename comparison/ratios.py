@@ -27,8 +27,6 @@ class Clock(enum.Enum):
 
 
 class Significance(enum.Enum):
-    """The verdict on a ratio, from its interval."""
-
     SAME = 'no significant difference'
     FASTER = 'faster'
     SLOWER = 'slower'
@@ -37,11 +35,9 @@ class Significance(enum.Enum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The throughput of one setting relative to that of another.
+    """The throughput of one setting relative to that of another; above 1 if the setting is faster than the baseline.
 
-    Attributes:
-      value: the ratio; above 1 if the setting is faster than the baseline.
-      interval: the 95 % interval, (low, high); None if a side has fewer than FEWEST_RUNS runs.
+    The interval is the 95 % one, (low, high); None if a side has fewer than FEWEST_RUNS runs.
     """
 
     value: float
@@ -49,7 +45,6 @@ class Ratio:
 
     @property
     def plus_minus(self) -> float | None:
-        """Half of the width of the interval over the ratio; None without an interval."""
         return (self.interval[1] - self.interval[0]) / 2 / self.value if self.interval else None
 
     @property
@@ -95,7 +90,6 @@ def compare(baseline: Estimate, other: Estimate) -> Ratio:
 
 
 def rate_of(record: Record, clock: Clock) -> float:
-    """Returns the images/sec of one run."""
     return record.images_per_second if clock is Clock.WALL else record.images_per_second_of_steps
 
 

@@ -1,7 +1,6 @@
-"""`compare --against`: judges new runs by the earlier runs of the same setting on the same machine.
+"""`compare --against`: judges new runs by the earlier runs of the same setting on the same machine. Without TensorFlow.
 
 The rate is compared with the median of the last runs, with a tolerance. docs/compare.md explains both, and the formats.
-Does not import TensorFlow.
 """
 
 import statistics
@@ -47,8 +46,7 @@ class Judgement:
     """A row: the new runs of one setting, judged by the earlier ones.
 
     Attributes:
-      num_runs: the number of new runs.
-      rate: their images/sec.
+      rate: images/sec of the new runs.
       num_compared: the number of earlier runs that count, the last ones.
       median: the median of their images/sec; None if they are too few.
       interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are too few or differ too
@@ -69,7 +67,6 @@ class Judgement:
 
     @property
     def ratio(self) -> float | None:
-        """The rate over the median of the earlier runs; None if they are too few."""
         return self.rate / self.median if self.median else None
 
     @property
@@ -90,14 +87,7 @@ class Judgement:
 
 
 def expectation(earlier: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
-    """Returns what the last of these runs lead to expect of the next one.
-
-    Args:
-      earlier: images/sec of each run, above 0, in the order of the runs.
-
-    Returns:
-      Their median, None for fewer than FEWEST_RUNS, and the interval of Judgement.
-    """
+    """Returns the median (None for fewer than FEWEST_RUNS) and Judgement.interval of the last of these images/sec."""
     rates = earlier[-MOST_RUNS:]
     if len(rates) < FEWEST_RUNS:
         return None, None
@@ -106,12 +96,9 @@ def expectation(earlier: Sequence[float]) -> tuple[float | None, tuple[float, fl
 
 
 def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock.WALL, name: str = '') -> Judgement:
-    """Judges the runs of one setting on one machine by earlier runs.
+    """Judges the runs of one setting on one machine by earlier runs, in the order in which they started.
 
-    Args:
-      new: the runs to judge, at least one.
-      earlier: runs of any setting and machine, in the order in which they started. Incomplete runs, the new runs
-        themselves, and runs that started later are skipped.
+    Those may be of any setting and machine; incomplete runs, the new runs themselves, and later runs are skipped.
     """
     key = repeat_key(new[0], across_versions=True)
     known = {str(record.document['id']) for record in new}
@@ -140,12 +127,10 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
 
 
 def make_table(rows: Sequence[Judgement]) -> Table:
-    """Makes the table of these rows."""
     return Table(_COLUMNS, [_cells(row) for row in rows])
 
 
 def make_notes(rows: Sequence[Judgement]) -> list[str]:
-    """Returns the lines below the table: one for each set of differences, with the rows that have it."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.changes:

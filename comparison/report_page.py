@@ -38,20 +38,12 @@ _ALWAYS = ('images/sec', '±', 'speed-up', 'runs')
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its HTML, and the plots in it."""
-
     html: str
     plots: Sequence[Plot]
 
 
 def make_page(collection: Collection, *, now: datetime, title: str | None = None) -> Page:
-    """Makes the page of results.
-
-    Args:
-      collection: of results.collection.collect.
-      now: when the page is made, in UTC; the page states it.
-      title: its heading; by default it names the models.
-    """
+    """Makes the page of a results.collection.Collection; now is in UTC, and the default title names the models."""
     summary = summarize_collection(collection)
     plots = make_plots(summary)
     environment = Environment(
@@ -87,7 +79,7 @@ def _title(summary: Summary) -> str:
 
 
 def _facts(summary: Summary, now: datetime) -> str:
-    """The line below the title: how much was measured, where and when."""
+    """Returns the line below the title: how much was measured, where and when."""
     statuses = [row.status for row in summary.rows]
     facts = [counted(len(statuses), 'setting')]
     facts += [f'{statuses.count(status)} {status}' for status in ('incomplete', 'failed') if status in statuses]
@@ -100,7 +92,6 @@ def _facts(summary: Summary, now: datetime) -> str:
 
 
 def _settings_table(summary: Summary) -> Table:
-    """The table of settings: what they are, what was measured, and the other flags that differ."""
     rows = summary.rows
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
     # All rates have as many decimals, so that they can be compared at a glance.
@@ -131,14 +122,14 @@ def _settings_table(summary: Summary) -> Table:
 
 
 def _figure(row: ReportRow | None, value: float | None, form: str) -> str:
-    """A number, or what stands there if it is missing: the status of a row that is not complete."""
+    """Returns a number, or in its place the status of a row that is not complete."""
     if value is None or not math.isfinite(value):
         return row.status if row and row.status != 'complete' else _UNKNOWN
     return f'{value:{form}}'
 
 
 def _mean(row: ReportRow, part: str, name: str) -> float | None:
-    """The mean of a number in a part of the documents, over the repeats that know it."""
+    """Returns the mean of a number in a part of the documents, over the repeats that know it."""
     found = [(run.document.get(part) or {}).get(name) for run in row.runs]
     known = [value for value in found if value is not None]
     return statistics.fmean(known) if known else None
@@ -158,7 +149,6 @@ def _time_to_goal(row: ReportRow) -> str:
 
 
 def _ended(summary: Summary) -> dict[tuple[str, str], list[str]]:
-    """The labels of the settings without a complete result, by status and reason."""
     labels: dict[tuple[str, str], list[str]] = {}
     for row in summary.rows:
         if row.reason:
@@ -167,7 +157,7 @@ def _ended(summary: Summary) -> dict[tuple[str, str], list[str]]:
 
 
 def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
-    """The warnings of all runs: their code, the text of the first, and how many runs of which settings have it."""
+    """Returns each warning: its code, the text of the first, and how many runs of which settings have it."""
     found: dict[str, list[tuple[str, str]]] = {}
     for row in summary.rows:
         for run in row.runs:
@@ -185,7 +175,6 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def _machines(summary: Summary) -> list[tuple[str, str]]:
-    """The host name of each machine, and its most important facts, by its first run."""
     first = {str(run.machine['fingerprint']): run for run in reversed(summary.runs)}
     return [(str(run.machine['hostname']), '; '.join(format_machine(run.machine))) for run in reversed(first.values())]
 

@@ -59,15 +59,7 @@ _WHISKERS = (5, 95)
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of the page.
-
-    Attributes:
-      name: of its files and its anchor.
-      title: its heading.
-      help: how to read it.
-      finding: its most important numbers, in a sentence.
-      figure: the drawing.
-    """
+    """A plot of the page, its heading (title), how to read it (help), and its numbers in a sentence (finding)."""
 
     name: str
     title: str
@@ -76,7 +68,6 @@ class Plot:
     figure: Figure
 
     def image(self) -> bytes:
-        """The drawing as SVG."""
         buffer = io.BytesIO()
         with mpl.rc_context(_STYLE):
             self.figure.savefig(buffer, format='svg', metadata={'Date': None})
@@ -90,7 +81,6 @@ class Plot:
 
 
 def make_plots(summary: Summary) -> list[Plot]:
-    """The plots of results."""
     with mpl.rc_context(_STYLE):
         return [plot for plot in (_rates(summary), _scaling(summary), _steps(summary)) if plot]
 
@@ -165,7 +155,6 @@ def _scaling(summary: Summary) -> Plot | None:
 
 
 def _steps(summary: Summary) -> Plot | None:
-    """The times of the timed steps of each setting as boxes."""
     every = {row.label: 1000 * np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
     with_steps = [row for row in summary.shown if every[row.label].size > len(row.runs)]
     rows = _fastest(with_steps)
@@ -203,7 +192,6 @@ def _steps(summary: Summary) -> Plot | None:
 
 
 def _fastest(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """At most _MOST_ROWS rows in the order of their rates."""
     return sorted(rows, key=lambda row: -row.rate)[:_MOST_ROWS]
 
 
@@ -212,7 +200,6 @@ def _left_out(shown: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
 
 
 def _color(summary: Summary, row: ReportRow) -> str:
-    """The colour of the mode of a row."""
     return SERIES[summary.modes.index(row.traits[MODE]) % len(SERIES)]
 
 

@@ -1,7 +1,4 @@
-"""The rows of the report, one for each setting, and short names of settings.
-
-Does not import TensorFlow or matplotlib.
-"""
+"""The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
 
 import math
 import os
@@ -36,10 +33,8 @@ class ReportRow:
     Attributes:
       traits: what was measured and how, by the name of a column, as text; of a failure only the flags that were given.
       work: what must be the same for two rates to be comparable: model, data set, image size, role; empty for failures.
-      place: where its results were found.
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
-      estimate: the rate of all repeats.
       base: the first shown row of the same folder and work, which speed-ups are against; None if it is not shown.
       published_speed_up: as published, or else its published rate over the first one of the same folder, with two
         decimals; None if it has none.
@@ -58,7 +53,6 @@ class ReportRow:
 
     @property
     def status(self) -> str:
-        """'complete', 'incomplete' or 'failed'."""
         if not self.runs:
             return 'failed'
         return 'complete' if self.reason is None else 'incomplete'
@@ -71,7 +65,6 @@ class ReportRow:
 
     @property
     def rate(self) -> float:
-        """Images/sec of all repeats; nan if there is none."""
         return self.estimate.images_per_second if self.estimate else math.nan
 
     @property
@@ -80,12 +73,10 @@ class ReportRow:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the plots show the row: it is complete and has a rate."""
         return self.status == 'complete' and math.isfinite(self.rate)
 
     @property
     def speed_up(self) -> float | None:
-        """The rate over that of the base; None if the row is not shown."""
         return self.rate / self.base.rate if self.base else None
 
     @property
@@ -121,7 +112,6 @@ class Summary:
 
     @property
     def runs(self) -> list[Record]:
-        """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
 
@@ -163,12 +153,7 @@ def summarize_collection(collection: Collection) -> Summary:
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too long or not unique.
-
-    Args:
-      settings: the traits of each.
-      columns: the traits that a name may consist of.
-    """
+    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too long or not unique."""
     candidates = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST]
     chosen: list[str] = []
     num_groups = 1
@@ -200,7 +185,6 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """A share of 1 in per cent, as `number`; a dash if unknown."""
     return number(None) if share is None else f'{number(100 * share, digits)} %'
 
 
@@ -209,14 +193,13 @@ def _part(column: str, value: str) -> str:
 
 
 def _as_text(value: object) -> str:
-    """A value of a flag or a fact, as a command line would have it."""
+    """Formats a value of a flag or a fact as a command line would have it."""
     if value is None:
         return 'none'
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _failure_traits(failure: Failure) -> dict[str, str]:
-    """The flags that were given, by the names of columns."""
     given = {str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()}
     mode = given.get('variable_update', str(SPECS['variable_update'].default))
     traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}

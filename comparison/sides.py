@@ -43,7 +43,6 @@ class Group:
 
     @property
     def reason(self) -> str | None:
-        """Why its runs are incomplete; None if they are complete."""
         return next((record.reason or 'it is incomplete' for record in self.records if not record.is_complete), None)
 
 
@@ -67,8 +66,6 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Side:
-    """The runs of one argument."""
-
     argument: str
     groups: tuple[Group, ...]
     left_out: tuple[Unmatched, ...] = ()
@@ -92,8 +89,7 @@ class Pair:
 def read_side(argument: str) -> Side:
     """Reads a result file, a folder of results, or a log.
 
-    Raises:
-      UsageError: there is no such file, it is none of these, or it has no run with a timed step; the message names it.
+    Raises UsageError if there is no such file, it is none of these, or it has no run with a timed step.
     """
     if Path(argument).is_dir():
         collection = collect([argument])
@@ -112,7 +108,6 @@ def read_side(argument: str) -> Side:
 
 
 def read_one(argument: str) -> Sequence[Record | Failure]:
-    """Reads a file: one result or failure, or the runs in a log."""
     path = Path(argument)
     try:
         data = read_regular(path, MOST_BYTES)
@@ -142,12 +137,11 @@ def _is_json(text: str) -> bool:
 
 
 def pairs(sides: Sequence[Side]) -> list[Pair]:
-    """Pairs each group with its baseline; the first side is the baseline.
+    """Pairs each group with its baseline, which is in the first side; that side's pairs come first.
 
     If there is a single side, or the baseline has a single group, all other groups are compared with one group.
     Otherwise a group is compared with the group of the same setting. Flags, versions and variables that are constant
-    within each side may differ, since comparing them is the purpose. Every group has a pair; the first side's come
-    first.
+    within each side may differ, since comparing them is the purpose.
     """
     baseline, *others = sides
     if not baseline.groups:
@@ -186,7 +180,6 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
 
 
 def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
-    """Makes the side of an argument from its results, its failures, and lines about files that are neither."""
     left_out = [_left_out(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for record in records:

@@ -16,13 +16,7 @@ CellText = str | Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table.
-
-    Attributes:
-      title: its heading.
-      is_number: whether its cells are right-aligned.
-      wraps: whether its cells may take several lines on a narrow terminal.
-    """
+    """A column of a table; `wraps` allows several lines in a cell on a narrow terminal."""
 
     title: str
     is_number: bool = False
@@ -31,13 +25,9 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table, with a title above it in a terminal. `rows` are the cells of each row, one for each column.
 
-    Attributes:
-      columns: its columns.
-      rows: the cells of each row, one for each column.
-      title: a line above it in a terminal.
-      sums: the indices of rows that sum up a group above them; a terminal shows them bold, with a gap below.
+    `sums` are the indices of rows that sum up a group above them; a terminal shows them bold, with a gap below.
     """
 
     columns: Sequence[TableColumn]
@@ -46,12 +36,9 @@ class Table:
     sums: Collection[int] = ()
 
     def as_text(self, stream: TextIO, width: int, *, is_dense: bool = False) -> str:
-        """Formats the table for people, without a final newline.
+        """Formats the table for people, without a final newline; `width` counts where stream is no terminal.
 
-        Args:
-          stream: the stream to which it will be printed; on a terminal the table has its width and styles.
-          width: the width of the lines elsewhere.
-          is_dense: whether to leave out empty lines, and spaces at the ends of lines.
+        is_dense leaves out empty lines, and spaces at the ends of lines.
         """
         # Imported here, because the other formats do not need rich.
         from rich.box import SIMPLE_HEAD
@@ -80,7 +67,6 @@ class Table:
         return text
 
     def as_markdown(self) -> str:
-        """Formats the table in Markdown, aligned so that it is readable as plain text."""
         titles = [column.title for column in self.columns]
         cells = [[_plain(cell).replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
@@ -107,7 +93,6 @@ def print_table(
       table: what people read; with form text nothing of it is printed if it has no rows.
       form: text or markdown: the table with the notes below it; csv: the objects in document['rows'], nothing if there
         are none; json: the document.
-      is_dense: as in Table.as_text.
     """
     parts = []
     if form == 'json':
@@ -142,7 +127,6 @@ def printable(text: object) -> str:
 
 
 def few(names: Sequence[str]) -> str:
-    """Lists the first three names, and the number of the others."""
     shown = ', '.join(names[:3])
     return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
 

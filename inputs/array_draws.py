@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 @dataclass(frozen=True)
 class ArrayDraws:
-    """What one step draws, for the batches of all devices together.
+    """The random numbers of one step, for the batches of all devices together.
 
     Attributes:
       end: scalar int64, the position after the last image of the step. It seeds the other random numbers of the step.
@@ -24,11 +24,7 @@ class ArrayDraws:
 def draw(counter: tf.Variable, global_batch: int, num_images: int, seed: int) -> ArrayDraws:
     """Returns what the next step draws.
 
-    Args:
-      counter: scalar int64, the position before the step in an endless sequence of epochs. The step advances it.
-      global_batch: images per step on all devices together.
-      num_images: the number of images in the arrays.
-      seed: determines the order of the images and the random numbers.
+    counter, a scalar int64, is the position before the step in an endless sequence of epochs; the step advances it.
     """
     end = tf.identity(counter.assign_add(global_batch))
     chosen = in_random_order(end - global_batch + tf.range(global_batch, dtype=tf.int64), num_images, seed)

@@ -56,13 +56,9 @@ _IDX_FILES = {
 
 
 def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a subset ('train' or 'validation') of 'cifar10' or 'mnist' in --data_dir.
+    """Reads a subset: images [N, H, W, C] uint8 and labels [N] int32, in the order of the files.
 
-    Returns:
-      images [N, H, W, C] uint8, labels [N] int32, in the order of the files.
-
-    Raises:
-      UsageError: as count_images; also if a file's content does not match its header, or a label is out of range.
+    Raises UsageError as count_images; also if a file's content does not match its header, or a label is out of range.
     """
     layout, paths = _find(data_set, data_dir, subset)
     images, labels = layout.load(paths)
@@ -70,17 +66,15 @@ def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, 
 
 
 def count_images(data_set: str, data_dir: str, subset: str) -> int:
-    """Returns the number of images that load_arrays would load, read from the sizes and headers of the files.
+    """Returns the number of images that load_arrays would load, from the sizes and headers of the files.
 
-    Raises:
-      UsageError: a file is missing, unreadable or truncated, or its header is not that of its format.
+    Raises UsageError if a file is missing, unreadable or truncated, or its header is not that of its format.
     """
     layout, paths = _find(data_set, data_dir, subset)
     return layout.count(paths)
 
 
 def has_files(data_set: str, data_dir: str, subset: str) -> bool:
-    """Whether a folder contains at least one of the files of a subset."""
     return any(any(_locate(layout, data_dir, subset).values()) for layout in _FORMATS[data_set])
 
 
@@ -94,11 +88,7 @@ def _locate(layout: '_Format', data_dir: str, subset: str) -> dict[str, str | No
 
 
 def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[str]]:
-    """Returns the format that has the most files of a subset in the folder (the first of equals), and their paths.
-
-    Raises:
-      UsageError: a file of that format is missing.
-    """
+    """Returns the format that has the most files of a subset in the folder (the first of equals), and their paths."""
     layouts = _FORMATS[data_set]
     content = ' or '.join(layout.description for layout in layouts)
     list_folder(data_dir, content)
@@ -128,7 +118,6 @@ def _unreadable(path: str, error: OSError) -> UsageError:
 
 
 def _check_kind(path: str, start: bytes, expected: str, *, may_be_text: bool = False) -> None:
-    """Raises UsageError if a file that is not as expected is of another kind that its first bytes tell."""
     if kind := other_kind(start, expected, may_be_text=may_be_text):
         raise UsageError(f'{path}: {kind}')
 
@@ -178,17 +167,10 @@ def _load_cifar_pickles(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a file such as data_batch_1.
+    """Reads a file such as data_batch_1: rows [N, 3072] uint8, labels [N] uint8.
 
     Loading a pickle can call any function. So this loads none: it only picks the values, whose order in the published
     files is known.
-
-    Returns:
-      rows [N, 3072] uint8, labels [N] uint8.
-
-    Raises:
-      UsageError: the file cannot be read, is no whole pickle, has an operation or a name that no published file has, or
-        does not contain images and as many labels from 0 to 9.
     """
     values = _pickled_values(path)
     data, labels = (values[values.index(name) + 1 :] if name in values else [] for name in ('data', 'labels'))
@@ -341,7 +323,6 @@ class _Format:
     Attributes:
       description: names the format in errors.
       files: the file names of each subset.
-      count: paths of a subset -> number of images.
       load: paths of a subset -> images [N, H, W, C] uint8, labels [N] uint8.
       paths_of: folder, file name -> the paths where the file may be.
       folders: the subfolders of --data_dir that may contain the files.

@@ -15,20 +15,16 @@ from inputs.stages import READ
 class ArrayPipeline(StagedInput):
     """Draws the images of arrays in random order, preprocesses and stages them.
 
-    Host memory contains the images twice: the arrays, and their copy in variables.
-
     Every image occurs once per epoch. Epochs follow each other without end; a batch may span two. The order within an
     epoch depends only on the seed and the epoch, the random numbers of a step only on the seed and the position.
     Therefore training that resumes with batches of the same size sees the same images as uninterrupted training.
     Images of the model's size, without distortions, are drawn, shifted and normalised as one tensor.
+
+    Host memory contains the images twice: the arrays, and their copy in variables. The variables get their values when
+    they are initialised: constants would be saved with the graph, which is limited to 2 GB.
     """
 
     def __init__(self, parts: InputParts) -> None:
-        """Builds the ops.
-
-        This process feeds the images to variables when these are initialised: constants would be saved with the graph,
-        which is limited to 2 GB.
-        """
         source, devices, options = parts.source, parts.devices, parts.options
         assert isinstance(source, Arrays)
         images, labels = source.images, source.labels

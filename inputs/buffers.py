@@ -1,4 +1,4 @@
-"""How much host memory the buffers of an input pipeline take at most. Does not import TensorFlow."""
+"""The host memory of an input pipeline's buffers. Does not import TensorFlow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,7 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of a pipeline.
-
-    Attributes:
-      what: the items in it, in the plural: 'records'.
-      count: how many items it contains at most.
-      bytes_each: the mean size of an item in bytes.
-    """
+    """A buffer of at most `count` items; `what` names them in the plural ('records')."""
 
     what: str
     count: int
@@ -25,12 +19,10 @@ class Buffer:
 
 
 def most_bytes(buffers: Sequence[Buffer]) -> int:
-    """Returns the bytes of all buffers when they are full."""
     return round(sum(buffer.num_bytes for buffer in buffers))
 
 
 def format_memory(buffers: Sequence[Buffer]) -> str:
-    """Returns one line with the most memory that the buffers take, in all and each."""
     parts = ', '.join(f'{buffer.count:,} {buffer.what} of {_size(buffer.bytes_each)}' for buffer in buffers)
     return f'input memory: buffers of at most {_size(most_bytes(buffers))} ({parts})'
 

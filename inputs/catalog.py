@@ -42,8 +42,6 @@ class InputRow:
 
     Attributes:
       name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
-      reads: the type of the source that the pipeline reads, or the union of several.
-      pipeline: returns the class of the pipeline.
       examples: returns the function that lists the examples of a source for an evaluation; if None, evaluations take
         that of the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.

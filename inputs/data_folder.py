@@ -25,13 +25,7 @@ _NAMED_FILES = 5
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A folder with a data set.
-
-    Attributes:
-      path: the folder.
-      data_set: the facts of the folder, which may differ from the published ones.
-      shards: the shards found so far, by subset.
-    """
+    """A folder, the facts of its data set (the published ones may differ), and the shards found so far by subset."""
 
     path: str
     data_set: DataSet
@@ -46,22 +40,14 @@ class DataFolder:
         return 'validation' if forward_only and has_validation else 'train'
 
     def check(self, subset: str) -> None:
-        """Checks that the files of a subset exist, without reading its images.
-
-        Raises:
-          UsageError: as data_sets.find_shards and array_files.count_images.
-        """
+        """Checks that the files of a subset exist, without reading its images; UsageError otherwise."""
         if self.data_set.has_records:
             self._find_shards(subset)
         else:
             array_files.count_images(self.data_set.name, self.path, subset)
 
     def open(self, subset: str) -> Shards | Arrays:
-        """Opens the images of a subset.
-
-        Raises:
-          UsageError: as data_sets.find_shards, data_sets.check_shards and array_files.load_arrays.
-        """
+        """Opens the images of a subset. Raises UsageError as find_shards, check_shards and load_arrays."""
         if self.data_set.has_records:
             shards = self._find_shards(subset)
             check_shards(shards)
@@ -104,9 +90,7 @@ class DataFolder:
 def open_folder(path: str, name: str) -> DataFolder:
     """Returns the folder with the facts of the data set that has this name.
 
-    Raises:
-      UsageError: the folder does not exist; --data_name=records, but `records` did not make this folder; or as
-        read_labels, read_facts and array_files.count_images.
+    Raises UsageError if the folder does not exist, or with --data_name=records if `records` did not make it.
     """
     if name in array_files.ARRAY_DATA_SETS:
         return DataFolder(path, _facts_of_arrays(path, name))

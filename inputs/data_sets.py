@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSet:
-    """What a model and an input pipeline need to know about a data set.
+    """The facts about a data set that models and input pipelines need.
 
     Attributes:
-      num_classes: labels are in [0, num_classes).
       has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data set.
       image_size: height and width of all images in pixels; None if they differ or are unknown.
-      augmentation: how its training images are usually augmented, see preprocessing.ImageOptions.
+      augmentation: that of its training images, see preprocessing.ImageOptions.
     """
 
     name: str
@@ -80,11 +79,7 @@ class Shards:
 
     @property
     def num_images(self) -> int:
-        """The number of records in the shards; reads the length of each record.
-
-        Raises:
-          RunError: a shard is truncated or cannot be read.
-        """
+        """The number of records; reads the length of each. RunError if a shard is truncated or cannot be read."""
         # Imported here because parsing a command line should not import the modules that read records.
         from records.framing import count_records
 
@@ -92,19 +87,17 @@ class Shards:
 
     @property
     def num_bytes(self) -> int:
-        """The size of all shards."""
         return sum(os.path.getsize(path) for path in self.paths)
 
     @property
     def mean_record_bytes(self) -> float | None:
-        """The mean size of a record in bytes, from a few of the shards; None if it is unknown."""
+        """The mean size of a record, from a few of the shards; None if it is unknown."""
         from records.framing import mean_record_bytes
 
         return mean_record_bytes(self.paths)
 
     @property
     def folder(self) -> Path:
-        """The folder of the shards."""
         return Path(self.paths[0]).parent
 
     @property
@@ -132,16 +125,7 @@ class Arrays:
 
 
 def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:
-    """Returns the sorted names in a folder.
-
-    Args:
-      data_dir: the folder.
-      content: what the folder should contain, for an error.
-      flag: the flag that names the folder, for an error.
-
-    Raises:
-      UsageError: the folder is missing, not a folder, or unreadable.
-    """
+    """Returns the sorted names in a folder; its UsageError names the flag and what the folder should contain."""
     try:
         return sorted(os.listdir(data_dir))
     except OSError as error:
@@ -153,7 +137,6 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
 
 
 def how_to_make(subset: str) -> str:
-    """The advice in an error about missing shards of a subset."""
     flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
     return f'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR{flag}'
 
@@ -161,14 +144,8 @@ def how_to_make(subset: str) -> str:
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
     """Finds the shards of a subset ('train' or 'validation').
 
-    Args:
-      data_dir: the folder.
-      subset: the name of the subset.
-      flag: the flag that names the folder, for an error.
-
-    Raises:
-      UsageError: the folder is missing, not a folder, unreadable, or contains no shard of the subset; or its shards
-        cannot be read or belong to several sets.
+    Raises UsageError if the folder is unreadable or contains no shard of the subset; or if its shards cannot be read or
+    belong to several sets. `flag` names the folder in the error.
     """
     folder = Path(data_dir)
     names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
@@ -205,7 +182,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
 def _instead_of_shards(
     data_dir: str, names: list[str], subset: str, passed_over: tuple[str, ...], flag: str
 ) -> tuple[str, str]:
-    """Returns what a folder contains that has no shard of a subset, and what to do."""
+    """Returns (what a folder without shards of the subset contains, what to do)."""
 
     if elsewhere := look_elsewhere(data_dir, flag, lambda folder: subset in _subsets_in(folder)):
         content, advice = elsewhere
@@ -230,15 +207,9 @@ def _instead_of_shards(
 
 
 def look_elsewhere(data_dir: str, flag: str, holds: Callable[[str], bool]) -> tuple[str, str] | None:
-    """Looks where files may be that are not in their folder: in folders below it, and in archives.
+    """Looks for files that are not in their folder: in folders below it, and in archives.
 
-    Args:
-      data_dir: the folder.
-      flag: the flag that names it.
-      holds: whether a folder contains the files.
-
-    Returns:
-      (what the folder contains, what to do), or None.
+    Returns (what the folder contains, what to do), or None; `holds` says whether a folder contains the files.
     """
     below = [folder for folder in _folders_below(data_dir) if holds(folder)]
     if below:
@@ -249,7 +220,7 @@ def look_elsewhere(data_dir: str, flag: str, holds: Callable[[str], bool]) -> tu
 
 
 def _folders_below(folder: str, depth: int = 2) -> Iterator[str]:
-    """Yields folders in a folder, and in these, but not those of many classes."""
+    """Yields the folders in a folder, to this depth; of many folders, as of classes, only the first."""
     try:
         with os.scandir(folder) as entries:
             paths = sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith('.'))
@@ -262,7 +233,6 @@ def _folders_below(folder: str, depth: int = 2) -> Iterator[str]:
 
 
 def _subsets_in(folder: str) -> set[str]:
-    """The subsets of which a folder contains shards; none if it cannot be read."""
     try:
         return {subset for name in os.listdir(folder) if (subset := subset_of(name)) in SUBSETS}
     except OSError:
@@ -272,9 +242,8 @@ def _subsets_in(folder: str) -> set[str]:
 def check_shards(shards: Shards) -> None:
     """Checks that RecordInput can read the shards.
 
-    Raises:
-      UsageError: they contain no record (RecordInput would wait for ever), or another path differs from theirs only in
-        place of a comma.
+    Raises UsageError if they contain no record (RecordInput would wait for ever), or if another path differs from
+    theirs only in place of a comma.
     """
     folder = shards.folder
     if not any(Path(path).stat().st_size for path in shards.paths):

@@ -18,13 +18,12 @@ class DeviceInput(InputPipeline):
     computes the random order runs only on a CPU. The batches are those of ArrayPipeline, bit for bit, in the same
     order. Every device has the whole set, so that its part of a batch may be any images; the virtual devices of a CPU
     share one copy, since they share its memory.
+
+    The source has the size in options, see inputs.validation.read_images. normalize_on_device says that the devices are
+    GPUs, which cannot shift uint8 and gather it only from variables.
     """
 
     def __init__(self, parts: InputParts) -> None:
-        """Builds the ops. The source has the size in options, see inputs.validation.read_images.
-
-        normalize_on_device says that the devices are GPUs, which cannot shift uint8 and gather it only from variables.
-        """
         source, devices, options = parts.source, parts.devices, parts.options
         assert isinstance(source, Arrays)
         super().__init__()

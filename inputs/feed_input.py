@@ -20,14 +20,11 @@ class FeedInput(InputPipeline):
 
     Nothing overlaps: the device waits while Python draws. This pipeline exists to measure that cost. The images come
     in the order of ArrayPipeline, but their shifts differ, since NumPy draws them. Without a source each step feeds
-    the same random images, like those of SyntheticInput.
+    the same random images, like those of SyntheticInput. With normalize_on_device, uint8 is fed and normalised on the
+    device; this has no effect on random images. A source has the size in options, see inputs.validation.read_images.
     """
 
     def __init__(self, parts: InputParts) -> None:
-        """Builds the ops. The source, if any, has the size in options, see inputs.validation.read_images.
-
-        With normalize_on_device, uint8 is fed and normalised on the device; this has no effect on random images.
-        """
         source, devices, batch_size, options = parts.source, parts.devices, parts.batch_size, parts.options
         assert not isinstance(source, Shards)
         super().__init__()
@@ -86,7 +83,7 @@ class FeedInput(InputPipeline):
         return self._split(images, self._source.labels[chosen])
 
     def _next_images(self, count: int) -> np.ndarray:
-        """The numbers [B] of the images of the next step, for all devices."""
+        """Returns the numbers [B] of the images of the next step, for all devices."""
         assert self._session, 'call warm_up first'
         parts, end = [], self._position + self._global_batch
         while self._position < end:

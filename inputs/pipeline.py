@@ -19,10 +19,7 @@ Run = Callable[[tf.Operation], object]
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one tower, on its device: normalised images [N, H, W, C] float32, labels [N] int32.
-
-    Pixels are in [-1, 1] unless preprocessing.Scale says otherwise.
-    """
+    """The batch of one tower, on its device: images [N, H, W, C] float32, normalised by a Scale; labels [N] int32."""
 
     images: tf.Tensor
     labels: tf.Tensor
@@ -33,17 +30,15 @@ class InputParts:
     """The facts from which any pipeline can be made.
 
     Attributes:
-      source: the shards or arrays to read; None for synthetic images.
+      source: None for synthetic images.
       devices: the devices of the towers.
       batch_size: images per step on each device.
       num_classes: labels are in [0, num_classes).
-      options: how images are preprocessed, and their size.
-      seed: the seed of random images.
+      seed: the seed of synthetic images; others have options.seed.
       normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a quarter of the bytes.
         If False, convert before the copy, which is less work if the device is the CPU.
       host_device: the device that makes the batches.
       shift: where in the first epoch to begin, in [0, 1): worker w of W begins at w / W.
-      tf_data: the settings of tf.data.
       until: the last stage to build, see inputs.stages.
     """
 
@@ -86,9 +81,7 @@ class InputPipeline(abc.ABC):
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:  # noqa: B027
         """Prepares the next step; most pipelines need no preparation. A further call restarts the pipeline.
 
-        Args:
-          steps_before: the number of steps taken so far, including those before a restored checkpoint.
-          run: runs one of drawing_ops; by default session.run.
+        steps_before includes the steps before a restored checkpoint; run is called on each of drawing_ops.
         """
 
     def feeds(self) -> list[Any]:
@@ -103,12 +96,7 @@ class InputPipeline(abc.ABC):
 
 
 class WorkersInput(InputPipeline):
-    """The input of the towers of several workers, each with its own pipeline.
-
-    Args:
-      pipelines: one for each worker, in the order of the towers.
-      towers_each: the number of towers of each worker.
-    """
+    """The input of the towers of several workers: one pipeline and towers_each towers a worker, in order."""
 
     def __init__(self, pipelines: Sequence[InputPipeline], towers_each: int) -> None:
         super().__init__()

@@ -12,10 +12,7 @@ class Preprocessor:
     """One way to preprocess the images of records.
 
     Attributes:
-      name: the value of the flag.
-      summary: describes it in the flag's help.
-      factor: multiplies a pixel of 0 to 255.
-      offsets: are subtracted from the product: one each for red, green and blue, or one for all.
+      factor, offsets: see preprocessing.Scale.
       shorter_side: the length in pixels to which the shorter side of an image is resized before its centre is
         evaluated; None for the length at which the centre is 87.5 % of the image.
       plain: whether images are resized bilinearly and keep their colours, whatever the flags.
@@ -55,5 +52,5 @@ ML_PERF = Preprocessor('ml_perf', 'pixels less the mean colour', factor=1.0, off
 
 
 def preprocessor_for(name: str, *, ml_perf: bool) -> Preprocessor:
-    """The row of --input_preprocessor, or that of --ml_perf, which changes the default only."""
+    """Returns the row of --input_preprocessor, or that of --ml_perf, which changes the default only."""
     return ML_PERF if ml_perf and name == DEFAULT else PREPROCESSORS[name]

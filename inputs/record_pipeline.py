@@ -27,19 +27,13 @@ class RecordPipeline(StagedInput):
     within the 12 bytes of a record's header as complete, and a length of 2^60 ends the process. The caller must detect
     both before the first step (records.framing.walk_shards).
 
-    At the start of every epoch a step waits until half of pool_records are read. The buffers contain at most
-    pool_records + 16 * readers records and those of one step; a record of ImageNet has 110 KB.
+    At the start of every epoch a step waits until half of pool_records are read (by default 512, but at least two sets
+    of batches). The buffers contain at most pool_records + 16 * readers records and those of one step; a record of
+    ImageNet has 110 KB. A pipeline that ends at PARSE or DECODE keeps only one number for each image, which depends on
+    everything that this stage made.
     """
 
     def __init__(self, parts: InputParts, *, pool_records: int | None = None, readers: int = 16) -> None:
-        """Builds the ops.
-
-        Args:
-          parts: what to read, and how. `shift` is a place in the list of shards. A pipeline that ends at PARSE or
-            DECODE keeps only one number for each image, which depends on everything that this stage made.
-          pool_records: size of the shuffle buffer; by default 512, but at least two sets of batches.
-          readers: number of shards that are read at the same time.
-        """
         source, devices, batch_size = parts.source, parts.devices, parts.batch_size
         options, until = parts.options, parts.until
         assert isinstance(source, Shards)
@@ -93,7 +87,6 @@ class RecordPipeline(StagedInput):
 
 
 def _shifted(batch: HostBatch, uniform: tf.Tensor, scale: preprocessing.Scale | None) -> HostBatch:
-    """Shifts and flips the images of a batch; with a scale, also normalises them."""
     images, labels = batch
     images = preprocessing.shift_and_flip(images, uniform)
     return preprocessing.normalize(images, scale) if scale else images, labels

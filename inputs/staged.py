@@ -1,4 +1,4 @@
-"""A software pipeline of three stages: make a batch, copy it to the device, compute."""
+"""A software pipeline of three stages."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -39,12 +39,8 @@ class StagedInput(InputPipeline):
         """Builds the ops of all stages.
 
         Args:
-          devices: the devices of the towers.
           make_host_batches: builds stage A on the host device; returns the images and labels of each device. Images
-            are [N, H, W, C]: normalised float32, or uint8, which stage C normalises on the device. Labels are [N]
-            int32.
-          host_device: the device of stage A.
-          scale: how stage C normalises; by default to [-1, 1].
+            are [N, H, W, C]: normalised float32, or uint8, which stage C normalises to `scale`. Labels are [N] int32.
           until: the last stage to build. Before TRANSFER a step only runs the ops of make_host_batches and drops their
             results; towers have no batches.
         """
@@ -93,5 +89,4 @@ class StagedInput(InputPipeline):
 
 
 def _num_bytes(tensor: tf.Tensor) -> int:
-    """The bytes of a tensor of static shape."""
     return int(tensor.shape.num_elements() * tensor.dtype.size)

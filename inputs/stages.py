@@ -14,6 +14,5 @@ STAGES = {
 
 
 def stages_up_to(last: str, has: Sequence[str]) -> tuple[str, ...]:
-    """Returns the stages of a pipeline up to `last`, which it need not have."""
     names = list(STAGES)
     return tuple(name for name in has if names.index(name) <= names.index(last))

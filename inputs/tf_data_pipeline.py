@@ -29,24 +29,15 @@ class TfDataPipeline(StagedInput):
     """Reads and preprocesses the images of TFRecord shards with tf.data, and stages them.
 
     The threads of tf.data prepare batches between the steps too. Stage A takes one batch for each device from them,
-    in the order of the devices; stages B and C are those of every staged pipeline. Every record occurs once per epoch,
-    in random order; epochs follow each other without end, and a batch may span two.
+    in the order of the devices. Epochs, the default of pool_records, what a shortened pipeline keeps, and the errors
+    that faults in the data raise are those of RecordPipeline.
 
     The order of the records and the random changes of each image depend on the seed alone, unless settings.sloppy is
     true: the k-th image of a run always has the same random numbers. Reading cannot begin in the middle of an epoch,
     so training that is continued needs another seed.
-
-    Faults in the data fail the step with the same TensorFlow errors as in RecordPipeline.
     """
 
     def __init__(self, parts: InputParts, *, pool_records: int | None = None) -> None:
-        """Builds the ops.
-
-        Args:
-          parts: what to read, and how. `shift` is a place in the list of shards. A pipeline that ends at PARSE or
-            DECODE keeps only one number for each image, which depends on everything that this stage made.
-          pool_records: size of the shuffle buffer; by default 512, but at least two sets of batches.
-        """
         source, devices, batch_size = parts.source, parts.devices, parts.batch_size
         options, until = parts.options, parts.until
         assert isinstance(source, Shards)
@@ -102,11 +93,7 @@ def preprocess_numbered(
 ) -> tf.Tensor:
     """As preprocessing.preprocess, with shift_and_flip too; the random numbers depend on options.seed and number only.
 
-    Args:
-      encoded: scalar string, a JPEG file.
-      boxes: [1, K, 4] float32 from parse_example.
-      options: how images are preprocessed.
-      number: scalar int64, the number of the image in the run, from 0.
+    number is a scalar int64, the number of the image in the run, from 0.
     """
     image = preprocessing.preprocess(encoded, boxes, options, number, draws_of(number, options))
     if options.shifts:
@@ -117,7 +104,7 @@ def preprocess_numbered(
 
 
 def draws_of(number: tf.Tensor, options: preprocessing.ImageOptions) -> preprocessing.Draws | None:
-    """The random numbers of an image, which depend on options.seed and number only; None outside training."""
+    """Returns the random numbers of an image, which depend on options.seed and number only; None outside training."""
     if not options.training:
         return None
     return preprocessing.draw(1, options, seeds=tf.stack([options.seed, number])).of_image(0)
@@ -153,7 +140,6 @@ def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, 
 
 
 def _buffers(source: Shards, settings: TfDataSettings, pool: int) -> list[Buffer]:
-    """Returns the buffers of records."""
     record_bytes = source.mean_record_bytes
     if not record_bytes:
         return []

@@ -25,11 +25,7 @@ _ALIGNMENT = 64
 class Share:
     """The examples that one process evaluates: every count-th one from the index-th on.
 
-    Attributes:
-      index: the first of its examples.
-      count: the number of processes.
-      num_examples: how many examples all processes evaluate, repeating some if there are fewer; None for each example
-        once.
+    num_examples is how many all processes evaluate, repeating some if there are fewer; None for each example once.
     """
 
     index: int = 0
@@ -43,15 +39,11 @@ class Share:
 
 
 class ValidationInput(InputPipeline):
-    """Batches in order, padded after the last example with the label NO_IMAGE.
-
-    Every batch is full, so that its shape is static, and each example occurs once, whatever their number.
+    """Batches in order, padded after the last example with the label NO_IMAGE, so that their shape is static.
 
     Args:
       devices: the devices of the towers; batch k of a step goes to the k-th.
-      batch_size: images per step on each device.
       make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a scalar int32.
-      scale: how the images are normalised; by default to [-1, 1].
     """
 
     def __init__(
@@ -80,10 +72,7 @@ class ValidationInput(InputPipeline):
 
 
 def record_examples(source: Shards, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
-    """Returns a Dataset of the images of TFRecord shards, in the order of the shards and of the records in each.
-
-    Faults in the data fail the step with the same TensorFlow errors as in record_pipeline.RecordPipeline.
-    """
+    """Returns a Dataset of the images of TFRecord shards, in order. Faults in the data are those of RecordPipeline."""
 
     @tf.autograph.experimental.do_not_convert
     def example(number: Any, record: Any) -> tuple[Any, Any]:
@@ -122,14 +111,8 @@ def read_images(
 ) -> Arrays:
     """Reads images into memory before the first step, as an evaluation reads them; returns [N, H, W, C] uint8.
 
-    Args:
-      source: the images.
-      make_examples: adds a Dataset of the examples to the graph, see record_examples and array_examples.
-      options: the size of the images that are returned.
-      config: the settings of the run's session. Images are read in this process, on its CPU.
-
-    Raises:
-      tf.errors.OpError: as for the pipelines that read the source in steps.
+    make_examples adds a Dataset of the examples to the graph, see record_examples and array_examples; this process
+    reads them on its CPU. Raises tf.errors.OpError as the pipelines that read the source in steps.
     """
     shape = source.num_images, options.height, options.width, options.channels
     if isinstance(source, Arrays) and source.images.shape == shape:

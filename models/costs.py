@@ -62,7 +62,6 @@ def _count(facts: ModelFacts) -> tuple[int, int]:
 
 
 def write_table() -> None:
-    """Counts all built-in models and writes the table."""
     with _TABLE.open('w', newline='') as file:
         writer = csv.writer(file, lineterminator='\n')
         writer.writerow(_COLUMNS)
@@ -71,7 +70,6 @@ def write_table() -> None:
 
 
 def format_docs(costs: Sequence[ModelCost]) -> str:
-    """The list of models in docs/models.md."""
     rows = [
         f'| `{cost.facts.name}` | {cost.facts.data_set} | {cost.parameters:,} | {cost.gflops:.3g} | '
         f'{cost.facts.image_size} | {cost.facts.batch_size} | {_format_rate(cost.facts)} |\n'
@@ -86,7 +84,6 @@ def _format_rate(facts: ModelFacts) -> str:
 
 
 def replace_docs(text: str, costs: Sequence[ModelCost]) -> str:
-    """The text of docs/models.md with its list of models replaced by this one."""
     return re.sub(f'{re.escape(_DOCS_HEAD)}(?:.+\n)*', lambda _: format_docs(costs), text, count=1)
 
 

@@ -17,10 +17,8 @@ from models.networks import PlaceholderVariables, build_network
 class Cost:
     """The cost of a network for one number of classes and one image size.
 
-    Attributes:
-      parameters: the number of values in its trainable variables.
-      multiply_adds: the multiply-adds of convolutions and matrix products in one image's forward pass. Biases,
-        normalisation, activations and pooling do not count, as in published tables.
+    multiply_adds are those of convolutions and matrix products in one image's forward pass. Biases, normalisation,
+    activations and pooling do not count, as in published tables.
     """
 
     parameters: int
@@ -28,21 +26,16 @@ class Cost:
 
     @property
     def gflops(self) -> float:
-        """Forward GFLOPs per image, where one multiply-add is one FLOP.
+        """Forward GFLOPs per image. One multiply-add is one FLOP: double this to compare with a processor's peak FLOPS.
 
         The papers of these networks (He et al. 2015, table 1: "FLOPs (multiply-adds)"; Huang et al. 2017, figure 3; Tan
-        & Le 2019, table 2) and torchvision's tables count this way. A processor's peak FLOPS counts a multiply-add as
-        two; double this number to compare.
+        & Le 2019, table 2) and torchvision's tables count this way.
         """
         return self.multiply_adds / 1e9
 
 
 def cost_of(facts: ModelFacts) -> Cost:
-    """Returns the cost of a model with the images and classes of its data set. Builds a graph of its own.
-
-    Raises:
-      UsageError: the network of a user's model cannot be built.
-    """
+    """Returns the cost of a model with its data set, in a new graph. UsageError if a user's network cannot be built."""
     data_set = DATA_SETS[facts.data_set]
     image_shape = (facts.image_size, facts.image_size, data_set.channels)
     with errors_of_network(facts.network, facts.name):
@@ -50,7 +43,7 @@ def cost_of(facts: ModelFacts) -> Cost:
 
 
 def network_cost(network: Network, image_shape: tuple[int, int, int], num_classes: int) -> Cost:
-    """Returns the cost of a network for images of the shape [H, W, C]. Builds a graph of its own.
+    """Returns the cost of a network for images of the shape [H, W, C], in a graph of its own.
 
     The network is built as for training, so the parameters of an auxiliary head count. Its multiply-adds do not: only
     operations that the logits depend on count.
@@ -64,7 +57,6 @@ def network_cost(network: Network, image_shape: tuple[int, int, int], num_classe
 
 
 def _operations_behind(tensor: Tensor) -> set[tf.Operation]:
-    """All operations that a tensor depends on."""
     found: set[tf.Operation] = set()
     waiting = [tensor.op]
     while waiting:

@@ -26,12 +26,11 @@ def densenet(
       blocks: the number of layers of each dense block.
       growth_rate: the number of channels that each layer adds (the paper's k).
       bottleneck: whether each layer begins with a 1x1 convolution to 4k channels ("DenseNet-B").
-      compression: the fraction of the channels that a transition between blocks keeps ("DenseNet-C", theta).
+      compression: the fraction of the channels that a transition between blocks keeps ("DenseNet-C", theta), unless
+        transition_filters is their number.
       stem_filters: the number of channels before the first block.
       small_images: whether the first block gets the image at its full size, as for CIFAR (section 3, "implementation
         details"); otherwise at a fourth of its height and width (table 1).
-      transition_filters: the number of channels that each transition makes; None for the fraction in `compression`.
-      use_bias: whether convolutions have biases.
     """
 
     def composite(x: Tensor, filters: int, kernel_size: int) -> Tensor:

@@ -20,7 +20,6 @@ _DROP_PATH = 0.2  # rate of stochastic depth ("survival probability 0.8"); it gr
 
 
 def efficientnet_b0(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x."""
     x = conv_norm(cnn, x, 32, 3, 'conv1', cnn.swish, strides=2)
     blocks_before = 0
     for stage, (kernel_size, expansion, filters, num_blocks, strides) in enumerate(_STAGES):

@@ -26,7 +26,6 @@ class ConstantNorm:
     shift: Array | None
 
     def apply(self, x: Tensor, data_format: str) -> Tensor:
-        """Adds the batch norm to the current graph, for activations of this data format."""
         kind = x.dtype.as_numpy_dtype
         if self.factor is not None:
             shape = [-1, 1, 1] if data_format == 'NCHW' else [-1]
@@ -38,27 +37,17 @@ class ConstantNorm:
 
 @dataclass(frozen=True)
 class Folded:
-    """The constants of a network.
-
-    Attributes:
-      values: the variables that remain after folding, float32 by name.
-      norms: the folded batch norms, by name.
-    """
+    """The variables that remain after folding (float32), and the folded batch norms, both by name."""
 
     values: Mapping[str, Array]
     norms: Mapping[str, ConstantNorm]
 
 
 def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Array]) -> Folded:
-    """Folds the batch norms of a network.
+    """Folds the batch norms of a float32 inference graph; reads has the tensor that it uses for each variable, by name.
 
     A convolution takes a factor only if nothing else uses its output or its kernel; other batch norms, such as those
     before a convolution, keep their factor.
-
-    Args:
-      graph: the network for inference in float32.
-      reads: the tensor that the network uses for each variable, by name.
-      values: the value of each variable, float32 by name.
     """
     names = {tensor.ref(): name for name, tensor in reads.items()}
     left = dict(values)

@@ -20,7 +20,6 @@ _MODULES = {
 
 
 def googlenet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x."""
     x = _conv(cnn, x, 64, 7, 'conv1', strides=2)
     x = cnn.max_pool(x, 3, 2, 'SAME')
     x = _conv(cnn, x, 64, 1, 'conv2_reduce')

@@ -30,7 +30,6 @@ def _split_3x3(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> list[Te
 
 
 def inception3(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x."""
     return _head(cnn, _mixed_8x8(cnn, _mixed_17x17(cnn, _stem_and_35x35(cnn, x))), num_classes)
 
 

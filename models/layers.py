@@ -39,8 +39,6 @@ def ones(shape: Sequence[int], seed: int) -> Tensor:
 
 
 def constant(value: float) -> Initializer:
-    """Returns an initializer that fills the variable with a value."""
-
     def initialize(shape: Sequence[int], seed: int) -> Tensor:
         del seed
         return tf.fill(list(shape), value)
@@ -88,11 +86,9 @@ class LayerBuilder:
     formats share their weights. A variable is cast to dtype where it is read; its gradient has the variable's type.
 
     Args:
-      variables: the source of the tower's variables.
       data_format: 'NHWC' or 'NCHW'.
       is_training: whether batch norm uses the statistics of the batch, and dropout is active.
       keep_statistics: whether batch norm updates its moving averages while training. One tower does so for each model.
-      batch_norm: the settings of every batch norm layer.
       seed: the seed of the dropout layers; each one adds its number to it, so the seeds of two towers must differ by
         more than the number of dropout layers.
       dtype: the type that layers compute in, except the arithmetic of batch norm, which is always float32.
@@ -133,7 +129,7 @@ class LayerBuilder:
         self._scopes.pop()
 
     def images(self, images: Tensor) -> Tensor:
-        """Converts a batch of images [N, H, W, C] to the builder's data format and dtype."""
+        """[N, H, W, C] -> the builder's data format and dtype."""
         images = tf.cast(images, self._dtype)
         return tf.transpose(images, [0, 3, 1, 2]) if self._channels_first else images
 
@@ -227,9 +223,9 @@ class LayerBuilder:
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
-        """Layer normalisation over the channels of each pixel, or of [N, C]: Ba et al. 2016 (arXiv:1607.06450).
+        """Normalises over the channels of each pixel, or of [N, C], in float32: Ba et al. 2016 (arXiv:1607.06450).
 
-        Mean and variance are float32. The default epsilon is that of the code by ConvNeXt's authors.
+        The default epsilon is that of the code by ConvNeXt's authors.
         """
         axis = 1 if self._channels_first or x.shape.rank == 2 else 3
         exact = tf.cast(x, tf.float32)
@@ -301,11 +297,9 @@ class LayerBuilder:
         return height, width, channels
 
     def concat(self, branches: Sequence[Tensor]) -> Tensor:
-        """Concatenates activations along the channels."""
         return tf.concat(branches, 1 if self._channels_first else 3)
 
     def pad_channels(self, x: Tensor, count: int) -> Tensor:
-        """Appends channels of zeros, up to `count` channels."""
         none, added = [0, 0], [0, count - self._num_channels(x)]
         return tf.pad(x, [none, added, none, none] if self._channels_first else [none, none, none, added])
 
@@ -362,7 +356,6 @@ class LayerBuilder:
         trainable: bool = True,
         dtype: tf.DType | None = None,
     ) -> Tensor:
-        """The variable's value as dtype, by default the type that layers compute in."""
         value = self._variables.read(self._scoped(name), shape, initializer, trainable=trainable)
         return tf.cast(value, dtype or self._dtype)
 

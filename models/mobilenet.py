@@ -39,7 +39,6 @@ def conv_norm(
     *,
     strides: int = 1,
 ) -> Tensor:
-    """A convolution, batch norm and, if given, an activation."""
     x = cnn.conv(x, filters, kernel_size, name, strides=strides, use_bias=False, initializer=he_normal_fan_out)
     x = cnn.batch_norm(x, f'{name}/bn')
     return activation(x) if activation else x

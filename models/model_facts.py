@@ -15,10 +15,7 @@ Build = Callable[['LayerBuilder', Any, int], Any]
 class BatchNorm:
     """The settings of a network's batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167).
 
-    Attributes:
-      decay: the fraction of its old value that a moving average keeps at each step.
-      epsilon: the constant added to the variance.
-      scale: whether there is a learned factor (gamma).
+    A moving average keeps `decay` of its old value at each step; scale says whether there is a learned factor (gamma).
     """
 
     decay: float = 0.9
@@ -34,10 +31,8 @@ class Network:
       builder: returns the function that adds the network to the graph. For a built-in network only the call imports the
         module of the function, and so TensorFlow.
       options: keyword arguments of the function.
-      batch_norm: the settings of every batch normalisation layer.
-      is_builtin: whether the network is part of this program; a user's network needs a check before a run.
-      file: the path of the --model_file that registered the network, as the user wrote it.
-      path: the absolute path of that file.
+      is_builtin: a user's network needs a check before a run.
+      file: the path of the --model_file that registered the network, as the user wrote it; `path` is its absolute path.
     """
 
     builder: Callable[[], Callable[..., Any]]
@@ -48,7 +43,6 @@ class Network:
     path: str | None = None
 
     def build(self, cnn: 'LayerBuilder', images: Any, num_classes: int) -> Any:
-        """Adds the network to the current graph; see Build."""
         return self.builder()(cnn, images, num_classes, **self.options)
 
 
@@ -77,17 +71,15 @@ CONSTANT_RATE = RateSchedule()
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model for a data set.
+    """A model for a data set. A model may have different networks for different data sets.
 
     Attributes:
       image_size: height and width of the images in pixels.
-      batch_size: the default batch size per device.
-      learning_rate: the default learning rate, from which schedule begins.
-      network: how to build it. A model may have different networks for different data sets.
+      batch_size: the default, for each device.
+      learning_rate: the default, from which schedule begins.
       any_size: whether images of a folder keep their own size. The network must end in global pooling, and halve its
         images so rarely that small ones do not vanish.
       residual: whether it is a residual network, to which --resnet_base_lr applies.
-      schedule: how the learning rate changes unless a flag sets it.
     """
 
     name: str

@@ -27,7 +27,6 @@ def nasnet(
     Args:
       num_cells: the number of normal cells in each of the three stages (N in "N @ penultimate filters").
       penultimate_filters: the number of channels before the logits, 24 times the filters of a cell of the first stage.
-      stem_filters: the filters of the first convolution.
       skip_reduction: whether the second input of the first cell of a stage comes from one cell earlier.
     """
 

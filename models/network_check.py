@@ -24,23 +24,17 @@ def check_network(
     batch_size: int | None,
     trains: bool,
 ) -> None:
-    """Checks a network by building it, in a graph of its own that never runs.
+    """Checks a user's network by building it, in a graph of its own that never runs.
 
-    A run that trains and evaluates calls this for each, since a network may differ between them.
+    A run that trains and evaluates calls this for each, since a network may differ between them. Raises UsageError if
+    the network fails or does not return logits; or, for training, if it has no trainable variable or its loss does not
+    depend on one of them.
 
     Args:
-      network: the network of a model that a user registered.
-      name: the name of the model, for errors.
       image_shape: [H, W, C] of the images.
-      num_classes: the number of logits for an image.
-      data_format: 'NHWC' or 'NCHW'.
       dtype: the type that layers compute in.
-      batch_size: the number of images; None if it is not known when the graph is built, as in an export.
+      batch_size: None if it is not known when the graph is built, as in an export.
       trains: whether to check the network as training builds it; otherwise as evaluation and --forward_only do.
-
-    Raises:
-      UsageError: the network fails or does not return logits; or, for training, it has no trainable variable, or its
-        loss does not depend on one of them.
     """
     flag = spelled('model', name)
     with tf.Graph().as_default(), errors_of_network(network, name):
@@ -72,7 +66,7 @@ def errors_of_network(network: Network, name: str) -> Iterator[None]:
 
 
 def _gradients(heads: Logits, variables: PlaceholderVariables) -> dict[str, Tensor | None]:
-    """The gradient of the logits for each trainable variable, by name; None where they do not depend on it."""
+    """Returns the gradient of the logits for each trainable variable, by name; None where they do not depend on it."""
     if not variables.trainable:
         return {}
     logits = [head for head in heads if head is not None]

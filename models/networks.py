@@ -13,18 +13,13 @@ from training.variables import Initializer
 
 
 class Logits(NamedTuple):
-    """Logits [N, num_classes] float32.
-
-    auxiliary is None if the network has no auxiliary head, and in evaluation.
-    """
+    """Logits [N, num_classes] float32; auxiliary is None in evaluation and without an auxiliary head."""
 
     logits: Tensor
     auxiliary: Tensor | None
 
 
 class NotLogitsError(ValueError):
-    """The network does not return logits."""
-
     def __init__(self, built: Any, num_classes: int) -> None:
         outputs = built if isinstance(built, tuple) else (built,)
         number = f'{"a tuple of " * isinstance(built, tuple)}{counted(len(outputs), "output")}'
@@ -49,16 +44,9 @@ def build_network(
     dtype: tf.DType = tf.float32,
     norms: Mapping[str, ConstantNorm] | None = None,
 ) -> Logits:
-    """Adds a network to the current graph.
+    """Adds a network to the current graph, for images [N, H, W, C] float32, whatever the data format.
 
-    Args:
-      network: as in ModelFacts.network.
-      images: [N, H, W, C] float32, whatever the data format.
-      num_classes: the number of logits for an image.
-      variables, data_format, is_training, keep_statistics, seed, dtype, norms: see LayerBuilder.
-
-    Raises:
-      NotLogitsError: the network's builder does not return logits.
+    See LayerBuilder for the other arguments. Raises NotLogitsError.
     """
     cnn = LayerBuilder(
         variables,
@@ -76,7 +64,6 @@ def build_network(
 
 
 def _heads(built: Any, num_classes: int) -> tuple[Tensor, Tensor | None]:
-    """The logits and the auxiliary logits that a builder returned."""
     heads = built if isinstance(built, tuple) else (built, None)
     if len(heads) == 2 and _are_logits(heads[0], num_classes):
         logits, auxiliary = heads
@@ -90,12 +77,7 @@ def _are_logits(head: Any, num_classes: int) -> bool:
 
 
 class PlaceholderVariables:
-    """A VariableSource of placeholders, for graphs that are inspected and never run.
-
-    Attributes:
-      values: the values of all variables, float32 by name.
-      trainable: the values of the trainable variables, float32 by name.
-    """
+    """A VariableSource of placeholders, for graphs that are inspected and never run. Values are float32, by name."""
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
@@ -117,12 +99,9 @@ class PlaceholderVariables:
 
 
 def variables_in_training(network: Network, image_shape: Sequence[int], num_classes: int) -> PlaceholderVariables:
-    """Returns the variables of a network in training, in the order of their first use. Builds a graph of its own.
+    """Returns the variables of a network in training, in the order of their first use; image_shape is [H, W, C].
 
-    Inference may lack some of them, such as those of an auxiliary head.
-
-    Args:
-      image_shape: [H, W, C] of the images.
+    Inference may lack some of them, such as those of an auxiliary head. Builds a graph of its own.
     """
     variables = PlaceholderVariables()
     with tf.Graph().as_default():

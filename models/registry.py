@@ -25,10 +25,8 @@ _SUGGESTIONS = 3
 class Registry:
     """Models by name and data set.
 
-    Args:
-      rows: the models to start with.
-      not_classifiers: names of networks that are not classifiers, and what each is, for the error.
-      not_here: prefixes of other networks' names, for which an error suggests no similar name.
+    not_classifiers maps networks that are not classifiers to what they are, for the error. For networks whose names
+    have a prefix of not_here, an error suggests no similar name.
     """
 
     def __init__(
@@ -45,8 +43,7 @@ class Registry:
     def register(self, *rows: ModelFacts) -> None:
         """Adds models. All rows of a model are added in one call; its default data set is that of the first row.
 
-        Raises:
-          ValueError: a name is taken, a model has two rows for one data set, or a value makes no sense.
+        Raises ValueError if a name is taken, a model has two rows for one data set, or a value makes no sense.
         """
         taken = {row.name for row in self._rows} | {*self._not_classifiers}
         for row in rows:
@@ -63,7 +60,6 @@ class Registry:
         self._rows += rows
 
     def unregister(self, *names: str) -> None:
-        """Removes models."""
         self._rows = [row for row in self._rows if row.name not in names]
 
     def list_models(self, pattern: str = '*') -> list[str]:
@@ -71,20 +67,15 @@ class Registry:
         return list(dict.fromkeys(facts.name for facts in self.list_facts(pattern)))
 
     def list_facts(self, pattern: str = '*') -> list[ModelFacts]:
-        """The rows of the models whose names match a pattern with shell wildcards, sorted by name."""
+        """The rows of the models that list_models names."""
         rows = sorted(self._rows, key=lambda row: row.name)
         return [facts for facts in rows if fnmatch.fnmatchcase(facts.name, pattern)]
 
     def find_model(self, name: str, data_set: str | None = None, source: str | None = None) -> ModelFacts:
-        """The facts of a model for a data set, or for the model's default data set.
+        """The facts of a model for a data set, by default its own. Raises UsageError if there are none.
 
-        Every model trains on a folder made by `records`, with the settings of its default data set.
-
-        Args:
-          source: the data set and where it comes from, for an error; None if it comes from --data_name.
-
-        Raises:
-          UsageError: there is no such model, or it is not defined for that data set.
+        Every model trains on a folder made by `records`, with the settings of its default data set. In an error, source
+        is the data set and where it comes from; None if it comes from --data_name.
         """
         flag = spelled('model', name)
         if name in self._not_classifiers:
@@ -131,22 +122,21 @@ def register_model(
     learning_rate: float = 0.005,
     batch_norm: BatchNorm | None = None,
 ) -> None:
-    """Adds a model for --model=name.
+    """Adds a model for --model=name, for the data set imagenet, cifar10 or mnist, and for folders made by `records`.
+
+    A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr applies.
 
     Args:
-      name: its name. A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr applies.
       build: (cnn, images, num_classes) -> logits [N, num_classes], or (logits, logits of an auxiliary head or None).
         cnn is a models.layers.LayerBuilder, which makes every layer; images are [N, H, W, C], or [N, C, H, W] with
         --data_format=NCHW, in [-1, 1] unless --input_preprocessor or --ml_perf says otherwise, float32 or the 16-bit
         type of --use_fp16.
-      data_set: imagenet, cifar10 or mnist. Every model also trains on a folder made by `records`.
       image_size: height and width of the images in pixels.
       batch_size: the default of --batch_size.
       learning_rate: the default of --init_learning_rate.
-      batch_norm: the settings of its batch normalisation; by default models.layers.BatchNorm().
+      batch_norm: by default models.layers.BatchNorm().
 
-    Raises:
-      ValueError: there is already a model of this name, or a value makes no sense.
+    Raises ValueError if there is already a model of this name, or a value makes no sense.
     """
     registry, file = _loading.get() or (MODELS, None)
     path = str(Path(file).resolve()) if file else None
@@ -159,11 +149,9 @@ def register_model(
 def load_model_file(path: str, registry: Registry = MODELS) -> None:
     """Runs a Python file that calls register_model, unless the registry has its models already.
 
-    The file's standard output goes to standard error. The file can import modules from its own folder.
-
-    Raises:
-      UsageError: the file cannot be read, fails (the message names its line) or registers no model. The registry is
-        unchanged then, so that the corrected file can be loaded.
+    The file's standard output goes to standard error. The file can import modules from its own folder. Raises
+    UsageError if the file cannot be read, fails (the message names its line) or registers no model. The registry is
+    unchanged then, so that the corrected file can be loaded.
     """
     flag = spelled('model_file', path)
     file = Path(path).resolve()
@@ -194,12 +182,7 @@ def load_model_file(path: str, registry: Registry = MODELS) -> None:
 
 
 def error_in_file(file: str, path: str, error: BaseException) -> UsageError:
-    """Returns the error that reports an exception from a --model_file, with the line of that file.
-
-    Args:
-      file: the file's path as the user wrote it.
-      path: its absolute path.
-    """
+    """Returns the error that reports an exception from a --model_file, written as `file` by the user, with its line."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     reason = ' '.join(str(error).split())
     if isinstance(error, SyntaxError) and error.filename == path:

@@ -76,7 +76,6 @@ def resnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, 
 
 
 def _is_v2(version: str) -> bool:
-    """Whether a network normalises and activates before its convolutions, not after them."""
     return version.startswith('v2')
 
 

@@ -33,7 +33,7 @@ def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x, by the fast model of OverFeat: Sermanet et al. 2014 (arXiv:1312.6229).
+    """The logits [N, num_classes] of images x: OverFeat's fast model, Sermanet et al. 2014 (arXiv:1312.6229).
 
     Table 1 has its layers; there is no local response normalisation (section 3.1).
     """
@@ -50,9 +50,9 @@ def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tensor:
-    """The logits [N, num_classes] of images x, by two convolutions and a hidden layer of `units` units.
+    """The logits [N, num_classes] of images x, after LeCun et al. 1998 (doi:10.1109/5.726791), with max pooling, ReLU.
 
-    After LeCun et al. 1998 (doi:10.1109/5.726791), with max pooling and ReLU. The MNIST network has 1024 units.
+    The MNIST network has 1024 units.
     """
     for name, filters in (('conv1', 32), ('conv2', 64)):
         x = cnn.max_pool(cnn.relu(cnn.conv(x, filters, 5, name, initializer=he_normal)), 2, 2)
@@ -61,7 +61,7 @@ def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tens
 
 
 def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x, computed at almost no cost to measure the harness and the input."""
+    """The logits [N, num_classes] of images x at almost no cost, to measure the harness and the input."""
     x = cnn.relu(cnn.dense(cnn.flatten(x), 1, 'fc1'))
     x = cnn.relu(cnn.dense(x, 4096, 'fc2'))
     return cnn.dense(x, num_classes, 'logits')

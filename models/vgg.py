@@ -8,7 +8,6 @@ _FILTERS = (64, 128, 256, 512, 512)
 
 
 def vgg(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int) -> Tensor:
-    """The logits [N, num_classes] of images x."""
     for block, (num_convs, filters) in enumerate(zip(CONVS[depth], _FILTERS, strict=True)):
         for index in range(num_convs):
             x = cnn.relu(cnn.conv(x, filters, 3, f'block{block + 1}/conv{index + 1}', initializer=he_normal))

@@ -28,15 +28,10 @@ class Configuration:
     Attributes:
       id: a unique name, used in file names.
       varied: the text of each flag that differs between configurations, and of the shape.
-      shape: its processes and devices.
       in_cluster: whether there is more than one process.
-      argv: the flags of the run.
-      given: these flags by name, each as it is written.
-      model: the model of the run.
-      variable_update: the mode of the run.
+      given: the flags in argv by name, each as it is written.
       batch_size: images per step on each device; 0 for the model's default.
       published: images/sec that others published, which `report` shows beside those of the run.
-      published_speed_up: the speed-up that they printed beside it; None if they printed none.
       launch: further flags of `cluster`, such as its hosts.
     """
 
@@ -55,7 +50,6 @@ class Configuration:
 
     @property
     def caption(self) -> str:
-        """The values that distinguish it from the others: 'batch_size=32 shape=1*2'."""
         return caption(self.varied)
 
     def command(self, *more: str) -> tuple[str, ...]:
@@ -68,8 +62,6 @@ class Configuration:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A combination of a grid that is not measured, and the reason."""
-
     varied: Mapping[str, str]
     reason: str
 
@@ -78,9 +70,8 @@ class LeftOut:
 class SweepPlan:
     """The plan of a sweep.
 
-    Attributes:
-      columns: the flags that differ between configurations, and the shape, in the order of the table.
-      published_in: the source of the published rates; empty if there are none.
+    columns are the flags that differ between configurations, and the shape, in the order of the table; published_in is
+    the source of the published rates, or empty.
     """
 
     name: str
@@ -184,7 +175,7 @@ def _check_models(request: Request) -> None:
 
 
 def _varied_names(request: Request) -> Iterator[str]:
-    """Returns the flags that have more than one value, in the order of their first appearance."""
+    """Yields the flags that have more than one value, in the order of their first appearance."""
     rows = request.axes
     for name in dict.fromkeys(name for axes in rows for name in axes.values):
         default = request.flags.get(name, SPECS[name].default if name in SPECS else None)

@@ -47,7 +47,6 @@ class Folder:
 
     @property
     def resume_command(self) -> str:
-        """The command that continues the sweep."""
         return shlex.join(['tf_cnn_benchmarks', 'sweep', '--resume', str(self.path)])
 
     def create(self, plan: SweepPlan) -> None:
@@ -59,7 +58,6 @@ class Folder:
         self.make()
 
     def make(self) -> None:
-        """Makes the folders that are missing; raises UsageError if one cannot be made."""
         self._make(self.path, self.results, self.logs)
 
     def begin(self, commands: Mapping[str, Sequence[str]]) -> None:
@@ -75,7 +73,6 @@ class Folder:
         self._make(self.logs, *((self.results / name).parent for name in commands))
 
     def _check_new(self) -> None:
-        """Raises UsageError if something is in the folder, or its path cannot be used."""
         if '{' in str(self.path):
             raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
         try:
@@ -98,7 +95,6 @@ class Folder:
             raise UsageError(f'{self.path}: the folder cannot be made ({error.strerror}); write another path') from None
 
     def read_plan(self) -> SweepPlan:
-        """Reads the plan of the sweep in this folder; raises UsageError if there is none, or it cannot be read."""
         path = self.path / SWEEP_FILE
         try:
             document = json.loads(read_regular(path))
@@ -114,16 +110,12 @@ class Folder:
             raise UsageError(f'{path}: it cannot be read ({reason}); start the sweep again') from None
 
     def check_plan(self, plan: SweepPlan) -> None:
-        """Raises UsageError if the folder has no plan, or another one."""
         if changed := difference(self.read_plan(), plan):
             raise UsageError(f'--resume: {self.path} holds another sweep: {changed}; write a new --output')
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other sweeps while the block runs; raises UsageError if one is running in the folder.
-
-        The kernel releases the lock when this process ends.
-        """
+        """Excludes other sweeps during the block; UsageError if one is running. A killed process leaves no lock."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             try:
@@ -151,12 +143,10 @@ class Folder:
         return read_file(path)
 
     def copy(self, source: Path, path: Path) -> Outcome:
-        """Copies a document, and returns it; raises RunError as write()."""
         self.write(path, source.read_text(encoding='utf-8').rstrip('\n'))
         return read_file(path)
 
     def write_failure(self, path: Path, document: Mapping[str, Any]) -> Failure:
-        """Writes the document of a run that left no result; raises RunError as write()."""
         self.write(path, json.dumps(document, indent=1, ensure_ascii=False))
         return Failure(str(path), document)
 
@@ -196,8 +186,6 @@ def unfinished_name(path: Path) -> Path:
 
 
 def difference(before: SweepPlan, after: SweepPlan) -> str | None:
-    """Describes how a new plan differs from that of a folder; None if it does not."""
-
     def lines(plan: SweepPlan) -> list[str]:
         settings = [f'{name}={value}' for name, value in asdict(plan.settings).items()]
         return settings + [f'{one.id}: {shlex.join(one.command())}' for one in plan.configurations]

@@ -122,8 +122,6 @@ def _await_end(child: ChildProcess, started: float, limits: Limits) -> str | Non
 
 
 class MemoryMeter:
-    """Checks repeatedly whether a process and its descendants use more memory than a limit."""
-
     def __init__(self, root: int, limit: int) -> None:
         self._root = root
         self._limit = limit
@@ -131,7 +129,7 @@ class MemoryMeter:
         self._num_readings = 0
 
     def is_exceeded(self) -> bool:
-        """Whether the processes use more than the limit; pages that they share count once."""
+        """Whether a process and its descendants use more than the limit; pages that they share count once."""
         if self._num_readings % _READINGS_OF_A_TREE == 0:
             with contextlib.suppress(psutil.Error):
                 root = psutil.Process(self._root)

@@ -71,7 +71,6 @@ def files_of_runs(params: Params) -> list[str]:
 
 
 def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Prints the total of the complete runs, at least one."""
     runs = {f'run {i}': run for i, run in enumerate(outcomes, 1) if isinstance(run, Record) and run.is_complete}
     found = estimate([*runs.values()])
     console.result(format_total(found.images_per_second))
@@ -86,7 +85,6 @@ def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
 
 
 def _banner(log: Path) -> str | None:
-    """Returns the banner in a run's log, with the lines about the machine; None if there is no banner."""
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
     begin = next((number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines))
     end = next((number for number, line in enumerate(lines[begin:], begin) if line == BANNER_END), None)
@@ -110,7 +108,6 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _keep(record: Record, params: Params, path: str, number: int) -> None:
-    """Copies a result to the path in --result_file."""
     target = _file_of(params, path, record.model, record.run['batch_size'], record.shape, number)
     try:
         # The path may contain the number of the run.

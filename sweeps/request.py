@@ -21,11 +21,8 @@ Setting = Value | Shape
 class Axes:
     """Flags and shapes with their values; the sweep takes all combinations of these.
 
-    Attributes:
-      where: the table or flag that contains them, for errors.
-      values: the values of each flag, by name.
-      published: images/sec that others published for a single combination.
-      published_speed_up: the speed-up that they printed beside it.
+    `where` is the table or flag that contains them, for errors; `published` is images/sec that others published for a
+    single combination, with their speed-up.
     """
 
     where: str
@@ -39,15 +36,11 @@ class Request:
     """The request in a file, or in the flags of the subcommand.
 
     Attributes:
-      name: a short name, used in the name of the folder.
-      title: the title shown to people.
+      name: used in the name of the folder.
       source: the file, or the subcommand; each error begins with it.
       flags: the flags of all runs.
-      grids: the grids, whose combinations are measured in this order.
       include: single configurations to add.
       exclude: a configuration is left out if, for one of these, each flag has one of the values.
-      published_in: the source of the published rates.
-      settings: how to measure.
     """
 
     name: str
@@ -62,7 +55,6 @@ class Request:
 
     @property
     def axes(self) -> tuple[Axes, ...]:
-        """The axes of all configurations, in order."""
         return (*self.grids, *self.include)
 
 
@@ -84,7 +76,6 @@ def read_setting(name: str, value: object, where: str) -> Setting:
 
 
 def read_value(spec: FlagSpec, value: object, where: str) -> Value:
-    """Reads the value of a flag; raises UsageError if the flag refuses it."""
     try:
         return spec.read(value)
     except UsageError as error:
@@ -145,5 +136,4 @@ def on_cpu(request: Request) -> Request:
 
 
 def settings_given(options: Settings, given: frozenset[str]) -> dict[str, object]:
-    """Returns the settings that were given on the command line, by name."""
     return {field.name: getattr(options, field.name) for field in fields(Settings) if field.name in given}

@@ -31,7 +31,6 @@ class Contestant:
 
     Attributes:
       name: unique; its results are NAME.1.json, NAME.2.json ... of the folder's results/, and may have a folder there.
-      caption: describes it to people.
       words: the words after the program; --result_file is added to them.
       facts: the keys command and cluster in the document of a failure.
       is_elsewhere: whether the process with the result is on another host, which may have other files.
@@ -46,7 +45,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Turn:
-    """A run that was made: its contestant, the number of its round from 1, its outcome, and its seconds."""
+    """A run that was made; rounds are numbered from 1."""
 
     contestant: Contestant
     number: int
@@ -56,7 +55,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Starter:
-    """How processes are started: the program, its whole environment (None: that of this process), and its limits."""
+    """Starts processes of a program with its whole environment (None: that of this process) and limits."""
 
     program: Sequence[str] = PROGRAM
     environment: Mapping[str, str] | None = None
@@ -99,16 +98,9 @@ class Starter:
 
 
 class Rounds:
-    """Contestants that take turns. Results that the folder already has are not measured again.
+    """Contestants that take turns. Results that the folder, which exists, already has are not measured again.
 
     A contestant of which only failures are known is not run again. Call it from the main thread.
-
-    Args:
-      contestants: the commands that take turns.
-      count: the number of rounds.
-      folder: the folder for results and logs, which exists.
-      starter: how processes are started.
-      seed: the seed of the order of later rounds, see order_of_round.
     """
 
     def __init__(
@@ -133,12 +125,10 @@ class Rounds:
 
     @property
     def num_done(self) -> int:
-        """The number of runs that have a document."""
         return sum(map(len, self._found.values()))
 
     @property
     def num_left(self) -> int:
-        """The number of runs that are left."""
         return len([*self.left()])
 
     def left(self) -> Iterator[tuple[Contestant, int]]:
@@ -151,7 +141,6 @@ class Rounds:
                     yield contestant, number
 
     def run(self) -> Iterator[Turn]:
-        """Makes the runs that are left, and yields each when it has ended."""
         for contestant, number in self.left():
             outcome, seconds = self._starter.run(self._folder, contestant, self._path(contestant, number))
             self._found[contestant.name][number] = outcome
@@ -168,18 +157,15 @@ def contestant_of(one: Configuration, *more: str) -> Contestant:
 
 
 def contestant_of_run(name: str, argv: Sequence[str]) -> Contestant:
-    """Returns the contestant with these flags of a run of one process."""
     params = parse_argv(argv).params
     return Contestant(name, name, argv, facts_of(argv, params.given, f'1*{params.num_gpus or 1}'))
 
 
 def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: str) -> FailedRun:
-    """Returns the facts about the run in the document of its failure."""
     return {'command': {'argv': list(argv), 'given': dict(given)}, 'cluster': {'shape': shape}}
 
 
 def failure_document(facts: FailedRun, reason: str, exit_code: int | None, started_at: str) -> FailureDocument:
-    """Makes the document of a run that left no result, from the facts of facts_of."""
     return {
         'schema': FAILURE,
         'schema_version': SCHEMA_VERSION,
@@ -192,7 +178,6 @@ def failure_document(facts: FailedRun, reason: str, exit_code: int | None, start
 
 
 def succeeded(outcome: Outcome) -> bool:
-    """Whether a run left a complete result."""
     return isinstance(outcome, Record) and outcome.is_complete
 
 
@@ -208,11 +193,11 @@ def describe(outcome: Outcome) -> str:
 def order_of_round(count: int, round_number: int, seed: int) -> list[int]:
     """Returns the indices of all configurations in the order in which one round runs them.
 
-    The speed of a machine that warms up, or has other load, changes over minutes. If each configuration made all its
-    runs in a row, this would look like a difference between configurations. So each round runs every configuration
-    once, and every second round runs backwards, so that a steady drift over two rounds cancels (ABBA; Box, Hunter &
-    Hunter, Statistics for Experimenters, on counterbalancing). The first round is in the order of the plan; each later
-    pair of rounds is shuffled, so that no configuration always follows the same one.
+    The speed of a machine that warms up, or has other load, changes over minutes, and would look like a difference
+    between configurations that make all their runs in a row. So each round runs every configuration once, and every
+    second round runs backwards, so that a steady drift over two rounds cancels (ABBA; Box, Hunter & Hunter, Statistics
+    for Experimenters, on counterbalancing). The first round is in the order of the plan; each later pair of rounds is
+    shuffled, so that no configuration always follows the same one.
     """
     order = list(range(count))
     pair, is_second = divmod(round_number - 1, 2)
@@ -222,7 +207,6 @@ def order_of_round(count: int, round_number: int, seed: int) -> list[int]:
 
 
 def _take_document(log: Path, path: Path) -> None:
-    """Writes the last document in a log to a file, if there is one."""
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
     if found := [line for line in lines if line.startswith('{"schema"')]:
         path.write_text(f'{found[-1]}\n', encoding='utf-8')

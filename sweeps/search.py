@@ -40,7 +40,6 @@ class Search:
         return len(self._plan.configurations) - self.num_done
 
     def run(self) -> Iterator[Turn]:
-        """Searches for each configuration that has no result yet, and yields each try when it has ended."""
         self._folder.make()
         self._folder.tries.mkdir(exist_ok=True)
         for one in self._plan.configurations:
@@ -117,8 +116,7 @@ def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
 def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
     """Returns the batch size to try next: doubled until one does not fit, or halved until one fits, then bisected.
 
-    The arguments are the first size to try, and whether each size that was tried fits. The result is None if the
-    largest one is known, or not even 1 fits.
+    start is the first size; fits has those that were tried. None if the largest one is known, or not even 1 fits.
     """
     if not fits:
         return start
@@ -133,7 +131,6 @@ def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
 
 
 def largest_size(fits: Mapping[int, bool]) -> int | None:
-    """Returns the largest size that fits and is below all that do not; None if there is none."""
     too_large = min((size for size, fitted in fits.items() if not fitted), default=None)
     fitting = [size for size, fitted in fits.items() if fitted and (too_large is None or size < too_large)]
     return max(fitting, default=None)

@@ -12,8 +12,6 @@ _PREFIXES = {'k': 1, 'm': 2, 'g': 3, 't': 4}
 
 @dataclass(frozen=True)
 class Settings:
-    """How the configurations of a sweep are measured."""
-
     repeats: int = flag(1, 'Runs of each configuration.', lower_bound=1, unit='runs')
     timeout_secs: float | None = flag(
         None, 'End a run that takes longer, and go on with the next.', lower_bound=0.1, unit='seconds'
@@ -33,7 +31,6 @@ class Settings:
         return None if self.memory_limit is None else read_bytes(self.memory_limit)
 
     def check(self) -> None:
-        """Raises UsageError if a value cannot be read, or two clash."""
         if self.memory_limit is not None:
             try:
                 found = read_bytes(self.memory_limit)

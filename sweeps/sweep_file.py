@@ -25,12 +25,10 @@ _FOLDER = Path(__file__).parent
 
 
 def shipped() -> dict[str, Path]:
-    """Returns the files of the sweeps that come with the program, by name."""
     return {path.stem: path for path in sorted(_FOLDER.glob('*.toml'))}
 
 
 def find_file(name: str) -> Path:
-    """Finds the file with this path, or the sweep of this name that comes with the program."""
     path, known = Path(name), shipped()
     if path.is_file():
         return path

@@ -19,7 +19,6 @@ from benchmarks.peers.measuring import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, W
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
-    """Returns a function that takes a step and returns the loss."""
     keras.mixed_precision.set_global_policy('mixed_bfloat16' if precision == 'bf16' else 'float32')
     images = tf.random.uniform([batch_size, IMAGE_SIZE, IMAGE_SIZE, 3], -1, 1)
     labels = tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32)

@@ -53,12 +53,9 @@ def run_steps(
     *,
     is_synthetic: bool = True,
 ) -> None:
-    """Takes the steps, prints images/sec, and writes the result.
+    """Takes the steps (each returns the loss), prints images/sec, and writes the result.
 
-    Args:
-      versions: those of the peer's libraries.
-      step: takes a step and returns the loss.
-      model: the name of the network in this program.
+    model is the name of the network in this program.
     """
     disturbances, steps = Disturbances(), list[Step[StepValues]]()
     for number in range(-args.num_warmup_batches, args.num_batches):

@@ -100,7 +100,6 @@ def _lenet(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
 
 
 def _trivial(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """A network without convolutions, to measure everything else."""
     x = tf.reshape(x, [-1, x.shape[1:].num_elements()])
     for units in (1, 4096):
         x = tf.nn.relu(layers.dense(x, units))

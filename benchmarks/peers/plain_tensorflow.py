@@ -3,11 +3,9 @@
     python benchmarks/peers/plain_tensorflow.py --batch_size=32 --precision=bf16
     python benchmarks/peers/plain_tensorflow.py --data_dir=data/records --batch_size=64
 
-The graph contains nothing of this program, only tf.nn's ops on reference variables, tf.gradients, and the fused update.
-The pipeline of records follows TensorFlow's guides: parse an example, decode a random window by the fused op, flip,
-resize and normalise it, in a parallel map with AUTOTUNE. Everything else has TensorFlow's defaults, so libjpeg-turbo
-also smooths the colours between pixels (fancy upscaling), which this program turns off. With --distortions it changes
-colours as well, by the functions of tf.image, in the ranges of this program's --distortions.
+The graph contains nothing of this program. The pipeline of records follows TensorFlow's guides and has its defaults, so
+libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which this program turns off. --distortions
+changes colours by the functions of tf.image, in the ranges of this program's --distortions.
 """
 
 import argparse
@@ -41,8 +39,7 @@ def make_step(
 ) -> Callable[[], float]:
     """Returns a function that takes a step of a network of NETWORKS in a new session, and returns the loss.
 
-    Args:
-      pipeline: adds the images and labels to the graph; None for random ones, which stay in variables.
+    The pipeline adds the images and labels to the graph; None for random ones, which stay in variables.
     """
     network = NETWORKS[model]
     layers = Layers(is_training=not forward_only)

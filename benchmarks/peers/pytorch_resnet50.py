@@ -19,7 +19,6 @@ from benchmarks.peers.measuring import BLOCKS, IMAGE_SIZE, NUM_CLASSES, WEIGHT_D
 
 
 def _conv(channels: int, filters: int, size: int, strides: int) -> nn.Sequential:
-    """A convolution and its batch norm."""
     return nn.Sequential(
         nn.Conv2d(channels, filters, size, strides, size // 2, bias=False), nn.BatchNorm2d(filters, momentum=0.1)
     )
@@ -54,7 +53,6 @@ def make_network() -> nn.Module:
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
-    """Returns a function that takes a step and returns the loss."""
     model = make_network().to(memory_format=torch.channels_last)
     images = torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE).mul_(2).sub_(1).to(memory_format=torch.channels_last)
     labels = torch.randint(0, NUM_CLASSES, (batch_size,))
