@@ -16,9 +16,9 @@ def settings_of(cluster: Cluster, flags: Settings) -> Settings:
 
 
 def find_difference(settings: Mapping[str, Settings]) -> str | None:
-    """Returns one line about the first setting, of those that both have, in which two tasks differ; None if all agree.
+    """Returns one line about the first setting that two tasks both have and that differs; None if all agree.
 
-    A setting whose name is several words is no flag, but a number of such things in --data_dir.
+    A name of several words is no flag: its value counts such things in --data_dir.
     """
     first: dict[str, tuple[str, Any]] = {}
     for task in sorted(settings):

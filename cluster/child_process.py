@@ -23,21 +23,16 @@ _END_BYTES = 65536
 
 
 class ChildProcess:
-    """A running command and its descendants.
+    """A running command and its descendants; as a context manager it ends with the block, together with them.
 
     It has a session of its own, so that the Ctrl-C of a terminal does not reach it. The kernel kills it when the thread
     that started it ends, so start it from the main thread. The kernel keeps its exit code until reap(), so that no
     other process gets its number before its descendants are killed.
 
-    As a context manager it ends with the block, together with its descendants.
-
     Args:
-      argv, stdout, stderr, stdin, env: those of subprocess.Popen; stdin is PIPE for write_line().
+      stdin: PIPE for write_line().
       cores: the logical cores it may run on; empty for all that this process may use.
       grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
-
-    Attributes:
-      pid: the number of the process, of its session and of its process group.
     """
 
     def __init__(

@@ -40,12 +40,8 @@ class ClusterWorker(Worker):
     """A worker, or the controller, of a cluster.
 
     Args:
-      cluster: all tasks, and the role of this one.
-      config: the settings of the server and of sessions.
-      settings: the settings that this task must share with the others.
-      together: whether the workers take their steps together.
       connect: how long to wait for the other tasks at the start.
-      warn, show: print a warning about other tasks, and a line about those that this one waits for.
+      show: prints a line about the tasks that this one waits for.
       close: called just before the process ends by force.
     """
 
@@ -184,8 +180,7 @@ class ClusterWorker(Worker):
     def _poll(self) -> Iterator[tuple[Mapping[str, Any], Incarnations, bool]]:
         """Yields the entries of the store, the incarnations, and whether the chief has been silent for some seconds.
 
-        Raises:
-          LostError: a task was lost.
+        Raises LostError if a task was lost.
         """
         last_answer = time.monotonic()
         while True:
@@ -222,7 +217,7 @@ class ClusterWorker(Worker):
         return values
 
     def _stay(self) -> None:
-        """The main thread is not stuck any more."""
+        """Cancels the forced end: the main thread is not stuck any more."""
         if self._release:
             self._release.cancel()
 

@@ -63,19 +63,17 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
 def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     """Returns the cluster of this process, or None if it runs alone. The first of these sources with a cluster counts:
 
-    1. TF_CONFIG. It describes the same as the host and role flags, so a flag that differs is a mistake, and the error
-       shows both. Flags that are not given do not contradict it.
+    1. TF_CONFIG. A host or role flag that is given and differs from it is an error.
     2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0). If both are given,
        the environment is ignored: the process may run inside a Slurm or MPI job of another shape. Otherwise the rank
        that a launcher gave it decides.
     3. Slurm, Open MPI and other launchers, if they started several processes. --job_name and --task_index, if given,
        must agree.
 
-    Ranks are assigned to parameter servers first: with P of them (--num_ps, or the length of --ps_hosts), rank r is
-    ps r for r < P, else worker r - P. So the role depends on the rank alone, and is the same in 2 and 3. A controller
-    has rank 0, and only flags can name its host.
+    The first ranks are parameter servers: with P of them (--num_ps, or the length of --ps_hosts), rank r is ps r for
+    r < P, else worker r - P, in 2 and 3 alike. A controller has rank 0, and only flags can name its host.
 
-    The result is None for a mode with a launcher of its own (Horovod), which knows the processes.
+    Returns None for a mode with a launcher of its own (Horovod), which knows the processes.
     """
     mode = MODES[params.variable_update]
     if mode.launcher:
@@ -232,7 +230,6 @@ def _check_hosts_differ(cluster: Cluster) -> None:
 
 
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
-    """Raises UsageError if --job_name or --task_index is given and contradicts the environment."""
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
         raise UsageError(f'{_written(params)} contradicts {environment}, where this process is {cluster.own}; {remedy}')
 

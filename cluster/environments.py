@@ -42,7 +42,7 @@ _CHIEFS = ('chief', 'master')
 
 @dataclass(frozen=True)
 class _Launcher:
-    """The environment variables in which a launcher numbers its processes; empty for what it does not tell.
+    """The environment variables in which a launcher numbers its processes; empty for those that it does not set.
 
     Attributes:
       local_rank, local_size: its number among those of its host, and how many its host has.
@@ -59,7 +59,6 @@ class _Launcher:
     sign: str = ''
 
     def started(self, environ: Environment) -> bool:
-        """Whether it started this process."""
         return (self.sign or self.size or self.rank) in environ and (self.size or self.rank) in environ
 
 
@@ -204,16 +203,11 @@ class TfConfig:
 
 
 def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> TfConfig | None:
-    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it.
+    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if this process is an evaluator.
 
     Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not listed in the cluster
-    (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec).
-
-    Args:
-      has_hosts: whether the flags name the hosts, so that TF_CONFIG need not.
-
-    Returns:
-      None if TF_CONFIG names no cluster, or if this process is an evaluator.
+    (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a cluster the result is
+    None too; if has_hosts, the flags name the hosts, so that TF_CONFIG need not.
     """
     text = environ.get('TF_CONFIG', '').strip()
     if not text:

@@ -83,12 +83,8 @@ class FailureDetector:
 class FailureWatch(threading.Thread):
     """A thread that checks the members until one is lost.
 
-    Args:
-      save: called when a task is lost, with the failure, while the session is still open.
-      interrupt: called after that; ends whatever waits for the lost task.
-
-    Attributes:
-      failure: the first failure of another task, once `save` has returned; None if there was none.
+    It then calls save with the failure, while the session is still open, sets `failure`, and calls interrupt, which
+    ends whatever waits for the lost task.
     """
 
     def __init__(
@@ -154,7 +150,6 @@ def failure_of_end(task: Task, end: End | None) -> PeerFailure | None:
 
 
 def fault_of(failure: PeerFailure) -> RunError:
-    """Returns the error with which a process ends because of this failure."""
     fault = RunError(failure.line)
     fault.exit_code = failure.exit_code
     return fault

@@ -1,8 +1,7 @@
 """Where the processes of a cluster run: one interface for this machine and for others. Linux only, no TensorFlow.
 
-A launcher asks each host what it needs to write the command lines (Host.prepare), and then starts processes there
-(Host.start). LocalHost does both on this machine; cluster.ssh.SshHost asks a LocalHost on another machine, see
-cluster.agent.
+A launcher calls Host.prepare, writes the command lines, and starts the processes by Host.start. LocalHost does both on
+this machine; cluster.ssh.SshHost asks a LocalHost on another machine, see cluster.agent.
 """
 
 import contextlib
@@ -33,10 +32,7 @@ class HostNeeds:
     """What a launcher needs from a host before it can write the command lines of the processes there.
 
     Attributes:
-      num_addresses: for how many processes an address is reserved.
-      num_workers: how many of them are workers.
-      shares_cores: whether each worker gets its own part of the cores.
-      num_gpus: how many GPUs each worker computes on; 0 for none.
+      num_gpus: of each worker.
       gpu_indices: the numbers of the GPUs that may be used; empty for all.
       interface: the network (10.0.0.0/8), the address or the name (eth0) of the interface at which the processes
         listen; empty if the host chooses.
@@ -52,12 +48,9 @@ class HostNeeds:
 
 @dataclass(frozen=True)
 class Places:
-    """What a host has for the processes of a cluster.
+    """A reserved HOST:PORT for each process; the logical cores of each worker, None for all that it may use.
 
-    Attributes:
-      addresses: a reserved HOST:PORT for each process.
-      cores: the logical cores of each worker; None for all that it may use.
-      gpus: the CUDA_VISIBLE_DEVICES of each worker; None if the host has no GPUs.
+    gpus is the CUDA_VISIBLE_DEVICES of each worker; None if the host has no GPUs.
     """
 
     addresses: Sequence[str]
@@ -71,13 +64,12 @@ class Command:
 
     Attributes:
       name: the prefix of its lines; unique.
-      argv: the program and its arguments.
       env: its whole environment, None for that of this process; on another host what is added to the environment there.
       cores: the logical cores it may run on; None for all that it may use.
       gpus: the GPUs that env shows it, for messages; None if env does not set them.
       is_server: whether it ends by itself when all processes that are not servers have ended.
       has_result: whether its standard output is the result of the cluster.
-      host: where it runs; None for this machine.
+      host: None for this machine.
     """
 
     name: str
@@ -93,10 +85,8 @@ class Command:
 class HostProcess(Protocol):
     """A started process of a cluster.
 
-    Attributes:
-      pid: its number on its host.
-      is_stopped: whether the launcher has sent it a signal that ends it.
-      lost: why nothing more will be known about it; None unless the connection to its host has ended.
+    is_stopped: the launcher has sent it a signal that ends it.
+    lost: why nothing more will be known about it; None unless the connection to its host has ended.
     """
 
     command: Command
@@ -115,12 +105,7 @@ class HostProcess(Protocol):
 
 
 class Host(Protocol):
-    """A machine on which processes of a cluster run.
-
-    Attributes:
-      name: what messages call it.
-      program: the beginning of each command line: the Python, and tf_cnn_benchmarks.py.
-    """
+    """A machine on which processes of a cluster run; `program`, the Python and the script, begins each command line."""
 
     name: str
     program: tuple[str, str]
@@ -131,10 +116,6 @@ class Host(Protocol):
         The ports stay bound until close(), so that the kernel gives them to no other launcher or connection. The
         process that gets an address can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as
         every gRPC server does, and only one of them listens (socket(7)).
-
-        Raises:
-          UsageError: there are fewer GPUs than the workers need, or no address in this network.
-          RunError: there are too few free ports, or the host does not answer.
         """
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:

@@ -50,23 +50,19 @@ def launch(
     in the same way. If SIGKILL ends this process, the kernel kills the others.
 
     Args:
-      commands: the processes of the cluster.
       out: receives the standard output of commands with has_result, unchanged; by default standard output.
       err: receives all other lines, each prefixed with the name of its process; by default standard error.
       quiet: whether to show only warnings and errors of these lines. If a process fails, its last other lines are
         shown too, and those of all processes if it stops them.
-      keep_going: whether the others go on after a failure.
       num_restarts: how often all are started again when they have ended after a failure, except one of wrong use.
-      grace_secs: the time from SIGTERM to SIGKILL, in seconds.
-      servers_end_secs: how long servers may run after the others have ended, in seconds; those that run longer are
-        stopped and count as failed with exit code 1.
+      servers_end_secs: how long servers may run after the others have ended; those that run longer are stopped and
+        count as failed with exit code 1.
 
     Returns:
       0 if no process failed. Else the exit code of the first failure, since that mostly causes the others; 128 + n if
       signal n ended the process. Also 128 + n if this process received signal n before any failure.
 
     Raises:
-      RunError: a process cannot be started, or the output cannot be written.
       BrokenPipeError: the reader of out or err has closed it.
     """
     lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet)
@@ -126,7 +122,6 @@ class _Cluster:
                 signal.signal(number, handler)
 
     def run(self, commands: Sequence[Command]) -> None:
-        """Starts the commands, and handles events until all have ended."""
         try:
             self._lines.phase('Starting the processes')
             for command in commands:
@@ -205,7 +200,6 @@ class _Cluster:
             self._stop_for(what, exit_code, because_of=[name])
 
     def _stop_servers(self) -> None:
-        """Stops the servers that did not end after the workers."""
         what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
         self._stop_for(what, exit_code=1, because_of=[process.command.name for process in self._running])
 
@@ -233,7 +227,6 @@ class _Cluster:
                 self._deadline = time.monotonic() + self._grace_secs
 
     def _kill_slow(self) -> None:
-        """Kills the processes that did not end after SIGTERM."""
         for process in self._running:
             if process.is_stopped:
                 process.end(signal.SIGKILL)
@@ -246,17 +239,11 @@ class _Cluster:
 
 
 class _Lines:
-    """Writes whole lines, from any thread. Stops writing at the first error.
+    """Writes whole lines, from any thread. Stops writing at the first error, which it keeps.
 
-    Args:
-      out: receives the result.
-      err: receives all other lines; those of a process follow its name.
-      names: the names of the processes.
-      quiet: whether to show only warnings, errors and the summary of the chief, and to keep the last other lines for
-        show_kept(). On a terminal, a live line then shows what the process with the result does.
-
-    Attributes:
-      error: the first error of a write; None if there was none.
+    out receives the result, err all other lines, those of a process after its name. quiet shows only warnings, errors
+    and the summary of the chief of these, and keeps the last others for show_kept(). On a terminal, a live line then
+    shows what the process with the result does.
     """
 
     def __init__(self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool = False) -> None:
@@ -272,17 +259,12 @@ class _Lines:
         self._live = LiveLine(err) if quiet else None
 
     def result(self, line: str) -> None:
-        """Writes a line of the result."""
         self._write(self._out, line)
         if _STEPS.match(line):
             self.phase('Running the timed steps')
 
     def of_process(self, name: str, line: str, *, is_chief: bool = False) -> None:
-        """Writes or keeps another line of a process.
-
-        Args:
-          is_chief: whether it is the process with the result.
-        """
+        """Writes or keeps another line of a process; is_chief: it is the process with the result."""
         if self._is_quiet and not self._is_shown(name, line) and not (is_chief and is_summary(line)):
             self._kept[name].append(line)
             if is_chief and not _NATIVE.match(line):
@@ -303,21 +285,17 @@ class _Lines:
                 self._write(self._err, self._prefixes[name] + lines.popleft())
 
     def message(self, line: str) -> None:
-        """Writes a line of the launcher."""
         self._write(self._err, line)
 
     def detail(self, line: str) -> None:
-        """Writes a line of the launcher unless quiet."""
         if not self._is_quiet:
             self.message(line)
 
     def phase(self, text: str) -> None:
-        """Shows the current phase in the live line, if there is one."""
         if self._live:
             self._live.phase(text)
 
     def close(self) -> None:
-        """Erases the live line."""
         if self._live:
             self._live.close()
 

@@ -36,8 +36,7 @@ class Membership:
     Attributes:
       members: the incarnations of the tasks without which it cannot go on, by str(task).
       workers: the incarnations of all workers that began it, in order.
-      agreed: what all agreed on: the chief derived it from the offers of all workers.
-      settings: those that all members share.
+      agreed: what the chief derived from the offers of all workers.
     """
 
     members: Mapping[str, int]
@@ -65,9 +64,7 @@ class StrangerError(UsageError):
 class Rendezvous:
     """One task's view of the cluster and its access to the key-value store.
 
-    Attributes:
-      membership: the training of this process, once it has joined one.
-      restart: 0 if this worker began that training; else a number that differs in each process that joined it later.
+    restart is 0 if this worker began the training; else a number that differs in each process that joined it later.
     """
 
     def __init__(
@@ -97,7 +94,6 @@ class Rendezvous:
         self._is_stranger = False
 
     def incarnations(self) -> Incarnations:
-        """Returns the incarnation of every task; None for a task that does not answer."""
         return self._health.incarnations(self.cluster.tasks)
 
     def last_answer(self, task: Task) -> float:
@@ -123,10 +119,8 @@ class Rendezvous:
     def entries(self, host: Task | None = None, *, patient: bool = True) -> dict[str, Any] | None:
         """Returns all entries of the key-value store; None if the task with the store does not answer.
 
-        Args:
-          host: the server to ask; by default the task with the store. Others have what was put there when the task
-            with the store did not answer.
-          patient: whether to wait for a task that is slow to answer.
+        Other hosts than the default have what was put there when the task with the store did not answer.
+        patient: whether to wait for a task that is slow to answer.
         """
         return self._use_store(KeyValueStore.get_all, host, patient=patient)
 
@@ -175,18 +169,14 @@ class Rendezvous:
         agree: Callable[[list[Mapping[str, Any]]], Mapping[str, Any]],
         timeout: Timeout,
     ) -> Membership:
-        """Waits until all tasks are up and all workers have joined.
+        """Waits until all tasks are up and all workers have joined; the chief passes all offers, in order, to agree.
 
         A process that comes while those of an earlier training still end waits for the others' new processes.
-
-        Args:
-          offer: what this worker contributes to the agreement.
-          agree: called on the chief with the offers of all workers in order; returns what all agree on.
 
         Raises:
           UsageError: two tasks have different settings, or the addresses belong to other processes (StrangerError).
           TrainingOverError: the training has ended.
-          RunError: some tasks did not come in time; the error names them.
+          RunError: some tasks did not come in time.
         """
         began = time.monotonic()
         deadline = began + timeout.secs
@@ -363,11 +353,7 @@ class Rendezvous:
         return ends
 
     def await_ends(self, tasks: Sequence[Task], secs: float, *, all_will_end: bool = False) -> None:
-        """Waits until these tasks have ended, at most this long.
-
-        Args:
-          all_will_end: whether to wait for tasks that are not up yet, too.
-        """
+        """Waits at most this long until these tasks have ended; all_will_end: also those that are not up yet."""
         deadline = time.monotonic() + secs
         while time.monotonic() < deadline:
             found, entries = self.incarnations(), self.entries() or {}
@@ -384,8 +370,7 @@ class Rendezvous:
     def stay_for_others(self, *, all_will_end: bool = False) -> None:
         """Waits, if this task has the store, until the others have ended, since they may still read it.
 
-        Args:
-          all_will_end: whether tasks that are not up yet must learn from the store that the cluster cannot start.
+        all_will_end: tasks that are not up yet must learn from the store that the cluster cannot start.
         """
         if self.cluster.own == self.cluster.store_task and not self._is_stranger:
             others = [task for task in self.cluster.tasks if task != self.cluster.own]

@@ -29,11 +29,7 @@ Slots = Mapping[str, int | None]
 
 
 def read_hosts_flag(text: str) -> dict[str, int | None]:
-    """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers.
-
-    Raises:
-      UsageError: there is none, an entry is no host, or a host is listed twice.
-    """
+    """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers."""
     flag = f'--hosts={text}'
     found: dict[str, int | None] = {}
     for entry in text.split(','):
@@ -50,9 +46,6 @@ def read_host_file(path: str) -> dict[str, int | None]:
 
     A host in several lines has a slot for each of them, or the sum of their numbers. The most slots that Open MPI may
     use (max_slots=8) do not matter here.
-
-    Raises:
-      UsageError: the file cannot be read, or a line has none of these forms.
     """
     flag = f'--hostfile={path}'
     try:
@@ -92,13 +85,9 @@ def _entries(words: Sequence[str], where: str) -> list[tuple[str, int | None]]:
 
 
 def _read_host(entry: str, where: str, forms: str, *, has_slots: bool = False) -> tuple[str, int | None]:
-    """Returns the name of a host, as ssh takes it, and its slots.
+    """Returns the name of a host, as ssh takes it, and its slots; has_slots: they stand apart from the entry.
 
-    Args:
-      entry: a host as it is written; an IPv6 address needs brackets only where a number of slots could be part of it.
-      where: names the place in messages.
-      forms: what messages say about the forms that a host may have.
-      has_slots: whether the slots stand apart.
+    An IPv6 address needs brackets only where a number of slots could be part of it.
     """
     match = _HOST.fullmatch(entry)
     name, slots = (match['name'], match['slots']) if match else (None, None)
@@ -133,10 +122,8 @@ class Member:
     """One process of a cluster, with what its host has for it.
 
     Attributes:
-      job: ps, worker or controller.
-      index: its number within its job.
       address: its HOST:PORT.
-      host: where it runs; None for this machine.
+      host: None for this machine.
       cores: the logical cores it may run on; None for all that it may use.
       gpus: its CUDA_VISIBLE_DEVICES; None if it stays as it is.
     """
@@ -150,18 +137,12 @@ class Member:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
         return f'{self.job} {self.index}'
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The processes of each host.
-
-    Attributes:
-      names: the hosts, as ssh calls them.
-      jobs: for each host its processes, as (job, index): the controller, then parameter servers, then workers.
-    """
+    """The hosts, as ssh calls them, and the processes (job, index) of each: controller, parameter servers, workers."""
 
     names: tuple[str, ...]
     jobs: tuple[tuple[tuple[str, int], ...], ...]
@@ -192,14 +173,6 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
     Workers fill the slots of the hosts in order; by default there are as many as slots. A host without a number has
     one slot, but if no host has a number, the workers are divided evenly. Parameter servers go round the hosts, one
     on each, or round those with 0 slots if there are any. The controller is on the first host.
-
-    Args:
-      slots: the hosts.
-      flag: names the list in messages.
-      num_workers: None for as many as slots.
-
-    Raises:
-      UsageError: there are fewer slots than workers, or a host would have no process.
     """
     names = [*slots]
     if num_workers is not None and all(number is None for number in slots.values()):

@@ -35,16 +35,12 @@ def run_server(
     """Runs this process as a server until the trainers have ended.
 
     Args:
-      cluster: all tasks, and the role of this one.
-      config: the settings of the server.
-      settings: the settings that this task must share with the others.
       together: whether no trainer can go on without the others.
       connect: how long to wait for the trainers at the start.
-      linger_secs: how long to stay after all trainers have ended, in seconds.
-      warn, show: print a warning, and a line about the trainers that have not come yet.
+      linger_secs: how long to stay after all trainers have ended.
+      show: prints a line about the trainers that have not come yet.
 
     Raises:
-      UsageError: two tasks have different settings, or another process has the address of this one.
       RunError: a trainer never came or ended with an error, or a task that the others need was lost.
     """
     start_server(cluster, config)
@@ -82,8 +78,7 @@ def serve(
 ) -> None:
     """Returns when every trainer has ended well; the arguments and errors are those of run_server.
 
-    Args:
-      end_if_requested: called again and again; does not return after a signal.
+    end_if_requested is called again and again; after a signal it does not return.
     """
     gone: list[Task] = []
     ended = _await_training(rendezvous, connect, end_if_requested)

@@ -49,11 +49,7 @@ _UNREACHABLE = (
 
 
 def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
-    """Starts the server of this task. It listens until the process ends.
-
-    Raises:
-      RunError: its port is in use.
-    """
+    """Starts the server of this task, which listens until the process ends; raises RunError if its port is in use."""
     # Tasks connect directly to each other, even if a proxy is set for other hosts.
     direct = [os.environ.get(_NO_PROXY, ''), *(split_host_port(task.host)[0] for task in cluster.tasks)]
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
@@ -146,10 +142,8 @@ class KeyValueStore:
     """JSON values by key that all tasks share, in the memory of one task; they are lost with that task.
 
     Its sessions run in the server of that task, under a job name of no task: if two processes called themselves
-    'worker 0' there, TensorFlow would end the sessions of the first.
-
-    Raises (all methods):
-      StoreError: the host could not be reached in time. This object cannot be used again; make a new one.
+    'worker 0' there, TensorFlow would end the sessions of the first. All methods raise StoreError if the host could not
+    be reached in time; then make a new object.
     """
 
     def __init__(self, host: Task, timeout_secs: float = 10.0) -> None:

@@ -105,11 +105,8 @@ def uninterrupted(function: Callable[[], None]) -> None:
 class Stop:
     """Ends the process after a signal: between two steps if the main thread gets there in time, else during a step.
 
-    Between steps the main thread calls is_requested and, if that returns true, await_end.
-
-    Args:
-      finish: called before the process ends, on another thread, with the exit code and the name of the signal.
-      begin: called on that thread as soon as the signal arrives.
+    Between steps the main thread calls is_requested and, if that returns true, await_end. Another thread calls begin as
+    soon as the signal arrives, and finish, with the exit code and the signal's name, before the process ends.
     """
 
     def __init__(self, finish: Callable[[int, str], None], begin: Callable[[], None] = lambda: None) -> None:

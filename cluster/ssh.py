@@ -38,13 +38,9 @@ _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
 @dataclass(frozen=True)
 class Reach:
-    """How a host is reached.
+    """How a host is reached: by ssh, the program with its options, and the Python and the program's folder there.
 
-    Attributes:
-      ssh: the ssh program with its options.
-      python: the Python there.
-      folder: the folder of the program there.
-      working_folder: the folder in which the processes run, if it is there; else their home directory.
+    The processes run in working_folder if the host has it, else in the home directory.
     """
 
     ssh: tuple[str, ...]
@@ -111,19 +107,14 @@ class RemoteProcess(HostProcess):
                 self._events.put((kind, answer[kind]))
 
     def lose(self, why: str) -> None:
-        """To be called when nothing more will be known about it."""
+        """Called when nothing more will be known about it."""
         self.lost = why
         self._exit_code = 1
         self._events.put(('ended', None))
 
 
 class SshHost(Host):
-    """Another machine. Starts to connect at once; connected() waits.
-
-    Args:
-      name: what ssh calls it.
-      reach: how it is reached.
-    """
+    """Another machine, by its name for ssh. Starts to connect at once; connected() waits."""
 
     def __init__(self, name: str, reach: Reach) -> None:
         self.name = name
@@ -146,11 +137,7 @@ class SshHost(Host):
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
     def connected(self) -> None:
-        """Waits for the agent, and compares the program there with this one.
-
-        Raises:
-          RunError: the host cannot be reached, or has no such program.
-        """
+        """Waits for the agent; raises RunError if it does not come, or if the program there is not the same as here."""
         answer = self._answer(HELLO_SECS)
         if answer is None:
             raise RunError(f'{self.name}: {self._why_not_connected()}')
@@ -284,9 +271,7 @@ def _is_hello(answer: Mapping[str, Any]) -> bool:
 def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
     """Connects to all hosts at once; closes the connections after the block.
 
-    Raises:
-      UsageError: there is no such ssh program.
-      RunError: a host cannot be used; the message has a line for each such host.
+    Raises RunError with a line for each host that cannot be used.
     """
     if not shutil.which(reach.ssh[0]):
         raise UsageError(f'{spelled("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh')

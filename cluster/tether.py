@@ -1,8 +1,7 @@
 """Runs a command that dies with its parent: `tether.py PARENT_PID CORES COMMAND...`. Linux only.
 
-This script turns itself into the command. The kernel kills the command when its parent ends, even by SIGKILL, and runs
-it on CORES (such as 0,1,2; empty for all). A separate script does this because code between fork and exec is not safe
-in a process with threads.
+The kernel kills the command when its parent ends, even by SIGKILL, and runs it on CORES (such as 0,1,2; empty for all).
+This is a separate script because code between fork and exec is not safe in a process with threads.
 """
 
 import ctypes

@@ -42,18 +42,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes that train together, and the role of this one.
+    """The processes that train together, with the HOST:PORT of each, and the role of this one: its job and index.
 
     A cluster has servers and trainers. Without a controller these are the parameter servers and the workers. With one,
     the controller is the only trainer: it uses the devices of all workers, and the workers are servers.
-
-    Attributes:
-      ps_hosts: the HOST:PORT of each parameter server.
-      worker_hosts: the HOST:PORT of each worker.
-      job: the job of this process.
-      index: the index of this process within its job.
-      source: where the cluster was described, for messages: 'the flags', 'TF_CONFIG', 'Slurm', 'Open MPI' or 'Horovod'.
-      controller_hosts: the HOST:PORT of the controller, in the mode that has one.
+    source says where the cluster was described, for messages: 'the flags', 'TF_CONFIG', 'Slurm', 'Horovod' ...
     """
 
     ps_hosts: Hosts
@@ -80,7 +73,6 @@ class Cluster:
 
     @property
     def own(self) -> Task:
-        """This process."""
         return Task(self.job, self.index, dict(self.jobs)[self.job][self.index])
 
     @property
@@ -90,17 +82,14 @@ class Cluster:
 
     @property
     def serves(self) -> bool:
-        """Whether this is one of the servers."""
         return self.own in self.servers
 
     @property
     def is_on_one_host(self) -> bool:
-        """Whether the addresses of all processes name the same host."""
         return len(set(map(_host_name, self.tasks))) == 1
 
     @property
     def num_workers(self) -> int:
-        """How many processes compute gradients."""
         return len(self.worker_hosts)
 
     @property
@@ -115,12 +104,10 @@ class Cluster:
 
     @property
     def num_trainers(self) -> int:
-        """How many processes take steps."""
         return len(self.trainers)
 
     @property
     def num_ps(self) -> int:
-        """How many processes only store variables."""
         return len(self.ps_hosts)
 
     @property
@@ -143,7 +130,6 @@ class Cluster:
 
     @property
     def place(self) -> Place:
-        """Among which processes a mode runs here."""
         if self.ps_hosts:
             return Place.WITH_SERVERS
         return Place.CONTROLLED if self.controller_hosts else Place.AS_PEERS

@@ -35,30 +35,22 @@ class ServerState(Protocol):
         """Called by the chief: the variables are ready after `start` steps, and training ends after `end` steps."""
 
     def await_announcement(self) -> tuple[int, int]:
-        """Waits for the chief. Returns the number of steps taken so far, and the last step of the training.
-
-        Raises:
-          LostError: a task was lost, or the chief failed, before it announced them.
-        """
+        """Waits for the chief; LostError if a task is lost first. Returns the steps taken so far, and the last step."""
 
 
 class Worker:
     """One process that takes steps (or evaluates), and what it does with the others. This class has no others.
 
     Attributes:
-      cluster: all processes of the run; None if there is only this one.
-      config: the settings of sessions.
       target: the TensorFlow server that runs this process's graphs; '' for none.
       device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a server.
       together: whether the workers take their steps together; True for one process.
-      is_chief: whether this process initializes variables, saves checkpoints and writes the other shared files.
       index: the number of this process among those that take steps.
-      num_trainers: how many processes take steps.
       agreed: the result of join.
       restart: 0 if this process began the training; a different number in each that joined it later.
       conclude: keeps what was measured if this process must end while its main thread is stuck in TensorFlow; called on
         another thread with the reason, one line; set by the run.
-      server_state: the state of the variables on servers; None if no server has variables.
+      server_state: None if no server has variables.
       ends_after_chief: whether this process goes on with its steps after a signal until the chief has ended.
     """
 
@@ -79,13 +71,10 @@ class Worker:
         self.conclude: Callable[[str], Any] = lambda reason: None
 
     def join(self, offer: Offer) -> Mapping[str, Any]:
-        """Waits for the others. Returns what all agree on:
+        """Waits for the others; raises RunError if some do not come in time. Returns what all agree on:
 
         'end': the last step of the training if it had begun before, else None.
         'step': the step of these variables; -1 if no worker has any.
-
-        Raises:
-          RunError: some tasks did not come in time.
         """
         self.agreed = {'end': None, 'step': -1 if offer['step'] is None else offer['step']}
         return self.agreed
@@ -106,8 +95,7 @@ class Worker:
     def explain(self, error: tf.errors.OpError, line: str) -> str:
         """Returns the message for a step that failed without a peer failure; names another task if it is the cause.
 
-        Args:
-          line: the message if the cause is in this process.
+        line: the message if the cause is in this process.
         """
         return line
 
@@ -116,14 +104,9 @@ class Worker:
         return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        """Returns the values that all workers pass under this name, in their order. Waits for all of them.
+        """Returns the JSON values that all workers pass under this name, in their order; waits for all of them.
 
-        Args:
-          name: unique among everything that is gathered.
-          value: a value that JSON can represent.
-
-        Raises:
-          LostError: a task was lost meanwhile.
+        Each gather needs another name. Raises LostError if a task is lost meanwhile.
         """
         return [value]
 
@@ -131,9 +114,7 @@ class Worker:
         """Passes a value to the chief. Returns the values of all workers, in their order, on the chief; else [].
 
         Does not fail: None stands for a worker that was lost, or did not call this within some seconds.
-
-        Args:
-          is_complete: whether this worker has taken all of its steps; if not, others may have ended.
+        is_complete: whether this worker has taken all of its steps; if not, others may have ended.
         """
         return [value]
 

@@ -1,9 +1,8 @@
 """The package `tf_cnn_benchmarks` of an installation, which holds the whole program below this one name.
 
-The modules of the program have plain names, such as `errors` and `models`, and import each other by these. Therefore
-they are not in a folder where another program could find them. Their folder is put first on sys.path only when the
-program is used: by the command (`main`), or by Python code that uses a name in __all__. Importing this package imports
-neither the program nor TensorFlow.
+Modules of the program have plain names, such as `errors`, so their folder is put on sys.path only when the program is
+used: by the command (`main`), or by Python code that uses a name in __all__. Importing this package imports neither the
+program nor TensorFlow.
 
     from tf_cnn_benchmarks import BenchmarkCNN, make_params
 
@@ -26,11 +25,7 @@ __all__ = ['BenchmarkCNN', 'BenchmarkError', 'RunError', 'UsageError', 'main', '
 
 
 def main() -> None:
-    """Runs the command as `python tf_cnn_benchmarks.py` does in a checkout, with the arguments of this process.
-
-    Raises:
-      SystemExit: always, with the exit code of the command.
-    """
+    """Runs the command as `python tf_cnn_benchmarks.py` does in a checkout; always raises SystemExit with its exit code."""
     runpy.run_path(str(PROGRAM / 'tf_cnn_benchmarks.py'), run_name='__main__')
 
 
@@ -48,11 +43,7 @@ def __dir__() -> list[str]:
 
 
 def _put_program_first() -> None:
-    """Puts the folder of the program first on sys.path.
-
-    Raises:
-      ImportError: another module was imported under a name that the program needs.
-    """
+    """Puts the folder of the program first on sys.path; ImportError if another module has a name that it needs."""
     folder = str(PROGRAM)
     for path in sorted(PROGRAM.iterdir()):
         if path.suffix != '.py' and not (path / '__init__.py').is_file():

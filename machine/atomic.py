@@ -13,9 +13,6 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
     """Writes a file as a whole or not at all; text as UTF-8. A file that it replaces keeps its mode and owner.
 
     A process that is killed while it writes leaves a hidden .tf_cnn_benchmarks-*.part beside the file.
-
-    Raises:
-      OSError: it cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     target = Path(path).resolve()
@@ -52,12 +49,7 @@ def _copy_access(source: Path, target: Path | int) -> None:
 def move_whole(source: Path, target: Path) -> None:
     """Renames a file, or a folder with its files, once it is on disk: so it cannot be empty after a power failure.
 
-    Args:
-      source: the file or folder.
-      target: the new name on the same file system; replaces a file, or an empty folder, and keeps its mode and owner.
-
-    Raises:
-      OSError: the disk fails, or target is a folder with files.
+    target, on the same file system, may be a file or an empty folder; its mode and owner are kept.
     """
     for folder, _, files in os.walk(source):
         for name in files:
@@ -80,12 +72,7 @@ def sync(path: Path) -> None:
 def clear_own(folder: Path, is_own: Callable[[str], object]) -> int:
     """Removes the files that a killed process of this program left in a folder, and returns their number.
 
-    Args:
-      folder: the folder; it stays, empty.
-      is_own: whether this program gives files there this name.
-
-    Raises:
-      OSError: the folder is a link, or holds something else; then nothing is removed.
+    is_own tells their names. If the folder is a link, or holds anything else, raises OSError and removes nothing.
     """
     if folder.is_symlink():
         raise OSError(f'{folder} is a link; remove it')

@@ -1,9 +1,8 @@
-"""The libraries that TensorFlow opens to use NVIDIA's GPUs: whether they can be opened, and what installs the others.
+"""The libraries that TensorFlow opens to use NVIDIA's GPUs, and what installs the missing ones. Imports no TensorFlow.
 
-Does not import TensorFlow. The names are those that the functions of tsl::internal::DsoLoader in
-libtensorflow_framework.so.2 pass to dlopen (TensorFlow 2.21, seen by LD_DEBUG=libs). TryDlopenCUDALibraries opens seven
-libraries; if one of them is missing, TensorFlow registers no GPU at all. The driver's library is opened before these,
-NCCL with the first collective op, and CUPTI with the first profile.
+The names are those that tsl::internal::DsoLoader in libtensorflow_framework.so.2 passes to dlopen (TensorFlow 2.21,
+seen by LD_DEBUG=libs). If one of the seven that TryDlopenCUDALibraries opens is missing, TensorFlow registers no GPU at
+all. The driver's library is opened before these, NCCL with the first collective op, and CUPTI with the first profile.
 """
 
 import json
@@ -29,8 +28,6 @@ class Library:
     """A library that TensorFlow opens.
 
     Attributes:
-      name: the name of its file, 'libcudnn.so.9'.
-      purpose: what TensorFlow needs it for.
       package: what to install: the pip package with it, or with a missing library that it needs; or DRIVER.
       error: why it cannot be opened; None if it can.
       path: the file; None if there is none.
@@ -85,10 +82,10 @@ for path in json.loads(sys.argv[1]):
 
 
 def check_libraries(environ: Mapping[str, str] = os.environ, timeout_secs: float = _OPEN_SECS) -> list[Library]:
-    """Opens each library as TensorFlow would, in another process.
+    """Opens each library as TensorFlow would, in another process with these environment variables (LD_LIBRARY_PATH).
 
     If opening a library kills that process, or takes longer than timeout_secs, this is the error of the library. The
-    list is empty if TensorFlow is missing or built without CUDA. environ: that of the process (LD_LIBRARY_PATH).
+    list is empty if TensorFlow is missing or built without CUDA.
     """
     build = tensorflow_build()
     if build is None or build.cuda_version is None:

@@ -3,7 +3,7 @@
 The choice is that of TensorFlow's own layout pass (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc,
 GetSrcAndDstDataFormats). It converts convolutions to NHWC if at least half of the GPUs have compute capability 7.0
 (Volta) or above and half of the convolutions are in float16, or 8.0 (Ampere) and bfloat16; else to NCHW, even float32
-with TF32. tests/machine/test_data_formats.py runs that pass of TensorFlow 2.21 for such GPUs.
+with TF32.
 
 The reason for NHWC: tensor cores multiply in it, and cuDNN transposes its inputs in NCHW
 (tensorflow/core/kernels/conv_ops_gpu.cc, ComputeInNhwcEnabled, which includes TF32). Float32 stays in NCHW because in

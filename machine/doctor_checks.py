@@ -1,7 +1,4 @@
-"""The checks of `doctor` on what a machine offers: the host, the GPUs, and what TensorFlow sees of them.
-
-Starts without TensorFlow, which only the last check imports.
-"""
+"""The checks of `doctor` on the host, the GPUs and what TensorFlow sees of them. Only the last one imports TensorFlow."""
 
 import os
 import resource

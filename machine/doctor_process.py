@@ -1,8 +1,7 @@
 """Runs one family of the checks of `doctor` in this process: `doctor_process.py FAMILY FINDINGS`.
 
-It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its check has ended. So
-the command that started it knows which check was under way if the process crashes or hangs. The stacks of all threads
-are then in FINDINGS.stacks.
+It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its check has ended, so
+that doctor knows which check crashed or hung. The stacks of all threads are then in FINDINGS.stacks.
 """
 
 import dataclasses
@@ -32,7 +31,6 @@ FAMILIES: Mapping[str, str] = {
 
 
 def main() -> None:
-    """Runs the checks of the family, one after the other."""
     from machine.tensorflow_import import import_tensorflow
 
     family, path = sys.argv[1:]

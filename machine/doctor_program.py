@@ -133,7 +133,7 @@ _LARGEST_FACTOR = 4
 
 
 def exact_sums(algorithm: str, precision: str) -> Finding:
-    """Sums tensors of small whole numbers over 2, 3 ... all GPUs, or over virtual CPUs, and compares every element.
+    """Sums small whole numbers over 2, 3 ... all GPUs, or over virtual CPUs, and compares every element.
 
     The algorithm is one of --all_reduce_spec, or COLLECTIVE.
     """

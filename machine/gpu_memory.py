@@ -1,7 +1,4 @@
-"""How this process allocates the memory of its GPUs: one set of options for all parts of TensorFlow.
-
-Imports TensorFlow only when the options are made.
-"""
+"""How this process allocates the memory of its GPUs. Imports TensorFlow only when the options are made."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,16 +10,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """The settings of sessions, servers and the eager context. Each field has the name of its flag.
+    """The settings of sessions, servers and the eager context. Each field is explained at the flag of its name.
 
-    The last four are explained at GPUOptions.Experimental in tensorflow/core/protobuf/config.proto.
-
-    Attributes:
-      allow_growth: whether memory is allocated as it is needed; None lets TensorFlow decide.
-      gpu_memory_frac_for_testing: the fraction of the memory of each GPU that may be used; 0 sets no limit. Above 1,
-        memory is unified.
-      use_unified_memory: whether the memory of GPUs is swapped to that of the host.
-      force_gpu_compatible: whether the host's tensors are in memory from which a GPU can copy.
+    GPUOptions.Experimental in tensorflow/core/protobuf/config.proto has more about the last four.
     """
 
     allow_growth: bool | None = None
@@ -36,7 +26,6 @@ class GpuMemory:
 
     @classmethod
     def of(cls, params: Any) -> 'GpuMemory':
-        """Takes the settings from the flags of a run."""
         return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
 
     def options(self) -> 'tf.GPUOptions':
@@ -61,15 +50,12 @@ class GpuMemory:
 
 
 def share_memory_options(memory: GpuMemory) -> bool:
-    """Gives the eager context of this process the options of its sessions. Call it before TensorFlow is used.
+    """Gives the eager context of this process the options of its sessions; returns False if that context exists already.
 
     A process has one allocator for each GPU, with the options of whatever opens the GPU first. That can be the eager
     context, although only graphs run: it opens GPUs when a function is defined, as by Dataset.map, or when logical
     devices are listed. tf.config could set the growth of its memory, but not the fraction. Only enable_eager_execution
     takes a ConfigProto, and only while eager execution is off.
-
-    Returns:
-      False if it is too late: the context exists.
     """
     import tensorflow.compat.v1 as tf
 

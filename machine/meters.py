@@ -42,7 +42,7 @@ class _Counter:
     joules: float | None = 0.0
 
     def update(self) -> None:
-        """Adds the energy used since the last call; joules become None once the counter cannot be read."""
+        """Adds the energy used since the last call."""
         now, before = self.read(), self.last
         self.last = now
         if now is None or self.joules is None:
@@ -155,10 +155,7 @@ class _Readings(NamedTuple):
 class Disturbances:
     """Measures what else happened on this machine between start() and stop(), which should enclose the timed steps.
 
-    Args:
-      in_cluster: whether other tasks of the run may be on this machine, started by the parent of this process.
-      root: the folder with proc/ and sys/.
-      clock: returns the time in seconds.
+    in_cluster: other tasks of the run may be on this machine, started by the parent of this process.
     """
 
     def __init__(
@@ -178,9 +175,7 @@ class Disturbances:
         Shares are those of the time of the cores that this process may use.
 
         Returns:
-          seconds: the time between start and stop.
-          load_average_start: of 1, 5 and 15 minutes.
-          load_average_end: of 1, 5 and 15 minutes.
+          load_average_start, load_average_end: of 1, 5 and 15 minutes.
           cgroup_throttled_seconds: how long a CPU quota stopped threads, summed over cores.
           thermal_throttles: how often the hottest core was slowed down.
           steal_share: the share that a hypervisor gave to other machines.
@@ -286,14 +281,9 @@ def wait_for_idle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Wait:
-    """Waits until other processes use at most a share of the cores of this process.
+    """Waits, at most most_secs, until other processes use at most idle_share of the cores of this process.
 
-    Args:
-      most_secs: the longest wait in seconds.
-      idle_share: the largest share that counts as idle.
-      show: called with the share each time it is still larger.
-      clock: returns the time in seconds.
-      sleep: sleeps for so many seconds.
+    show is called with the share each time it is still larger.
     """
     meter, began = Disturbances(clock=clock), clock()
     while True:

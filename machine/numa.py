@@ -1,8 +1,7 @@
 """Chooses the NUMA node on which a process computes, and binds it there. Does not import TensorFlow.
 
-A core reaches the memory and the GPUs of its own node faster than those of other nodes. The threads of a bound process
-run on the cores of its node. Memory needs no setting: Linux takes a page from the node of the thread that first touches
-it (set_mempolicy(2), the default policy).
+A core reaches the memory and the GPUs of its own node faster than those of other nodes. Memory needs no setting: Linux
+takes a page from the node of the thread that first touches it (set_mempolicy(2), the default policy).
 """
 
 import os
@@ -19,13 +18,10 @@ _NODE = re.compile(r'node(\d+)')
 
 @dataclass(frozen=True)
 class NumaBinding:
-    """What is bound to NUMA nodes.
+    """What is bound to NUMA nodes, as the banner shows it, or the reason why nothing is.
 
-    Attributes:
-      shown: for the banner; empty if nothing is bound.
-      cores: those of the node to which this process is to be bound; empty if it is not, or already is.
-      by_tensorflow: whether TensorFlow binds the threads of each device of the CPU itself.
-      reason: why nothing is bound.
+    cores are those of the node to which this process is to be bound; empty if it is not, or already is.
+    by_tensorflow: TensorFlow binds the threads of each device of the CPU itself.
     """
 
     shown: str = ''
@@ -67,7 +63,6 @@ def choose_node(
     """Binds a process to the node of its GPUs; without GPUs, the processes of a host are spread over its nodes.
 
     Args:
-      nodes: the usable cores of each node.
       place: the number of the process among those of its host, and how many these are.
       gpus: the node of each of its GPUs; None if it computes on the CPU.
       num_devices: how many devices of the CPU it has then; TensorFlow binds those of the only process of a host.

@@ -24,13 +24,7 @@ def measure_peak(
     """Measures the FLOP/s of products of large matrices on all devices together, in a graph and session of its own.
 
     The result is the best of all runs, after one warm-up for each size. Call it after the peak memory was read.
-
-    Args:
-      config: the settings of the session, as in the benchmark: threads, devices, XLA.
-      devices: the devices, such as '/gpu:0'; each multiplies matrices of its own.
-      dtype: float32, bfloat16 or float16.
-      secs: about how long it may take; one run of each size that is tried is always measured.
-      clock: returns seconds since any fixed moment.
+    dtype is float32, bfloat16 or float16. It may take longer than secs: each size that is tried is run once at least.
     """
     kind = 'gpu' if 'gpu' in devices[0].lower() else 'cpu'
     best = 0.0
@@ -66,9 +60,8 @@ def build_products(
 ) -> tuple[list[tf.Tensor], tf.Operation]:
     """Adds products of [size, size] matrices to the default graph, num_products in a row on each device.
 
-    Returns:
-      A finite number for each device, which depends on all of its products; and the op that initializes the matrices.
-      These are variables, and each product needs the one before it, so that TensorFlow cannot skip any.
+    Returns a finite number for each device, which depends on all of its products; and the op that initializes the
+    matrices. These are variables, and each product needs the one before it, so that TensorFlow cannot skip any.
     """
     results: list[tf.Tensor] = []
     initializers: list[tf.Operation] = []

@@ -39,7 +39,7 @@ _VIRTUAL = re.compile(r'KVM|QEMU|VMware|VirtualBox|Virtual Machine|HVM domU|Goog
 def processor_facts(root: Path) -> dict[str, Any]:
     """Returns cpu_model, num_cores (logical), num_physical_cores, num_sockets, cpu_features, is_virtual and governor.
 
-    Unknown values are None, unknown features an empty list. root is the folder with proc/ and sys/.
+    Unknown values are None, unknown features an empty list.
     """
     processors = _processors(root)
     first = processors[0] if processors else {}

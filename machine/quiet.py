@@ -1,9 +1,8 @@
 """Captures what TensorFlow prints while it starts, and shows the lines that matter.
 
-TensorFlow's native code prints notices to descriptor 2 when it is imported and when it first lists the devices, some of
-them before it reads TF_CPP_MIN_LOG_LEVEL. So the descriptor leads to a file until then. Nothing is lost: a shell waits
-for the end of this process, and copies the file to standard error if the process dies before it has done so itself, for
-example because TensorFlow was compiled for another processor and aborts.
+TensorFlow's native code prints notices to descriptor 2, some before it reads TF_CPP_MIN_LOG_LEVEL, so until TensorFlow
+has started the descriptor leads to a file. If the process dies before it has shown the file, for example because
+TensorFlow was compiled for another processor and aborts, a waiting shell copies it to standard error.
 """
 
 import contextlib
@@ -146,10 +145,8 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
     """Within the block, TensorFlow starts without notices; they are shown if the block fails.
 
     Wrong use of the program, and errors of the operating system such as a full disk, explain themselves: then only the
-    lines that matter are shown, as after success.
-
-    Args:
-      verbose: whether to show everything at once, as with a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
+    lines that matter are shown, as after success. verbose shows everything at once, as does a TF_CPP_MIN_LOG_LEVEL
+    below 2 that the user has set.
     """
     global _capture
     # TensorFlow reads this variable when it is imported, and then prints only errors.
@@ -203,10 +200,9 @@ def without_gpu_notices(*, verbose: bool) -> Iterator[None]:
 
 
 def started(*, expects_gpu: bool) -> None:
-    """To be called once TensorFlow is imported and has listed the devices: later lines are shown at once.
+    """Called once TensorFlow is imported and has listed the devices: later lines are shown at once.
 
-    Args:
-      expects_gpu: whether to show why TensorFlow sees no GPU, if this machine has one.
+    expects_gpu: whether to show why TensorFlow sees no GPU, if this machine has one.
     """
     if _capture:
         _capture.end(everything=False, expects_gpu=expects_gpu)

@@ -1,7 +1,4 @@
-"""The surroundings of a run: the machine, the versions of its software, and the environment variables that matter.
-
-Does not import TensorFlow, but uses it if it is already imported.
-"""
+"""The machine of a run, the versions of its software, and environment variables. Does not import TensorFlow itself."""
 
 import ctypes
 import functools
@@ -142,12 +139,8 @@ def machine_facts(
 ) -> MachineFacts:
     """Returns the facts of this machine.
 
-    Args:
-      num_intra_threads: the session's setting; 0 is TensorFlow's default, a thread for each core of the affinity.
-      num_inter_threads: the session's setting; 0 is the same default.
-      threads_reason: the reason for these numbers, in words.
-      cores: the logical cores that this process may use when the run starts; None for those that it may use now.
-      root: the folder with proc/, sys/ and etc/.
+    A number of threads of 0 is TensorFlow's default, a thread for each core of the affinity. cores are those that this
+    process may use when the run starts; None for those that it may use now.
     """
     found = processor_facts(root)
     if sys.platform == 'darwin':
@@ -192,10 +185,9 @@ def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
 def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
     """Returns a short hash that identifies a machine: its name, processor, cores, memory and GPUs, not its software.
 
-    The name that Docker, Podman or Kubernetes generates for a container changes with each start, so that no run would
-    count as a repeat of an earlier one. The GPUs' UUIDs replace such a name. Equal machines without GPUs then have the
-    same hash, unless the user names their containers (docker run --hostname). /etc/machine-id does not help: in a
-    container it is that of the image, and often empty.
+    The name that Docker, Podman or Kubernetes generates for a container changes with each start, so the GPUs' UUIDs
+    replace it. Equal machines without GPUs then have the same hash, unless the user names their containers (docker run
+    --hostname). /etc/machine-id does not help: in a container it is that of the image, and often empty.
     """
     memory = machine['memory_bytes']
     is_generated = in_container and _GENERATED.fullmatch(machine['hostname'] or '')

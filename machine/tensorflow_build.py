@@ -18,14 +18,10 @@ _OPENMP_LIBRARIES = ('libiomp5.so', 'libomp.so')
 
 @dataclass(frozen=True)
 class TensorFlowBuild:
-    """The installed TensorFlow.
+    """The installed TensorFlow. Its cuda_version ('12.5.1') and cudnn_version ('9') are None if it was built without CUDA.
 
-    Attributes:
-      folder: the folder of the package.
-      cuda_version: such as '12.5.1'; None if it was built without CUDA.
-      cudnn_version: such as '9'; None if it was built without CUDA.
-      architectures: the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
-        'compute_90' is code that the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
+    architectures are the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
+    'compute_90' is code that the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
     """
 
     folder: Path
@@ -55,14 +51,11 @@ def tensorflow_build() -> TensorFlowBuild | None:
 
 
 def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
-    """Returns whether a build has kernels for a GPU.
+    """Returns whether a build has machine code for a GPU; None if the driver compiles most or all kernels from PTX.
 
+    It compiles them when they are first used (most: PARTLY_COMPILED). If False, TensorFlow ignores the GPU.
     NVIDIA, "CUDA C++ Programming Guide", Binary and PTX Compatibility: machine code runs on GPUs of the same major and
     the same or a higher minor capability; PTX is compiled for GPUs of the same or a higher capability.
-
-    Returns:
-      True if it has machine code for the GPU. None if the driver compiles all or most kernels (PARTLY_COMPILED) from
-      PTX when they are first used. False if it has neither, so that TensorFlow ignores the GPU.
     """
     own = _numbers(capability)
     kernels = [(kind == 'sm', _numbers(number)) for kind, _, number in (name.partition('_') for name in architectures)]

@@ -1,15 +1,9 @@
 """Imports TensorFlow late, and in half the time. Every room may import this module.
 
-A LazyPackage imports its modules when they are first used, and import_tensorflow saves half of the time in a process
-that runs nothing but a benchmark.
-
-`import tensorflow` spends much of its time on two things that a run does not need. First, TensorFlow imports Keras to
-register its optimizers for SavedModels of Keras, and Keras imports SciPy, scikit-learn and matplotlib if they are
-installed. Second, Python's garbage collector examines the loaded modules again and again, although none of them is
-garbage.
-
-If Keras cannot be imported, TensorFlow goes on, and tries again when Keras is first used (`tf.keras`). So Keras is only
-deferred: a network in a --model_file gets it with `import keras` and with `tf.keras`, as usual.
+`import tensorflow` imports Keras to register its optimizers for SavedModels, and Keras imports SciPy, scikit-learn and
+matplotlib if they are installed; meanwhile the garbage collector examines the loaded modules, none of them garbage. If
+Keras cannot be imported, TensorFlow goes on, and tries again when Keras is first used. So Keras is only deferred: a
+network in a --model_file gets it with `import keras` and with `tf.keras`, as usual.
 """
 
 import contextlib
@@ -65,7 +59,6 @@ class _KerasLater(MetaPathFinder, Loader):
     """Refuses only the import of Keras by `tensorflow/__init__.py` itself."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Called by Python before it imports a module."""
         return ModuleSpec(fullname, self) if fullname == 'keras' and _tensorflow_imports() else None
 
     def exec_module(self, module: ModuleType) -> None:

@@ -1,14 +1,8 @@
 """Chooses the GPUs of each process of a host: the value of CUDA_VISIBLE_DEVICES. Does not import TensorFlow.
 
 TensorFlow opens every GPU that CUDA shows to a process, used or not, and takes most of its memory. So before TensorFlow
-lists the GPUs, each process is shown only those that it computes on:
-
-- a worker its share: with --num_gpus=N, N GPUs by its number among the workers of its host;
-- a parameter server, a controller (which uses the GPUs of its workers), and a run with --device=cpu: none.
-
-If CUDA_VISIBLE_DEVICES is already set, its list (indices, UUIDs or MIG names) is divided among the workers of the host.
-But a launcher may have given each process a list of its own, which is too short for all workers: own_gpus says when a
-list is not divided.
+lists the GPUs, a worker is shown only its share of them, and none is shown to a parameter server, to a controller
+(which uses the GPUs of its workers) and to a run with --device=cpu.
 
 The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no library of 2.21 contains
 the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of
@@ -35,25 +29,18 @@ def has_visible_gpus(environ: Environment) -> bool:
 
 
 def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
-    """Returns the CUDA_VISIBLE_DEVICES of this process, whose host has GPUs.
+    """Returns the CUDA_VISIBLE_DEVICES of this process, whose host has `count` GPUs (None: enough).
 
-    A list that is long enough for all workers of the host is divided among them, which is also right if each process
-    has a different list. A shorter list belongs to this process alone, which uses its first GPUs, in these cases:
+    A list in environ (indices, UUIDs or MIG names) that is long enough for all workers of the host is divided among
+    them, which is also right if each process has a different list. Without a list, all GPUs of the host are divided.
+    A shorter list belongs to this process alone, which uses its first GPUs, in these cases:
 
     - Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK).
     - The Slurm step has enough GPUs on this node (SLURM_GPUS_ON_NODE) for a different list in each worker.
     - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has chosen them, or this
       program did before it restarted itself. So nothing is divided twice.
 
-    Args:
-      needed: how many GPUs each worker computes on; 0 for none.
-      place: the number of the worker on its host, and how many workers are there.
-      environ: its CUDA_VISIBLE_DEVICES lists the GPUs to divide; without it, all GPUs of the host are divided.
-      count: how many GPUs the host has; None if unknown, which counts as enough.
-
-    Raises:
-      UsageError: there are fewer GPUs than the workers of the host need, or the list has an entry twice. A single
-        worker gets all GPUs there are, and TensorFlow reports if they are too few.
+    Else raises UsageError. A single worker gets all GPUs there are, and TensorFlow reports if they are too few.
     """
     if not needed:
         return ''
@@ -101,11 +88,7 @@ def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indice
 
 
 def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
-    """Returns the environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers (empty: all).
-
-    Raises:
-      UsageError: there is no GPU with such a number.
-    """
+    """Returns the environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers (empty: all)."""
     if not indices:
         return environ
     names = listed_gpus(environ)

@@ -58,14 +58,10 @@ _TABLE = tuple((re.compile(start, re.DOTALL), noun, advice) for start, noun, adv
 
 
 def other_kind(start: bytes, expected: str, *, may_be_text: bool = False) -> str | None:
-    """Says what a file is that is not what was expected, and what to do; None if that is unknown.
+    """Says what a file is that is not what was expected ('TFRecords'), and what to do; None if that is unknown.
 
-    Ask only about a file that could not be read: some kinds begin like valid records.
-
-    Args:
-      start: the first START_BYTES of the file, or all of it.
-      expected: what the file should be, such as 'TFRecords'.
-      may_be_text: whether a file of text is expected, of which only some kinds are others.
+    Ask only about a file that could not be read: some kinds begin like valid records. start is its first START_BYTES,
+    or all of it. may_be_text: a file of text is expected, of which only some kinds are others.
     """
     if not start:
         return f'it is empty, and not {expected}; download or copy it again'

@@ -39,12 +39,8 @@ _HEADERS_AT_A_TIME = 4096
 class Fault:
     """A fault in a shard.
 
-    Attributes:
-      path: the path of the shard.
-      record: its index in the shard, from 0; None if the fault concerns the whole shard.
-      filename: the image file that the record names, or ''.
-      kind: one of a few fixed names, by which faults are counted.
-      reason: a description of the fault.
+    record is an index from 0; None if the fault concerns the whole shard. filename is the image file that the record
+    names, or ''. kind is one of a few fixed names, by which faults are counted.
     """
 
     path: str
@@ -114,11 +110,8 @@ def _ended(fault: Fault) -> Walked:
 class WalkedShards:
     """The result of a walk through several shards.
 
-    Attributes:
-      fault: one line about the first shard that does not end where its last record ends; None if there is none.
-      num_unknown: the number of shards whose walk did not end in time.
-      num_records: the number of records in the other shards.
-      empty: the shards without records.
+    fault is one line about the first shard that does not end where its last record ends. num_unknown counts the shards
+    whose walk did not end in time; num_records are those of the others, and empty the shards without any.
     """
 
     fault: str | None = None
@@ -143,11 +136,7 @@ def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards from their lengths, without reading the records.
-
-    Raises:
-      RunError: a shard is truncated or cannot be read.
-    """
+    """Counts the records of shards from their lengths, without reading the records; RunError if a shard is cut short."""
     total = 0
     with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
         for walked in ordered_map(executor, _WALKING_THREADS, walk, paths):

@@ -131,15 +131,10 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
 
 
 def scan_folder(root: str) -> ImageFolder:
-    """Lists the class folders of root and the JPEG and PNG files in each, at any depth.
+    """Lists the class folders of root and the JPEG and PNG files in each, at any depth, without decoding them.
 
     Classes are sorted by folder name. A class folder may be a link. Inside it, links to files are followed, and links
-    to folders are not. Files are not decoded here.
-
-    Raises:
-      UsageError: root is missing, is not a folder, or has no class folder with an image; its folders are subsets, or
-        one of them contains the class folders; or labels.txt cannot contain the name of a class.
-      RunError: a folder inside root cannot be read.
+    to folders are not.
     """
     folder = Path(root)
     if not folder.is_dir():
@@ -181,15 +176,7 @@ def not_a_folder(path: str) -> str:
 
 
 def _check_level(root: str, folders: list[list[str]]) -> None:
-    """Refuses a root that is above the folder of class folders.
-
-    Args:
-      root: the folder whose folders are to be the classes.
-      folders: the folders that contain images: the names on the way from root.
-
-    Raises:
-      UsageError: the folders of root are subsets, or all images are in the folders of one of them.
-    """
+    """Raises UsageError if root is above the folder of class folders; `folders`, relative to it, contain images."""
     above = _above_all(folders)
     below: defaultdict[str, list[list[str]]] = defaultdict(list)
     for folder in folders:
@@ -232,11 +219,7 @@ def _check_class_name(root: str, name: str) -> None:
 
 
 def label_names(classes: tuple[str, ...], first_label: int) -> tuple[str, ...]:
-    """Returns the name of each label: 'background' for the labels below first_label (0 or 1), then the classes.
-
-    Raises:
-      UsageError: first_label is 1 and a class is named 'background' too.
-    """
+    """Returns the name of each label: 'background' for the labels below first_label (0 or 1), then the classes."""
     if first_label and BACKGROUND in classes:
         raise UsageError(
             f'--first_label={first_label}: label 0 gets the name {BACKGROUND!r}, which is a class folder too; '
@@ -251,11 +234,7 @@ def labels_text(names: tuple[str, ...]) -> str:
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:
-    """Reads the names of labels 0, 1, ... in the folder's labels.txt. None if there is no labels.txt.
-
-    Raises:
-      UsageError: labels.txt cannot be read, is not UTF-8, or is empty.
-    """
+    """Reads the names of labels 0, 1, ... in the folder's labels.txt. None if there is no labels.txt."""
     path = Path(folder) / LABELS_FILE
     try:
         content = read_regular(path)
@@ -289,11 +268,7 @@ def facts_text(facts: dict[str, SubsetFacts]) -> str:
 
 
 def read_facts(folder: str) -> dict[str, SubsetFacts]:
-    """Reads the facts of each subset in the folder's dataset.json. Empty if the file is missing, as in older folders.
-
-    Raises:
-      UsageError: dataset.json cannot be read, or does not have the format of facts_text.
-    """
+    """Reads the facts of each subset in the folder's dataset.json. Empty if the file is missing, as in older folders."""
     path = Path(folder) / FACTS_FILE
     try:
         content = read_regular(path)

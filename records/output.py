@@ -26,10 +26,7 @@ from records.parallel import interrupts_delayed
 def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
     """Refuses an output folder whose shards or labels conflict with the new ones.
 
-    Raises:
-      UsageError: the output is inside the input folder or is not a folder; it has shards of the subset and overwrite is
-        off, or shards that `records` did not write; or its labels.txt names other classes, and shards of another subset
-        need it or overwrite is off.
+    overwrite only allows to replace shards that `records` wrote, and a labels.txt that no other subset needs.
     """
     output = Path(output_dir)
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
@@ -85,13 +82,7 @@ def _difference(old: tuple[str, ...], new: tuple[str, ...]) -> str:
 def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) -> Iterator[Path]:
     """Makes a hidden folder for unfinished files, and removes it with its files when the block ends.
 
-    Args:
-      output: the output folder.
-      subset: the subset to write.
-      report: prints a line, such as one about files that a killed run left and that are removed first.
-
-    Raises:
-      UsageError: the output folder cannot be written to, or another process is writing shards of the subset there.
+    A lock on it keeps other processes from writing the same subset. Files that a killed run left are removed first.
     """
     folder = output / f'.{subset}-unfinished'
     try:

@@ -31,7 +31,6 @@ class Monitor:
         self._progress.stop()
 
     def advance(self, steps: int = 1) -> None:
-        """Counts further steps as done."""
         self._progress.advance(self._task, steps)
 
     def print_line(self, line: str) -> None:

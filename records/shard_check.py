@@ -153,13 +153,7 @@ def _only(feature: Any, kind: str) -> Any:
 def _fault_of(
     reader: _Reader, num_classes: int, record: bytes, feature: Mapping[str, Any], image: bytes | None, label: int | None
 ) -> tuple[str, str] | None:
-    """Returns the kind and reason of the first fault in a record, or None.
-
-    Args:
-      feature: the record's features, by name.
-      image: the only value of the image feature; None if it has none, or several.
-      label: the only value of the label feature, likewise.
-    """
+    """Returns the kind and reason of a record's first fault, or None; image, label: the only value of its feature."""
     import tensorflow.compat.v1 as tf
 
     if not image:
@@ -229,9 +223,7 @@ def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -
 
     A record needs a JPEG in image/encoded and one label in [0, num_classes) in image/class/label; grey and CMYK JPEGs
     are accepted, since TensorFlow decodes them to three channels. Bounding boxes may be missing, but not damaged.
-
-    Args:
-      num_threads: the number of threads that decode; 0 for one per core.
+    num_threads decode; 0 for one per core.
     """
     num_threads = num_threads or num_cores()
     reader = _Reader(num_threads)

@@ -84,10 +84,6 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
 
     options.num_processes processes decode and encode images; this process writes the shards. The shards stay in a
     hidden folder until all are complete and on disk. The monitor prints each file that is left out, and counts images.
-
-    Raises:
-      UsageError: another process is writing to the output folder.
-      RunError: a shard cannot be written or would be empty, no image could be decoded, or a decoding process died.
     """
     order = list(folder.images)
     random.Random(options.seed).shuffle(order)
