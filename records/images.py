@@ -43,8 +43,6 @@ class EncodedImage:
 
 @dataclass(frozen=True)
 class Undecodable:
-    """A file that cannot be decoded, with the reason."""
-
     reason: str
 
 
