@@ -239,7 +239,7 @@ def _own_seconds(*, in_cluster: bool) -> float | None:
 
 
 def _core_seconds(root: Path) -> tuple[float, float, float]:
-    """Returns the seconds of the usable cores: all, those with work (without waits for disks), those of a hypervisor."""
+    """Returns the seconds of the usable cores: all, those with work (no waits for disks), and those of a hypervisor."""
     usable = usable_cores()
     # psutil does not number the cores, and leaves out those that are offline.
     online = [*numbers_in(read(root / 'sys/devices/system/cpu/online'))] or itertools.count()

@@ -104,7 +104,7 @@ class ThreadFacts(TypedDict):
 
 
 class MachineFacts(TypedDict):
-    """The object "machine" of result documents, new and stored; unknown values are None. results.facts has its schema."""
+    """The object "machine" of result documents, new or stored; unknown values are None. Schema: see results.facts."""
 
     hostname: str | None
     os: str | None
