@@ -41,7 +41,7 @@ _GRACE_SECS = 2.0
 
 
 class _Agent:
-    """Serves the requests of a launcher."""
+    """Serves the requests of a launcher until it is gone, then ends all processes."""
 
     def __init__(self) -> None:
         # That to which the ssh of the launcher connected: the other hosts probably reach it, too.
@@ -53,7 +53,6 @@ class _Agent:
         self._lock = threading.Lock()
 
     def serve(self) -> None:
-        """Answers until the launcher is gone, then ends all processes."""
         signal.signal(signal.SIGTERM, lambda *_: self._inbox.put(None))
         # The launcher decides about the interrupt of a terminal, and the end of a connection is seen at once.
         for number in (signal.SIGINT, signal.SIGHUP):

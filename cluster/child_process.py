@@ -123,7 +123,6 @@ class ChildProcess:
         return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 

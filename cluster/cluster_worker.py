@@ -39,10 +39,8 @@ _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.erro
 class ClusterWorker(Worker):
     """A worker, or the controller, of a cluster.
 
-    Args:
-      connect: how long to wait for the other tasks at the start.
-      show: prints a line about the tasks that this one waits for.
-      close: called just before the process ends by force.
+    connect limits the wait for the other tasks at the start, about which show prints lines. close is called just before
+    the process ends by force.
     """
 
     cluster: Cluster
@@ -178,10 +176,7 @@ class ClusterWorker(Worker):
         return [entries[key] for key in keys]
 
     def _poll(self) -> Iterator[tuple[Mapping[str, Any], Incarnations, bool]]:
-        """Yields the entries of the store, the incarnations, and whether the chief has been silent for some seconds.
-
-        Raises LostError if a task was lost.
-        """
+        """Yields the entries of the store, the incarnations, and whether the chief is silent; raises LostError."""
         last_answer = time.monotonic()
         while True:
             entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()

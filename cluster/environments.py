@@ -44,10 +44,8 @@ _CHIEFS = ('chief', 'master')
 class _Launcher:
     """The environment variables in which a launcher numbers its processes; empty for those that it does not set.
 
-    Attributes:
-      local_rank, local_size: its number among those of its host, and how many its host has.
-      job: a text that differs between jobs and is the same for all processes of one.
-      sign: set by this launcher alone; needed where others, or people, set rank and size too.
+    local_rank and local_size count those of a host. job differs between jobs and is the same for all processes of one.
+    sign is set by this launcher alone; needed where others, or people, set rank and size too.
     """
 
     source: str
@@ -128,10 +126,7 @@ def without_clusters(environment: Environment) -> dict[str, str]:
 
 
 def environment_of_runs(environment: Environment, command: str) -> dict[str, str]:
-    """Returns the environment for the processes of a command that starts runs of its own; see without_clusters.
-
-    It is an error if a launcher started several processes of this command, and a warning if one may have.
-    """
+    """Returns the environment for a command's own runs; UsageError if a launcher started several of these commands."""
     launch, config = find_launch(environment), read_tf_config(environment)
     if is_evaluator(environment) or (config and len(config.ps_hosts + config.worker_hosts) > 1):
         raise UsageError(
@@ -150,7 +145,6 @@ def environment_of_runs(environment: Environment, command: str) -> dict[str, str
 
 
 def join_host_port(host: str, port: int) -> str:
-    """Returns HOST:PORT, the inverse of split_host_port."""
     return f'{with_brackets(host)}:{port}'
 
 
@@ -387,10 +381,7 @@ def find_unjoined(environ: Environment) -> str | None:
 
 
 def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
-    """Returns (local rank, local size) of this process on its host; None if no launcher tells it.
-
-    The innermost launcher counts: horovodrun may use mpirun, which may use srun.
-    """
+    """Returns (local rank, local size) of this process, by its innermost launcher; None if no launcher sets them."""
     for launcher in _LAUNCHERS:
         names = launcher.local_rank, launcher.local_size
         if all(name in environ for name in (*names, launcher.sign or names[0])):

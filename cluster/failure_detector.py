@@ -23,10 +23,7 @@ _NAMED_TASKS = re.compile(f'remote target {_ANY_TASK}'), re.compile(_ANY_TASK)
 
 @dataclass(frozen=True)
 class PeerFailure:
-    """The loss of another task, and with which line and exit code this process ends because of it.
-
-    answers: whether its process still answers, since it ends in order.
-    """
+    """The loss of another task, and how this process ends because of it. answers: the task itself ends in order."""
 
     task: Task
     line: str

@@ -15,7 +15,6 @@ from params.modes import modes_that
 
 
 def load_horovod() -> Any:
-    """Returns the module horovod.tensorflow, initialized."""
     try:
         import horovod.tensorflow as horovod
     except Exception as error:
@@ -81,10 +80,7 @@ class HorovodWorker(Worker):
             return session.run(received)
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        """Says that another process was lost if that may have failed the step.
-
-        Horovod raises an UnknownError then, which does not always name one of its operations.
-        """
+        """After the loss of another process Horovod raises an UnknownError, which may name none of its operations."""
         is_own = error.op is not None and not error.op.type.startswith('Horovod')
         if is_own or not isinstance(error, tf.errors.UnknownError):
             return line

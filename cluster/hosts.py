@@ -31,11 +31,9 @@ _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 class HostNeeds:
     """What a launcher needs from a host before it can write the command lines of the processes there.
 
-    Attributes:
-      num_gpus: of each worker.
-      gpu_indices: the numbers of the GPUs that may be used; empty for all.
-      interface: the network (10.0.0.0/8), the address or the name (eth0) of the interface at which the processes
-        listen; empty if the host chooses.
+    num_gpus is that of each worker. Only the GPUs of gpu_indices may be used; empty for all. interface is the network
+    (10.0.0.0/8), the address or the name (eth0) of the interface at which the processes listen; empty if the host
+    chooses.
     """
 
     num_addresses: int
@@ -129,8 +127,6 @@ class Host(Protocol):
 
 
 class LocalProcess(ChildProcess, HostProcess):
-    """A process on this machine."""
-
     def __init__(self, command: Command) -> None:
         super().__init__(
             command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
@@ -237,10 +233,7 @@ def _own_addresses() -> list[tuple[str, str]]:
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
-    """Returns the cores of each worker: the same number of consecutive ones for each; the remaining ones stay unused.
-
-    With fewer cores than workers, each worker gets one core, in turn.
-    """
+    """Returns the same number of consecutive cores for each worker; one core each, in turn, if there are too few."""
     size = len(cores) // num_workers
     if not size:
         return [(cores[worker % len(cores)],) for worker in range(num_workers)]

@@ -49,6 +49,10 @@ def launch(
     checkpoint on SIGTERM reads the variables from them. SIGINT, SIGTERM and SIGHUP to this process stop all processes
     in the same way. If SIGKILL ends this process, the kernel kills the others.
 
+    Returns 0 if no process failed. Else the exit code of the first failure, since that mostly causes the others;
+    128 + n if signal n ended the process. Also 128 + n if this process received signal n before any failure.
+    Raises BrokenPipeError if the reader of out or err has closed it.
+
     Args:
       out: receives the standard output of commands with has_result, unchanged; by default standard output.
       err: receives all other lines, each prefixed with the name of its process; by default standard error.
@@ -57,13 +61,6 @@ def launch(
       num_restarts: how often all are started again when they have ended after a failure, except one of wrong use.
       servers_end_secs: how long servers may run after the others have ended; those that run longer are stopped and
         count as failed with exit code 1.
-
-    Returns:
-      0 if no process failed. Else the exit code of the first failure, since that mostly causes the others; 128 + n if
-      signal n ended the process. Also 128 + n if this process received signal n before any failure.
-
-    Raises:
-      BrokenPipeError: the reader of out or err has closed it.
     """
     lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet)
     with contextlib.closing(lines):
@@ -278,7 +275,6 @@ class _Lines:
         return is_warning or line.startswith(_ERROR)
 
     def show_kept(self, names: Iterable[str]) -> None:
-        """Writes the lines of these processes that were kept, and forgets them."""
         for name in names:
             lines = self._kept[name]
             while lines:

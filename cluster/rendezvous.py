@@ -33,10 +33,8 @@ _STAY_SECS_FOR_ALL = 30.0
 class Membership:
     """The processes that began a training.
 
-    Attributes:
-      members: the incarnations of the tasks without which it cannot go on, by str(task).
-      workers: the incarnations of all workers that began it, in order.
-      agreed: what the chief derived from the offers of all workers.
+    members are the incarnations, by str(task), of the tasks without which it cannot go on; workers are those of all
+    workers, in order. agreed is what the chief derived from the offers of all workers.
     """
 
     members: Mapping[str, int]
@@ -62,10 +60,7 @@ class StrangerError(UsageError):
 
 
 class Rendezvous:
-    """One task's view of the cluster and its access to the key-value store.
-
-    restart is 0 if this worker began the training; else a number that differs in each process that joined it later.
-    """
+    """One task's view of the cluster and its access to the key-value store. restart: as in Worker."""
 
     def __init__(
         self,
@@ -97,7 +92,6 @@ class Rendezvous:
         return self._health.incarnations(self.cluster.tasks)
 
     def last_answer(self, task: Task) -> float:
-        """Returns when a task last answered (time.monotonic)."""
         return self._health.last_answer(task)
 
     def check_own_address(self, found: Incarnations) -> None:
@@ -172,11 +166,8 @@ class Rendezvous:
         """Waits until all tasks are up and all workers have joined; the chief passes all offers, in order, to agree.
 
         A process that comes while those of an earlier training still end waits for the others' new processes.
-
-        Raises:
-          UsageError: two tasks have different settings, or the addresses belong to other processes (StrangerError).
-          TrainingOverError: the training has ended.
-          RunError: some tasks did not come in time.
+        Raises TrainingOverError if the training has ended, StrangerError if the addresses belong to other processes,
+        UsageError if two tasks have different settings, and RunError if some tasks do not come in time.
         """
         began = time.monotonic()
         deadline = began + timeout.secs
@@ -315,14 +306,12 @@ class Rendezvous:
             raise UsageError(difference)
 
     def _offers(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, Mapping[str, Any]]:
-        """Returns the offers of the workers that are up and have joined."""
         joined = {worker: entries.get(f'join/{worker.index}') for worker in self._workers}
         return {
             worker: each['offer'] for worker, each in joined.items() if each and each['incarnation'] == found[worker]
         }
 
     def _missing(self, found: Incarnations, entries: Mapping[str, Any]) -> tuple[Sequence[Task], str]:
-        """Returns the tasks for which the training waits, and what they did not do."""
         if silent := [task for task, incarnation in found.items() if incarnation is None]:
             return silent, 'did not answer'
         offers = self._offers(entries, found)

@@ -44,8 +44,7 @@ def read_hosts_flag(text: str) -> dict[str, int | None]:
 def read_host_file(path: str) -> dict[str, int | None]:
     """Returns the hosts of a file, as Open MPI, MPICH, Intel MPI, LAM, PBS, LSF and SGE write them.
 
-    A host in several lines has a slot for each of them, or the sum of their numbers. The most slots that Open MPI may
-    use (max_slots=8) do not matter here.
+    A host in several lines has a slot for each of them, or the sum of their numbers.
     """
     flag = f'--hostfile={path}'
     try:
@@ -119,13 +118,9 @@ def _checked(found: dict[str, int | None], flag: str) -> dict[str, int | None]:
 
 @dataclass(frozen=True)
 class Member:
-    """One process of a cluster, with what its host has for it.
+    """One process of a cluster, with what its host has for it. host is None for this machine.
 
-    Attributes:
-      address: its HOST:PORT.
-      host: None for this machine.
-      cores: the logical cores it may run on; None for all that it may use.
-      gpus: its CUDA_VISIBLE_DEVICES; None if it stays as it is.
+    cores are None for all that it may use; gpus is its CUDA_VISIBLE_DEVICES, None if that stays as it is.
     """
 
     job: str

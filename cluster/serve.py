@@ -32,16 +32,10 @@ def run_server(
     warn: Callable[[str], None],
     show: Callable[[str], None],
 ) -> None:
-    """Runs this process as a server until the trainers have ended.
+    """Runs this process as a server until the trainers have ended; RunError if one fails or a needed task is lost.
 
-    Args:
-      together: whether no trainer can go on without the others.
-      connect: how long to wait for the trainers at the start.
-      linger_secs: how long to stay after all trainers have ended.
-      show: prints a line about the trainers that have not come yet.
-
-    Raises:
-      RunError: a trainer never came or ended with an error, or a task that the others need was lost.
+    together: no trainer can go on without the others. connect limits the wait for the trainers at the start, about
+    which show prints lines. linger_secs is how long to stay after all trainers have ended.
     """
     start_server(cluster, config)
     rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)

@@ -118,10 +118,7 @@ class Health:
 
 
 def _incarnation(response: bytes) -> int:
-    """Reads a GetStatusResponse, which TensorFlow's Python package lacks: its only field is a list of devices.
-
-    A message within a message is stored like bytes.
-    """
+    """Reads a GetStatusResponse, for which TensorFlow has no Python class: a list of messages, stored like bytes."""
     devices = map(DeviceAttributes.FromString, tf.train.BytesList.FromString(response).value)
     # Take that of the first CPU, since servers list all their devices in any order.
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
@@ -174,7 +171,6 @@ class KeyValueStore:
         self._run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
 
     def get_large(self, key: str) -> Any:
-        """Returns the value of put_large; None if there is none."""
         text = self._run(self._get_large, {self._digest: _digest(key)})
         return json.loads(text) if text else None
 

@@ -32,7 +32,6 @@ class Shape:
         return f'{self.workers}*{self.devices}' + (f'+{self.num_ps}' if self.num_ps else '')
 
     def place(self, mode: Mode) -> Place:
-        """Returns among which processes the mode would run."""
         if self.num_ps:
             return Place.WITH_SERVERS
         if mode.has_controller:

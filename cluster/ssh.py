@@ -38,7 +38,7 @@ _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
 @dataclass(frozen=True)
 class Reach:
-    """How a host is reached: by ssh, the program with its options, and the Python and the program's folder there.
+    """How a host is reached, by ssh with its options; python and folder are those of the program there.
 
     The processes run in working_folder if the host has it, else in the home directory.
     """
@@ -50,7 +50,6 @@ class Reach:
 
     @property
     def program(self) -> tuple[str, str]:
-        """The beginning of each command line there."""
         return self.python, f'{self.folder}/tf_cnn_benchmarks.py'
 
     def command(self, name: str) -> list[str]:
@@ -68,8 +67,6 @@ class Reach:
 
 
 class RemoteProcess(HostProcess):
-    """A process that an agent has started."""
-
     def __init__(self, command: Command, send: Callable[..., None]) -> None:
         self.command = command
         self.pid = 0
@@ -269,10 +266,7 @@ def _is_hello(answer: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
-    """Connects to all hosts at once; closes the connections after the block.
-
-    Raises RunError with a line for each host that cannot be used.
-    """
+    """Connects to all hosts at once, until the block ends; RunError has a line for each host that cannot be used."""
     if not shutil.which(reach.ssh[0]):
         raise UsageError(f'{spelled("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh')
     with contextlib.ExitStack() as stack:

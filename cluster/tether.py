@@ -15,10 +15,7 @@ _NOT_FOUND = 127  # the exit code of a shell
 
 
 def tethered(argv: Sequence[str], cores: Iterable[int] = ()) -> list[str]:
-    """Returns the command line of this script that runs argv as a child of this process, on these cores (empty: all).
-
-    The kernel kills the command when the thread that started it ends, so start it from a thread that lives on.
-    """
+    """Returns the command line for argv on these cores (empty: all); it also dies with the thread that starts it."""
     return [sys.executable, '-I', '-S', __file__, str(os.getpid()), ','.join(map(str, cores)), *argv]
 
 

@@ -94,10 +94,7 @@ class Cluster:
 
     @property
     def place_on_host(self) -> tuple[int, int]:
-        """The number of this process (if it is a worker) among the workers of its host, and how many these are.
-
-        Workers with the same host name and different ports are on one machine, whatever the source of the hosts is.
-        """
+        """The number of this worker among those whose addresses have its host name, and how many these are."""
         own = _host_name(self.own)
         names = [_host_name(task) for task in _tasks('worker', self.worker_hosts)]
         return names[: self.index].count(own), names.count(own)
@@ -141,10 +138,9 @@ def place_of(cluster: Cluster | None) -> Place:
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
-    """Returns the hosts with an address that is neither loopback nor private, without ports, each once.
+    """Returns the hosts, without ports, of which an address is neither loopback nor private, each once.
 
-    Private networks are those of RFC 1918, 4193 and 6598, and link-local ones. All names are looked up in parallel, for
-    at most 2 seconds in all; a name that is not resolved by then is not reported.
+    All names are looked up in parallel, for at most 2 seconds; one that is not resolved by then is not reported.
     """
     names = list(dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks))
     addresses: dict[str, list[str]] = {}
@@ -182,8 +178,6 @@ def _is_public(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Timeout:
-    """A time limit for other tasks, and the flag that sets it."""
-
     flag: str
     secs: float
 

@@ -46,7 +46,6 @@ class Worker:
       device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a server.
       together: whether the workers take their steps together; True for one process.
       index: the number of this process among those that take steps.
-      agreed: the result of join.
       restart: 0 if this process began the training; a different number in each that joined it later.
       conclude: keeps what was measured if this process must end while its main thread is stuck in TensorFlow; called on
         another thread with the reason, one line; set by the run.
@@ -93,10 +92,7 @@ class Worker:
         return None
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        """Returns the message for a step that failed without a peer failure; names another task if it is the cause.
-
-        line: the message if the cause is in this process.
-        """
+        """Returns the message for a step that failed without a peer failure; `line` if the cause is in this process."""
         return line
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:

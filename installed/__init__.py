@@ -25,7 +25,7 @@ __all__ = ['BenchmarkCNN', 'BenchmarkError', 'RunError', 'UsageError', 'main', '
 
 
 def main() -> None:
-    """Runs the command as `python tf_cnn_benchmarks.py` does in a checkout; always raises SystemExit with its exit code."""
+    """Runs the command as `python tf_cnn_benchmarks.py` does, with this process's arguments; raises SystemExit."""
     runpy.run_path(str(PROGRAM / 'tf_cnn_benchmarks.py'), run_name='__main__')
 
 

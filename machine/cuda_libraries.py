@@ -25,13 +25,10 @@ _OPEN_SECS = 120.0
 
 @dataclass(frozen=True)
 class Library:
-    """A library that TensorFlow opens.
+    """A library that TensorFlow opens; is_required: without it TensorFlow uses no GPU.
 
-    Attributes:
-      package: what to install: the pip package with it, or with a missing library that it needs; or DRIVER.
-      error: why it cannot be opened; None if it can.
-      path: the file; None if there is none.
-      is_required: whether TensorFlow uses no GPU without it.
+    package is what to install: the pip package with it, or with a missing library that it needs; or DRIVER.
+    error is None if it can be opened, and path is None if there is no such file.
     """
 
     name: str

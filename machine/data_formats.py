@@ -1,14 +1,13 @@
 """The data format of a run on GPUs, and whether it computes fp32 in TF32. Does not import TensorFlow.
 
 The choice is that of TensorFlow's own layout pass (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc,
-GetSrcAndDstDataFormats). It converts convolutions to NHWC if at least half of the GPUs have compute capability 7.0
-(Volta) or above and half of the convolutions are in float16, or 8.0 (Ampere) and bfloat16; else to NCHW, even float32
-with TF32.
+GetSrcAndDstDataFormats): NHWC if at least half of the GPUs have compute capability 7.0 (Volta) or above and half of the
+convolutions are in float16, or 8.0 (Ampere) and bfloat16; else NCHW, even for float32 with TF32. The tests compare it
+with that pass of TensorFlow 2.21. It was not measured on a GPU.
 
-The reason for NHWC: tensor cores multiply in it, and cuDNN transposes its inputs in NCHW
-(tensorflow/core/kernels/conv_ops_gpu.cc, ComputeInNhwcEnabled, which includes TF32). Float32 stays in NCHW because in
-training batch norm has a kernel for NHWC only in 16 bits (tensorflow/core/kernels/fused_batch_norm_op.cc); in 32 bits
-it would transpose each activation twice. Not measured on a GPU.
+The reason for NHWC: tensor cores multiply in it, and cuDNN transposes its inputs in NCHW (conv_ops_gpu.cc in
+tensorflow/core/kernels, ComputeInNhwcEnabled, which includes TF32). Float32 stays in NCHW because in training batch
+norm has a kernel for NHWC only in 16 bits (fused_batch_norm_op.cc); else it would transpose each activation twice.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The checks of `doctor` on the host, the GPUs and what TensorFlow sees of them. Only the last one imports TensorFlow."""
+"""The checks of `doctor` on the host, the GPUs and TensorFlow's view of them. Only the last one imports TensorFlow."""
 
 import os
 import resource
@@ -39,10 +39,7 @@ _SIZE = 256
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of the check FAMILY/CHECK, a line with what was found (or why it was skipped), and one of advice.
-
-    The figures are the facts behind it, for a bug report; values that JSON can represent.
-    """
+    """A check's outcome, a line with what was found (or why it was skipped), one of advice, and its facts as JSON."""
 
     outcome: str
     found: str
@@ -76,7 +73,6 @@ def cores(root: Path = ROOT) -> Finding:
 
 
 def memory(root: Path = ROOT) -> Finding:
-    """Checks that no limit stops TensorFlow, and that there is enough memory for a usual run."""
     for limit, can_start in memory_limits().items():
         what = 'TensorFlow cannot start' if not can_start else 'TensorFlow may end without a message'
         advice = f'write {limit.rpartition(" ")[0]} unlimited, or ask the batch system for more'
@@ -94,7 +90,6 @@ def memory(root: Path = ROOT) -> Finding:
 
 
 def open_files() -> Finding:
-    """Checks that a process may open enough files and sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return Finding(OK, 'a process may have any number of open files')
@@ -110,7 +105,6 @@ def open_files() -> Finding:
 
 
 def driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Finding:
-    """Checks that the driver is loaded, starts, and fits TensorFlow."""
     if not has_nvidia_gpu({}, root) and driver_version(root) is None:
         if not (on_bus := gpus_on_bus(root)):
             return Finding(SKIPPED, 'this machine has no GPU of NVIDIA')
@@ -131,7 +125,6 @@ def driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Findin
 
 
 def libraries() -> Finding:
-    """Checks that every library that TensorFlow opens for GPUs can be opened here."""
     if not has_nvidia_gpu():
         return Finding(SKIPPED, 'no GPU of NVIDIA')
     found = check_libraries()

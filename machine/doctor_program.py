@@ -1,7 +1,4 @@
-"""The checks of `doctor` that use the program: placement of ops, exact sums, two processes that train as one.
-
-Only the process that doctor starts for them imports this module, so that it may import every room.
-"""
+"""The checks of `doctor` that use the program. Only a process of doctor imports them, so they may import every room."""
 
 import functools
 import itertools
@@ -133,10 +130,7 @@ _LARGEST_FACTOR = 4
 
 
 def exact_sums(algorithm: str, precision: str) -> Finding:
-    """Sums small whole numbers over 2, 3 ... all GPUs, or over virtual CPUs, and compares every element.
-
-    The algorithm is one of --all_reduce_spec, or COLLECTIVE.
-    """
+    """Compares sums of whole numbers over 2, 3 ... GPUs or virtual CPUs; by an --all_reduce_spec, or COLLECTIVE."""
     dtype, num_gpus = _DTYPES[precision], _num_gpus()
     by_nccl = algorithm == 'nccl' or (algorithm == COLLECTIVE and num_gpus > 1)
     if algorithm == 'nccl' and num_gpus < 2:
@@ -209,10 +203,7 @@ _TOLERANCE = 2e-3
 
 
 def two_processes() -> Finding:
-    """Checks that two processes with one device each train exactly as one process does on the same images.
-
-    Then the averages of their gradients are the gradients of the single process.
-    """
+    """Checks that two processes with one device each train exactly as one process does on the same images."""
     device = 'gpu' if _num_gpus() > 1 else 'cpu'
     mode = next(mode for mode in MODES.values() if mode.is_for_peers)
     flags = [*_FEW_STEPS, f'--device={device}', *(('--notf32',) if device == 'gpu' else ())]

@@ -50,7 +50,7 @@ class GpuMemory:
 
 
 def share_memory_options(memory: GpuMemory) -> bool:
-    """Gives the eager context of this process the options of its sessions; returns False if that context exists already.
+    """Gives the eager context of this process the options of its sessions; False if that context exists already.
 
     A process has one allocator for each GPU, with the options of whatever opens the GPU first. That can be the eager
     context, although only graphs run: it opens GPUs when a function is defined, as by Dataset.map, or when logical

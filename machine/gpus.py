@@ -48,11 +48,7 @@ def asked(library: Any, question: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
-    """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and None without NVML.
-
-    Each GPU has name, uuid, memory_bytes, compute_capability ('8.0'), max_clock_mhz, max_memory_clock_mhz and
-    power_limit_watts; unknown values are None.
-    """
+    """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and None without NVML."""
     with nvml() as library:
         if library is None:
             return [], None

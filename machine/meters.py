@@ -42,7 +42,6 @@ class _Counter:
     joules: float | None = 0.0
 
     def update(self) -> None:
-        """Adds the energy used since the last call."""
         now, before = self.read(), self.last
         self.last = now
         if now is None or self.joules is None:
@@ -126,7 +125,6 @@ def _of_packages(root: Path) -> list[_Counter]:
 
 
 def host_peak_bytes(root: Path = ROOT) -> int:
-    """Returns the most physical memory that this process has used, in bytes."""
     # getrusage would include the memory before exec, when the process was a copy of the one that started it.
     words = read_table(root / 'proc/self/status').get('VmHWM', '').split()
     if words:
@@ -170,17 +168,13 @@ class Disturbances:
         self._before = self._read()
 
     def stop(self) -> dict[str, Any]:
-        """Returns the object "disturbance" of a result; unknown values are None. Requires start().
+        """Returns the object "disturbance" of a result; unknown values are None. Shares are of the usable cores' time.
 
-        Shares are those of the time of the cores that this process may use.
-
-        Returns:
-          load_average_start, load_average_end: of 1, 5 and 15 minutes.
-          cgroup_throttled_seconds: how long a CPU quota stopped threads, summed over cores.
-          thermal_throttles: how often the hottest core was slowed down.
-          steal_share: the share that a hypervisor gave to other machines.
-          other_cpu_share: the share of processes that do not belong to this run.
-          other_cpu_share_of_cgroup: the part of that in the cgroup of this process (its container, its login).
+        cgroup_throttled_seconds: how long a CPU quota stopped threads, summed over cores.
+        thermal_throttles: how often the hottest core was slowed down.
+        steal_share: the share that a hypervisor gave to other machines.
+        other_cpu_share: the share of processes that do not belong to this run.
+        other_cpu_share_of_cgroup: the part of that in the cgroup of this process (its container, its login).
         """
         if self._before is None:
             raise ValueError('start() comes before stop()')
@@ -245,10 +239,7 @@ def _own_seconds(*, in_cluster: bool) -> float | None:
 
 
 def _core_seconds(root: Path) -> tuple[float, float, float]:
-    """Returns the seconds of the usable cores: all, those with work, and those taken by a hypervisor.
-
-    Waiting for disks is not work; the time of guests is a part of user.
-    """
+    """Returns the seconds of the usable cores: all, those with work (no waits for disks), and those of a hypervisor."""
     usable = usable_cores()
     # psutil does not number the cores, and leaves out those that are offline.
     online = [*numbers_in(read(root / 'sys/devices/system/cpu/online'))] or itertools.count()
@@ -281,10 +272,7 @@ def wait_for_idle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Wait:
-    """Waits, at most most_secs, until other processes use at most idle_share of the cores of this process.
-
-    show is called with the share each time it is still larger.
-    """
+    """Waits, at most most_secs, until other processes use at most idle_share of the cores; shows each larger share."""
     meter, began = Disturbances(clock=clock), clock()
     while True:
         meter.start()

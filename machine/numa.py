@@ -62,10 +62,8 @@ def choose_node(
 ) -> NumaBinding:
     """Binds a process to the node of its GPUs; without GPUs, the processes of a host are spread over its nodes.
 
-    Args:
-      place: the number of the process among those of its host, and how many these are.
-      gpus: the node of each of its GPUs; None if it computes on the CPU.
-      num_devices: how many devices of the CPU it has then; TensorFlow binds those of the only process of a host.
+    place is the number of the process among those of its host, and how many these are. gpus are the nodes of its GPUs;
+    None if it computes on num_devices devices of the CPU, which TensorFlow binds if it is the only process of its host.
     """
     if len(nodes) < 2:
         return NumaBinding(reason='the cores that this process may use are on one NUMA node')

@@ -24,7 +24,7 @@ def measure_peak(
     """Measures the FLOP/s of products of large matrices on all devices together, in a graph and session of its own.
 
     The result is the best of all runs, after one warm-up for each size. Call it after the peak memory was read.
-    dtype is float32, bfloat16 or float16. It may take longer than secs: each size that is tried is run once at least.
+    dtype is float32, bfloat16 or float16. It takes about secs, but runs each size that it tries at least once.
     """
     kind = 'gpu' if 'gpu' in devices[0].lower() else 'cpu'
     best = 0.0

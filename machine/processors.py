@@ -37,10 +37,7 @@ _VIRTUAL = re.compile(r'KVM|QEMU|VMware|VirtualBox|Virtual Machine|HVM domU|Goog
 
 
 def processor_facts(root: Path) -> dict[str, Any]:
-    """Returns cpu_model, num_cores (logical), num_physical_cores, num_sockets, cpu_features, is_virtual and governor.
-
-    Unknown values are None, unknown features an empty list.
-    """
+    """Returns the processor's part of MachineFacts; unknown values are None, unknown features an empty list."""
     processors = _processors(root)
     first = processors[0] if processors else {}
     features = (first.get('flags') or first.get('Features') or '').split()
@@ -63,7 +60,6 @@ def usable_cores() -> list[int] | None:
 
 
 def _processors(root: Path) -> list[dict[str, str]]:
-    """Returns the rows of each logical processor in /proc/cpuinfo."""
     found: list[dict[str, str]] = []
     for line in read(root / 'proc/cpuinfo').splitlines():
         name, _, value = (part.strip() for part in line.partition(':'))

@@ -176,8 +176,7 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
 def without_gpu_notices(*, verbose: bool) -> Iterator[None]:
     """Within the block, TensorFlow does not say that it sees no GPU on a machine without one.
 
-    Use it for the call that first lists the devices, when Python code calls this program. The command line captures
-    more, from the import on.
+    For the call that first lists the devices in other Python code; the command line captures more, from the import on.
     """
     if _capture or verbose or os.environ.get(_LEVEL, '2') < '2':
         yield
@@ -218,10 +217,7 @@ def _matters(line: str, expects_gpu: bool) -> bool:
 
 @contextlib.contextmanager
 def _own_stderr() -> Iterator[TextIO | None]:
-    """Gives sys.stderr a descriptor of its own, so that redirecting descriptor 2 does not affect it.
-
-    Yields None, and changes nothing, if sys.stderr is not descriptor 2.
-    """
+    """Gives sys.stderr another descriptor, so that redirecting 2 does not affect it; yields None if it was not on 2."""
     before = sys.stderr
     try:
         descriptor = os.dup(_STANDARD_ERROR) if before.fileno() == _STANDARD_ERROR else None

@@ -104,10 +104,7 @@ class ThreadFacts(TypedDict):
 
 
 class MachineFacts(TypedDict):
-    """The object "machine" of a result document; unknown values are None.
-
-    A TypedDict, as the same functions read it from stored documents. results.facts makes its schema.
-    """
+    """The object "machine" of result documents, new or stored; unknown values are None. Schema: see results.facts."""
 
     hostname: str | None
     os: str | None
@@ -275,7 +272,6 @@ def tensorflow_version() -> str | None:
 
 @functools.cache
 def _package(*names: str) -> str | None:
-    """Returns the version of the first of these packages that is installed."""
     for name in names:
         try:
             return importlib.metadata.version(name)

@@ -18,7 +18,7 @@ _OPENMP_LIBRARIES = ('libiomp5.so', 'libomp.so')
 
 @dataclass(frozen=True)
 class TensorFlowBuild:
-    """The installed TensorFlow. Its cuda_version ('12.5.1') and cudnn_version ('9') are None if it was built without CUDA.
+    """The installed TensorFlow; cuda_version ('12.5.1') and cudnn_version ('9') are None if it was built without CUDA.
 
     architectures are the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
     'compute_90' is code that the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.

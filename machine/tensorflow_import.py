@@ -75,7 +75,6 @@ def _tensorflow_imports() -> bool:
 
 @contextlib.contextmanager
 def without_collecting() -> Iterator[None]:
-    """Turns Python's garbage collector off within the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

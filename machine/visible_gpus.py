@@ -40,7 +40,8 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
     - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has chosen them, or this
       program did before it restarted itself. So nothing is divided twice.
 
-    Else raises UsageError. A single worker gets all GPUs there are, and TensorFlow reports if they are too few.
+    Too few GPUs for several workers are a UsageError. A single worker gets all GPUs there are, and TensorFlow reports
+    if they are too few.
     """
     if not needed:
         return ''
@@ -76,10 +77,10 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
 
 
 def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()) -> str | None:
-    """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes on.
+    """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes on; see own_gpus.
 
-    It is None if this host has no GPUs: the variable stays as it is. indices are the numbers of the GPUs, of the host
-    or in the list of environ, that may be used, in order; empty for all. The rest is as for own_gpus.
+    indices are the numbers of the GPUs that may be used, in order, of the host or in the list of environ; empty for
+    all. The result is None if this host has no GPUs: the variable stays as it is.
     """
     if not has_visible_gpus(environ):
         return None

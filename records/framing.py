@@ -136,7 +136,7 @@ def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards from their lengths, without reading the records; RunError if a shard is cut short."""
+    """Counts the records of shards from their lengths, without reading the records; RunError if a shard has a fault."""
     total = 0
     with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
         for walked in ordered_map(executor, _WALKING_THREADS, walk, paths):

@@ -33,7 +33,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """A JPEG of three channels; passed_through: it is the file, byte for byte."""
+    """A JPEG of three channels, height x width pixels; passed_through: it is the file, byte for byte."""
 
     jpeg: bytes
     height: int
@@ -43,8 +43,6 @@ class EncodedImage:
 
 @dataclass(frozen=True)
 class Undecodable:
-    """A file that cannot be decoded, with the reason."""
-
     reason: str
 
 

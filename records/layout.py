@@ -268,7 +268,7 @@ def facts_text(facts: dict[str, SubsetFacts]) -> str:
 
 
 def read_facts(folder: str) -> dict[str, SubsetFacts]:
-    """Reads the facts of each subset in the folder's dataset.json. Empty if the file is missing, as in older folders."""
+    """Reads the facts of each subset in dataset.json; empty if the file is missing, as in older folders."""
     path = Path(folder) / FACTS_FILE
     try:
         content = read_regular(path)

@@ -26,7 +26,7 @@ from records.parallel import interrupts_delayed
 def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
     """Refuses an output folder whose shards or labels conflict with the new ones.
 
-    overwrite only allows to replace shards that `records` wrote, and a labels.txt that no other subset needs.
+    overwrite allows replacing only shards that `records` wrote, and a labels.txt that no other subset needs.
     """
     output = Path(output_dir)
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
@@ -140,7 +140,6 @@ def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts,
 
 
 def _facts_of_others(output: Path, subset: str) -> dict[str, SubsetFacts]:
-    """Returns the facts about the shards of other subsets in the output folder."""
     try:
         known = read_facts(str(output))
     except UsageError:

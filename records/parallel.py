@@ -19,7 +19,6 @@ _TASKS_PER_WORKER = 4
 
 
 def num_cores() -> int:
-    """Returns the number of cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 

@@ -28,10 +28,7 @@ _DECODES_NO_MORE = f'decodes at most {MOST_PIXELS:,}'
 
 @dataclass(frozen=True)
 class Checked:
-    """The result for one record, or for a faulty end of a shard.
-
-    num_bytes is the size of the record in the shard (0 for an end), of which image_bytes are the encoded image.
-    """
+    """The result for a record of num_bytes, with an image of image_bytes, or for a faulty end of a shard (0 bytes)."""
 
     num_bytes: int
     image_bytes: int = 0
@@ -145,7 +142,6 @@ def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> C
 
 
 def _only(feature: Any, kind: str) -> Any:
-    """Returns the value of a feature if it has exactly one value of this kind, else None."""
     values: Sequence[Any] = getattr(feature, kind).value if feature is not None else ()
     return values[0] if len(values) == 1 else None
 
