@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from absl import flags
-
 from cluster.discovery import find_cluster
 from cluster.environments import LOOPBACK, environment_of_runs, join_host_port, split_host_port
 from cluster.hosts import Command, Host, HostNeeds, LocalHost, Places
@@ -22,14 +20,12 @@ from commands.options import Arguments, Declaration, Rest
 from errors import UsageError, format_warning, spelled
 from machine.gpus import VISIBLE
 from params import Params, parse_argv
-from params.flag_files import check_flag_files
 from params.modes import MODES, Mode, modes_that
 from params.spec import Output, flag
 from params.table import SPECS, outputs_that_are
 from params.tensorflow_flags import chosen_gpus
 from planning.line import check_launch
 
-_ROLE_FLAGS = [name for name, spec in SPECS.items() if spec.names_process]
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
 # The port of the first process in printed commands; the next ones follow.
 _FIRST_PORT = 50000
@@ -280,16 +276,11 @@ def _run_params(run_flags: Sequence[str], *, here: bool) -> Params:
 
     `here` is whether the processes run on this machine. Other hosts may have other folders, and check them themselves.
     """
-    arguments = list(run_flags)
-    # Include the flags of a --flagfile; parse_argv reports a --flagfile without a name.
-    check_flag_files(arguments)
-    with contextlib.suppress(flags.Error):
-        arguments = flags.FlagValues().read_flags_from_files(arguments, force_gnu=True)
-    for argument in arguments:
-        name = argument.lstrip('-').split('=')[0]
-        if argument.startswith('-') and name in _ROLE_FLAGS:
-            raise UsageError(f'{argument}: cluster gives each process its role and the addresses; leave --{name} out')
     params = parse_argv(run_flags).params
+    if role := next((name for name in params.given if SPECS[name].names_process), None):
+        raise UsageError(
+            f'{params.given[role]}: cluster gives each process its role and the addresses; leave --{role} out'
+        )
     check_launch(params, here=here)
     return params
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
-from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
+from commands.options import Arguments, Declaration, Positional
 from comparison import changes, regression
 from comparison.ratios import Clock, Significance
 from comparison.regression import judge
@@ -53,8 +53,8 @@ class CompareOptions:
         is_path=True,
     )
 
-    run: str | None = flag(
-        None,
+    run: tuple[str, ...] = flag(
+        (),
         "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both are run in turns, each time "
         'in a fresh process, and then compared; the first is the baseline.',
     )
@@ -102,17 +102,17 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    return DECLARATION.run(join_repeated(argv, 'run'), _compare)
+    return DECLARATION.run(argv, _compare)
 
 
 def _compare(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
     only_with_run = sorted(arguments.given & {'rounds', 'for_secs', 'output'})
-    if options.run is not None:
+    if options.run:
         if arguments.positional or options.against is not None:
             other = arguments.positional[0] if arguments.positional else spelled('against', options.against)
             raise UsageError(f'--run clashes with {other}: it compares the runs that it makes; leave one out')
-        return _run(options.run.split(NEXT), options)
+        return _run(options.run, options)
     if only_with_run:
         raise UsageError(f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a run')
     if not arguments.positional:

@@ -46,16 +46,6 @@ class Positional:
             return repeated if self.at_least else f'[{repeated}]'
         return ' '.join([self.name] * self.at_least + [f'[{self.name}]'] * (self.at_most - self.at_least))
 
-    @property
-    def count(self) -> str:
-        """How many there may be: 'one PATH', 'at most one PATTERN', 'at least 2 FILE'."""
-        if self.at_most is None:
-            return f'at least {_number(self.at_least)} {self.name}'
-        if self.at_least == self.at_most:
-            return f'{_number(self.at_least)} {self.name}'
-        limits = f'from {self.at_least} to' if self.at_least else 'at most'
-        return f'{limits} {_number(self.at_most)} {self.name}'
-
 
 @dataclass(frozen=True)
 class Rest:
@@ -78,10 +68,6 @@ class Arguments(Generic[OptionsT]):
     given: frozenset[str]
     positional: tuple[str, ...]
     rest: tuple[str, ...]
-
-
-# Separates the values of a flag that may be given more than once, see join_repeated.
-NEXT = '\n'
 
 
 @dataclass(frozen=True)
@@ -124,22 +110,22 @@ class Declaration(Generic[OptionsT]):
     def parse(self, argv: Sequence[str]) -> Arguments[OptionsT]:
         own, rest = self._split(argv)
         specs = specs_of(self.options)
-        switches = {name for name, spec in specs.items() if spec.type is bool}
-        words = split_words(own, specs, switches, unknown=lambda name: self._unknown(name, specs), see=self._see)
+        words = split_words(own, specs)
         refusals = Refusals()
-        refusals.add(*words.mistakes)
-        positional = tuple(word for word, _ in words.others)
+        refusals.add(*words.mistakes, *(self._unknown(name, specs) for name in words.unknown))
+        positional = words.others
         if self.positional and self.positional.is_path:
             positional = tuple(map(expand, positional))
-        if not words.mistakes:
+        if not words.mistakes and not words.unknown:
             # If a flag is unknown, a word after it may be its value.
             with refusals.collecting():
                 self._check_count(positional)
-        read: dict[str, Value] = {}
+        read: dict[str, Value | tuple[Value, ...]] = {}
         for name, text in words.texts.items():
             with refusals.collecting():
                 # This gives the same errors as for the flags of a run.
-                read[name] = specs[name].read(text)
+                spec = specs[name]
+                read[name] = spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
         refusals.raise_all()
         names = {field.name.removesuffix('_'): field.name for field in fields(cast(Any, self.options))}
         # mypy cannot see that the spec of each field read its value.
@@ -186,10 +172,11 @@ class Declaration(Generic[OptionsT]):
         at_least, at_most = self.positional.at_least, self.positional.at_most
         if len(given) < at_least:
             count = f'{len(given)} given' if given else 'none was given'
-            example = f'{self.name} {self.positional.usage}'
-            raise UsageError(f'{self.name}: it takes {self.positional.count}, {count}; write {example}, {self._see}')
+            raise UsageError(f'{self.name}: it takes {self.positional.usage}, {count}; {self._see}')
         if at_most is not None and len(given) > at_most:
-            raise UsageError(f'{given[at_most]}: {self.name} takes {self.positional.count}; leave it out, {self._see}')
+            raise UsageError(
+                f'{given[at_most]}: {self.name} takes {self.positional.usage} only; leave it out, {self._see}'
+            )
 
     def _unknown(self, name: str, specs: Mapping[str, FlagSpec]) -> str:
         near = nearest(name, specs)
@@ -202,23 +189,5 @@ class Declaration(Generic[OptionsT]):
         return f'--{name}: {self.name} has no such flag; {hint}'
 
 
-def _number(count: int) -> str:
-    return 'one' if count == 1 else str(count)
-
-
 def _filled(text: str, columns: int = 0) -> str:
     return textwrap.fill(text, _COLUMNS, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
-
-
-def join_repeated(argv: Sequence[str], name: str) -> list[str]:
-    """Joins the values of all flags of this name before -- into one value, separated by NEXT."""
-    end = list(argv).index('--') if '--' in argv else len(argv)
-    kept, values = [], []
-    words = iter(argv[:end])
-    for word in words:
-        flag, equals, value = word.partition('=')
-        if flag in (f'--{name}', f'-{name}'):
-            values.append(value if equals else next(words, ''))
-        else:
-            kept.append(word)
-    return [*kept, *([f'--{name}={NEXT.join(values)}'] if values else []), *argv[end:]]

@@ -12,7 +12,7 @@ from typing import TextIO
 from cluster.environments import environment_of_runs
 from cluster.roster import lay_out, read_hosts_flag
 from cluster.signals import Interrupts
-from commands.options import NEXT, Arguments, Declaration, Positional, Rest, join_repeated
+from commands.options import Arguments, Declaration, Positional, Rest
 from comparison.intervals import Estimate
 from comparison.ratios import estimate
 from comparison.tables import Table, TableColumn
@@ -49,8 +49,8 @@ _OF_HOSTS = ('hosts', 'ssh', 'remote_python', 'remote_dir', 'interface')
 class SweepOptions(Settings):
     """The flags of the subcommand. Those of Settings may also stand in a sweep file."""
 
-    grid: str | None = flag(
-        None,
+    grid: tuple[str, ...] = flag(
+        (),
         'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead of a FILE. Give it once '
         'for each flag; all combinations are measured.',
     )
@@ -93,7 +93,7 @@ DECLARATION = Declaration(
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code: 1 if a run failed, else 0. After a UsageError, nothing has been started."""
-    return DECLARATION.run(join_repeated(argv, 'grid'), _sweep)
+    return DECLARATION.run(argv, _sweep)
 
 
 def _sweep(arguments: Arguments[SweepOptions]) -> int:
@@ -184,7 +184,7 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
         name = arguments.positional[0]
         request = read_file(find_file(name), name)
     else:
-        request = read_grid((options.grid or '').split(NEXT))
+        request = read_grid(options.grid)
     flags, of_hosts = split_hosts(arguments.rest)
     request = override(request, flags, settings_given(options, arguments.given))
     # Other hosts look for their own GPUs.

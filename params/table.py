@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from errors import spelled
 from params.cluster_flags import ClusterFlags
@@ -83,6 +84,12 @@ class Params(
 
 
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)
+
+
+def flags_to_agree_on(params: Params, *, serves: bool) -> dict[str, Any]:
+    """Returns the flags that all processes which have them here need with one value; serves: those of a server."""
+    names = [name for name, spec in SPECS.items() if (spec.agreed_by_servers if serves else spec.agreed)]
+    return {name: getattr(params, name) for name in names}
 
 
 def outputs_that_are(*kinds: Output) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from machine.visible_gpus import ONLY_ONE
 from params import Params
 from params.modes import MODES
 from params.spec import Output
-from params.table import SPECS, outputs_that_are
+from params.table import flags_to_agree_on, outputs_that_are
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Processes
@@ -38,11 +38,7 @@ def find_processes(params: Params, environment: Environment) -> Found[Processes]
         cluster=cluster,
         horovod=horovod,
         together=together,
-        settings={
-            name: getattr(params, name)
-            for name, spec in SPECS.items()
-            if (spec.agreed_by_servers if serves else spec.agreed)
-        },
+        settings=flags_to_agree_on(params, serves=serves),
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
         place_on_host=place,
         devices_per_worker=params.num_gpus,

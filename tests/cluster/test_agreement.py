@@ -7,8 +7,7 @@ import pytest
 from cluster.agreement import find_difference, settings_of
 from cluster.topology import Cluster
 from params import make_params
-from params.shared_flags import flags_to_agree_on
-from params.table import SPECS
+from params.table import SPECS, flags_to_agree_on
 from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ from errors import UsageError
 from inputs.stages import STAGES
 from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
-from params.file_flags import OUTPUTS
+from params.table import outputs_that_are
 from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
@@ -238,7 +238,7 @@ def test_params_cannot_be_changed() -> None:
 def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('HOME', '/home/me')
     paths = [name for name, spec in SPECS.items() if spec.is_path]
-    assert {*OUTPUTS, 'data_dir', 'model_file', 'backbone_model_path'} == {*paths}
+    assert {*outputs_that_are(), 'data_dir', 'model_file', 'backbone_model_path'} == {*paths}
     others = {'num_warmup_batches': 1, 'profile_steps': '1,2'}
     for name in paths:
         assert SPECS[name].read(f'~/{name}') == f'/home/me/{name}'

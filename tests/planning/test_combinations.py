@@ -36,7 +36,6 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 # No answer takes as long.
 LIMIT_SECS = 5.0
 RIGHT, WRONG = right_words(), wrong_words()
-SWITCHES = {name for name, spec in ALL_FLAGS.items() if spec.type is bool}
 # Drawing takes as long as answering, so each draw is cut into four combinations.
 DRAWS = st.tuples(
     st.one_of(
@@ -143,7 +142,7 @@ def _check_nothing_changed(
     everything: list[Params] = [parsed.params]
     if isinstance(plan, Plan) and not is_evaluator(environ):
         everything.append(plan.params)
-    texts = split_words(argv, ALL_FLAGS, SWITCHES, unknown=str, see='').texts
+    texts = split_words(argv, ALL_FLAGS).texts
     for name, text in texts.items():
         value = ALL_FLAGS[name].read(text)
         if _is_warned_of(name, warnings):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from params import SPECS
-from params.file_flags import Output, outputs_that_are
+from params.spec import Output
+from params.table import outputs_that_are
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
 # Their shell lines and their examples in Python.
