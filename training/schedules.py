@@ -1,7 +1,4 @@
-"""Learning rate schedules. Converts epochs to steps; the other modules use steps only.
-
-Imports TensorFlow only when it builds a graph, because flags are checked without TensorFlow.
-"""
+"""Learning rates, and epochs as steps. Imports TensorFlow only to build a graph, since flags are checked without it."""
 
 import itertools
 import math
