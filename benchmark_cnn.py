@@ -140,7 +140,6 @@ class BenchmarkCNN:
             built.state.forget()
 
     def _begin(self, plan: Plan) -> Plan:
-        """Sets what the plan needs of the process, and prints the warnings."""
         THIS_PROCESS.apply(plan.session.process)
         for line in plan.warnings:
             self._console.warning(line)
@@ -269,7 +268,6 @@ class BenchmarkCNN:
         return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues) -> None:
-        """Raises RunError if the loss of a step is not finite and must be."""
         losses, rate = self.plan.reports.losses, values.learning_rate
         if math.isfinite(values.loss) or losses.continue_on_nan:
             return

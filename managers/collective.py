@@ -150,7 +150,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, self._transfer)
 
     def _receive(self, variables: Sequence[Variable], first_key: int) -> list[tf.Operation]:
-        """Returns the ops that assign the values of worker 0 to the variables of all workers."""
         return [variable.assign(self._broadcast(first_key + i, variable)) for i, variable in enumerate(variables)]
 
     def _broadcast(self, key: int, variable: Variable) -> Tensor:

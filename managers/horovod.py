@@ -90,7 +90,6 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._transfer)
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:
-        """Returns the ops that assign the values of rank 0 to the variables of all processes."""
         return [
             variable.assign(self._horovod.broadcast(variable.value, root_rank=0, name=f'{name}_{number}'))
             for number, variable in enumerate(variables)

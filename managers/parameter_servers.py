@@ -68,7 +68,6 @@ class Segments:
         return self._done[-2:-1]
 
     def add(self, done: Sequence[Any]) -> None:
-        """Takes the ops or tensors that mark the end of this transfer."""
         self._segment += done
 
 

@@ -68,7 +68,6 @@ class AppliesGradientsOfStepBefore(VariableMgr):
 
     @property
     def _applies(self) -> bool:
-        """Whether this process applies gradients."""
         return True
 
     def build_update(

@@ -148,7 +148,6 @@ def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
 
 
 def make_input(plan: Plan, until: str) -> InputPipeline:
-    """Adds the input of this process's towers to the current graph, up to a stage."""
     return _make_pipeline(plan, plan.machine.towers, restart=0, until=until)
 
 
@@ -204,7 +203,6 @@ def _make_share(
 
 
 def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Any]:
-    """Returns a function that adds a Dataset of a source's examples to the graph."""
     examples = input_for(source).examples
     assert examples, source
     return functools.partial(examples(), source, plan.data.data_set.num_classes, options, share)

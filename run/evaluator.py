@@ -114,7 +114,6 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
 
 
 def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:
-    """The variables of all towers by name, one slice per tower."""
     return {name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices}
 
 

@@ -109,7 +109,6 @@ class StepProfiler:
             self.close()
 
     def warning(self, num_timed: int) -> str | None:
-        """Returns a warning if training ended before the last step to profile."""
         if self._steps is None or num_timed >= self._steps[1]:
             return None
         return f'training ended after {counted(num_timed, "timed step")}, before the last one of --profile_steps'

@@ -210,7 +210,6 @@ class Process:
             raise
 
     def _end(self, ending: Ending, *, prints: bool = True) -> Result:
-        """Concludes the measurements; signals wait until that is done."""
         self._interrupts.hold()
         try:
             return self._conclude(ending, prints)

@@ -195,7 +195,6 @@ class Recording:
         )
 
     def _flags(self) -> dict[str, Any]:
-        """The value of each flag, as the run uses it."""
         plan, params = self._plan, self._plan.params
         # Instead of None or 0 what the run decided.
         resolved = {

@@ -161,7 +161,6 @@ def remove_stage(folder: Path) -> None:
 
 
 def _link(file: Path, target: Path) -> None:
-    """Replaces target by a hard link to a file."""
     twin = file.with_name('twin')
     twin.unlink(missing_ok=True)
     try:

@@ -55,7 +55,6 @@ class Slice:
 
 
 def whole(variable: Variable) -> Slice:
-    """Returns an undivided variable as a slice."""
     return Slice(variable, (0,) * len(variable.shape), variable.shape)
 
 

@@ -61,7 +61,6 @@ def difference(expected: Tensors, found: Tensors) -> str:
 
 
 def first_names(names: Iterable[str], count: int = 3) -> str:
-    """Lists the first names in sorted order, and the number of the others."""
     listed = sorted(names)
     return ', '.join(listed[:count]) + (f' and {len(listed) - count} more' if len(listed) > count else '')
 

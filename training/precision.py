@@ -139,7 +139,6 @@ class AutomaticLossScale(LossScale):
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that runs only if all gradients are finite, and adjusts the scale."""
         is_good = self._are_finite(gradients)
         return [self._only_if(is_good, make_update), *self._adjust(is_good)]
 

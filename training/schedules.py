@@ -49,7 +49,6 @@ def steps_of(epochs: float, num_examples: int, images_per_step: int) -> float:
 
 
 def whole_steps_of(epochs: float, num_examples: int, images_per_step: int) -> int:
-    """Converts epochs to steps, rounded down."""
     return math.floor(steps_of(epochs, num_examples, images_per_step))
 
 
