@@ -42,8 +42,6 @@ from training.checkpoint_files import latest_checkpoint, locked
 
 @dataclass(frozen=True)
 class _Built:
-    """The graph of a run, and the parts of it that the run uses."""
-
     graph: tf.Graph
     step_graph: StepGraph
     in_graph: StepsInGraph | None
@@ -59,10 +57,6 @@ class BenchmarkCNN:
     Args:
       params: the settings, or the plan made from them.
       console: prints the lines; by default nothing is printed, and warnings become Python warnings.
-      invocation: how the run was asked for; by default, by Python code.
-
-    Attributes:
-      plan: every fact about the run.
 
     Raises:
       UsageError: the settings contradict each other, or do not fit this machine, the cluster or the data.
@@ -94,16 +88,13 @@ class BenchmarkCNN:
         return self._measurement.result(is_complete=True)
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
-        """Runs one step, or --steps_per_run at once, each time the generator is advanced.
-
-        Handles faults and signals as run() does.
+        """Runs one step, or --steps_per_run at once, each time the generator is advanced. Handles faults as run() does.
 
         Closing the generator ends the run: it saves the trained variables and prints the result so far. Close it
         explicitly (contextlib.closing), not by ending the program.
 
         Raises:
           UsageError: --eval and --input_only take no steps of a model; call run().
-          RunError: as for run().
         """
         if self.plan.subject.role is Role.EVALUATION:
             raise UsageError('--eval: it takes no steps; call run()')
@@ -149,7 +140,6 @@ class BenchmarkCNN:
             built.state.forget()
 
     def _begin(self, plan: Plan) -> Plan:
-        """Sets what the plan needs of the process, and prints the warnings."""
         THIS_PROCESS.apply(plan.session.process)
         for line in plan.warnings:
             self._console.warning(line)
@@ -158,7 +148,6 @@ class BenchmarkCNN:
     # ---- build ----------------------------------------------------------------------------------------------------
 
     def _build(self, worker: Worker) -> _Built:
-        """Builds the graph and prints the banner."""
         plan, instruments = self.plan, self.plan.instruments
         if plan.data.input_row.in_memory and plan.data.images:
             self._console.progress(f'Reading {counted(plan.data.images.num_images, "image")} into memory')
@@ -200,7 +189,6 @@ class BenchmarkCNN:
     # ---- prepare --------------------------------------------------------------------------------------------------
 
     def _prepare(self, session: tf.Session, built: _Built) -> Schedule:
-        """Initialises the variables and fills the input pipeline for the first step."""
         self._console.progress('Initialising the variables')
         self._measurement.recording.begin('initialise')
         schedule = built.state.prepare(session, self.plan.counts)
@@ -280,7 +268,6 @@ class BenchmarkCNN:
         return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues) -> None:
-        """Raises RunError if the loss of a step is not finite and must be."""
         losses, rate = self.plan.reports.losses, values.learning_rate
         if math.isfinite(values.loss) or losses.continue_on_nan:
             return
@@ -291,7 +278,6 @@ class BenchmarkCNN:
         )
 
     def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> None:
-        """Evaluates if an evaluation became due after step `taken_before`."""
         evaluations, worker, step = self.plan.evaluations, self._process.worker, built.state.steps_taken
         if built.evaluation is None or evaluations is None or not evaluations.schedule.is_due(step, taken_before):
             return
@@ -317,7 +303,6 @@ class BenchmarkCNN:
         return built.model_values.read(session) if built.model_values else None
 
     def _write(self, built: _Built, values: Mapping[str, Any] | None) -> None:
-        """Measures the peak, closes the summaries and exports the trained model, if requested."""
         if self.plan.reports.measures_peak:
             self._console.progress('Measuring the peak of the devices')
             peak = measure_peak(

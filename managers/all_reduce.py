@@ -1,7 +1,4 @@
-"""Sums a tensor over towers, those of one process or under a controller of all workers; each gets the sum.
-
-A "T x V" list holds a list of V tensors for each of T towers.
-"""
+"""Sums a tensor over towers, those of one process or under a controller of all workers; each gets the sum."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -64,8 +61,7 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
 def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algorithm:
     """Sums within each half of the towers, then adds the two sums; each half copies the total from its leader.
 
-    Args:
-      leaders: pairs of towers, one of each half, that are linked; successive reductions take successive pairs.
+    leaders are pairs of towers, one of each half, that are linked; successive reductions take successive pairs.
     """
     half = len(towers) // 2
 
@@ -87,8 +83,7 @@ def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algo
 def by_nccl(towers: Sequence[str]) -> Algorithm:
     """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not bfloat16.
 
-    The kernels of one sum wait for each other, so a session must run those of all towers: fetching only one would
-    hang. A training step runs all of them, since it updates the variables of every tower.
+    The kernels of one sum wait for each other: a session that fetches the sum of only one tower hangs.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
@@ -154,8 +149,6 @@ def nested(
     """Sums within each worker, then over one tower of each worker, from which its other towers copy the total.
 
     Args:
-      towers: the towers of all workers; each worker has the same number of them.
-      within: the algorithm of each worker.
       make_between: makes the algorithm for one tower of each worker. Successive reductions take successive towers.
       runs_all: whether all sums of a worker must be computed, although only one is used.
     """
@@ -181,11 +174,7 @@ def make_algorithm(
 ) -> Algorithm:
     """Returns an algorithm that chooses by the size of each tensor; see params.all_reduce_spec.
 
-    Args:
-      ranges: the algorithm for each range of tensor sizes.
-      towers: the devices of the towers.
-      host_device: the CPU of this process.
-      hosts: the CPU of each process that has towers, in the order of the towers; by default only this process.
+    hosts are the CPUs of the processes that have towers, in the order of the towers; by default only this process.
     """
     if len(towers) == 1:
         return lambda tensors, index: list(tensors)

@@ -1,7 +1,7 @@
 """The base class of the variable managers, which place the variables and combine the gradients.
 
 A manager changes the speed, never the mathematics: T towers with batch size b take the same step as one tower with
-batch size T*b. The exceptions (independent, staged and asynchronous updates) are documented as such.
+batch size T*b. Independent, staged and asynchronous updates are exceptions, documented as such.
 A "T x V" list holds a list of V items for each of T towers.
 """
 
@@ -51,16 +51,12 @@ class TowerVariables:
 class VariableMgr(ABC):
     """Creates the variables of T towers, and combines the gradients of the towers into those to apply.
 
-    Args:
-      devices: the devices of the T towers.
-      seed: the initial value of a variable depends only on the seed and its name, so that all modes start alike.
+    The initial value of a variable depends only on the seed and its name, so that all modes start alike.
 
     Attributes:
       variables: the variables of each tower, by their names in the model.
       initializers: ops that initialize the variables, except those that get_post_init_ops() initializes.
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
-      synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
-      scalars: the variables that create_scalar made.
       prologue: ops that stage, from one batch, what the first step takes from the step before; empty in most modes.
       variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
     """
@@ -79,7 +75,7 @@ class VariableMgr(ABC):
 
     @classmethod
     def of(cls, parts: 'ManagerParts') -> 'VariableMgr':
-        """Makes the manager of parts, of which each class takes what it needs."""
+        """Makes the manager from those parts that its class needs."""
         return cls(parts.devices, parts.seed)
 
     @property
@@ -101,7 +97,7 @@ class VariableMgr(ABC):
         return True
 
     def create_global_step(self) -> Variable:
-        """Creates the variable that counts the steps taken, scalar int64."""
+        """Creates the scalar int64 variable that counts the steps taken."""
         return create_variable('global_step', [], scope='v', device=self._shared_device, dtype=tf.int64)
 
     def create_scalar(self, name: str, dtype: tf.DType) -> Variable:
@@ -120,7 +116,6 @@ class VariableMgr(ABC):
         """Whether every tower computes with its own copies of the variables."""
 
     def get_devices(self) -> list[str]:
-        """Returns the devices of the towers."""
         return list(self._devices)
 
     @contextlib.contextmanager
@@ -153,22 +148,14 @@ class VariableMgr(ABC):
     def get_gradients_to_apply(
         self, device_num: int, combined_grads: Sequence[Sequence[Tensor]]
     ) -> list[tuple[Tensor, Variable]]:
-        """Returns the (gradient, variable) pairs that a tower applies.
-
-        Args:
-          combined_grads: the gradients that preprocess_device_grads returned.
-        """
+        """Returns the (gradient, variable) pairs that a tower applies, given the result of preprocess_device_grads."""
         variables = self.trainable_variables_on_device(device_num)
         return list(zip(combined_grads[device_num], variables, strict=True))
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        """Returns the op that takes a step, and the (gradient, variable) pairs of the first tower.
-
-        Args:
-          device_grads: the gradients of all towers, T x V.
-        """
+        """Returns the op that takes a step with T x V gradients, and the first tower's (gradient, variable) pairs."""
         combined_grads = self.preprocess_device_grads(device_grads)
         num_applying = len(self._devices) if self.each_tower_has_variables() else 1
         pairs = [self.get_gradients_to_apply(number, combined_grads) for number in range(num_applying)]
@@ -184,11 +171,7 @@ class VariableMgr(ABC):
         device_pairs: Sequence[Sequence[tuple[Tensor, Variable]]],
         training_ops: list[tf.Operation],
     ) -> None:
-        """Appends the ops of an update to a list: those that apply gradients, and the assignments of the step.
-
-        Args:
-          device_pairs: what get_gradients_to_apply returned, for each tower that applies gradients.
-        """
+        """Appends the ops of an update to training_ops: those that apply each tower's pairs, and the assignments."""
         # Towers that share a model have the same gradients.
         distinct = [gradient for tower in device_pairs[:: self.num_averaged_towers] for gradient, _ in tower]
         variables = [[pair] for tower in device_pairs for pair in tower]
@@ -204,7 +187,6 @@ class VariableMgr(ABC):
         return self.assign_ops()
 
     def assign_ops(self) -> list[tf.Operation]:
-        """Returns the ops that carry out the assignments."""
         return [variable.assign(value) for variable, value in self.assignments]
 
     def count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
@@ -216,11 +198,7 @@ class VariableMgr(ABC):
             )
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        """Returns the ops that make the towers alike; run once, after the initializers or after restoring a checkpoint.
-
-        Args:
-          slots: the optimizer's variables, see OptimizerStep.slots.
-        """
+        """Returns the ops that make the towers alike; run once, after the initializers or restoring a checkpoint."""
         del slots
         return []
 

@@ -16,8 +16,7 @@ class Packing:
 
     Attributes:
       num_chunks: if above 0, all tensors are concatenated and split into that many chunks of about equal size.
-      max_bytes: consecutive tensors of at most this size each are concatenated.
-      max_group: the largest number of tensors to concatenate because of max_bytes.
+      max_bytes: consecutive tensors of at most this size each are concatenated, at most max_group of them.
     """
 
     num_chunks: int = 0

@@ -23,16 +23,12 @@ _INITIAL, _STATISTICS = 1 << 20, 1 << 21
 
 
 def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
-    """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs.
+    """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs (on_towers).
 
     All workers must start their NCCL sums in the same order. NCCL does not check what it adds: in different orders it
     hangs, or adds the gradients of different variables of equal size. Therefore each sum waits until the one before it
     has started; it does not wait for its end, so that sums overlap with the backward pass. A ring between hosts needs
     no order, since its messages carry the key of their sum.
-
-    Args:
-      transfer: the dtype in which tensors are sent and summed, or None for their own dtype.
-      on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
 
     Raises:
       ValueError: NCCL would have to sum bfloat16. TensorFlow 2.21 hands it to NCCL as float32, which adds garbage.
@@ -77,10 +73,7 @@ def bytes_of_ring(variables: Sequence[Variable], num_workers: int, transfer: tf.
     """Returns the bytes that a ring of workers moves to sum the gradients of these variables.
 
     Each worker sends 2 (W - 1) / W of the bytes of the gradients to its neighbour: Patarasuk & Yuan 2009
-    (doi:10.1016/j.jpdc.2008.09.002).
-
-    Args:
-      transfer: the 16-bit dtype in which gradients are sent, or None for float32.
+    (doi:10.1016/j.jpdc.2008.09.002). transfer is a 16-bit dtype, or None for float32.
     """
     size = sum(num_bytes(variable.shape) for variable in variables)
     return 2 * (num_workers - 1) * size // (1 if transfer is None else 2)
@@ -90,12 +83,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     """--variable_update=collective_all_reduce: every tower of every worker has all variables, no parameter servers.
 
     worker 0: v0 <- g0 + g1 + ...        worker 1: v1 <- g0 + g1 + ...
-
-    Args:
-      worker: the index of this worker.
-      num_workers: the number of workers.
-      transfer: the dtype in which gradients are sent and summed, see by_collective.
-      on_towers: whether NCCL sums over all towers, see by_collective.
     """
 
     # Seven arguments: the four of every replicated mode, and what only this mode needs.
@@ -163,7 +150,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, self._transfer)
 
     def _receive(self, variables: Sequence[Variable], first_key: int) -> list[tf.Operation]:
-        """Returns the ops that assign the values of worker 0 to the variables of all workers."""
         return [variable.assign(self._broadcast(first_key + i, variable)) for i, variable in enumerate(variables)]
 
     def _broadcast(self, key: int, variable: Variable) -> Tensor:

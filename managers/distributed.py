@@ -23,15 +23,10 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each worker on arrival
 
-    A worker receives each variable once, and sends the sum of its towers' gradients. get_gradients_to_apply returns
-    the (gradient, variable) pairs that a worker sends; append_apply_gradients_ops takes those that the servers
-    received, with their parts of the variables. If workers take steps together, only the chief appends such ops.
-
-    Args:
-      servers: the parameter servers.
-      parameter_devices: the devices of the worker that receive variables for its towers and sum the towers' gradients.
-        Each variable goes to the device with the fewest bytes so far.
-      sync: whether the workers take each step together (--cross_replica_sync).
+    A worker receives each variable once, on the one of parameter_devices with the fewest bytes so far, which also sums
+    its towers' gradients, and sends that sum. get_gradients_to_apply returns the (gradient, variable) pairs that a
+    worker sends; append_apply_gradients_ops takes those that the servers received, with their parts of the variables.
+    If workers take steps together, only the chief appends such ops.
     """
 
     # The scope of the variables on the parameter servers.
@@ -180,7 +175,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return ops
 
     def _keep(self, name: str, value: Tensor) -> list[tf.Operation]:
-        """Returns the ops that keep a value of a variable for the next step on all towers."""
+        """Returns the ops that keep a value for the next step on all towers."""
         return [tower[name].assign(value) for tower in self.variables]
 
     def append_apply_gradients_ops(

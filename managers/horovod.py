@@ -18,14 +18,7 @@ Tensor = Any
 
 
 def by_horovod(horovod: Any, device: str) -> Algorithm:
-    """Sums a tensor over all processes. Each process has one tower.
-
-    The sums need no order among themselves: the processes agree on one by the names of the tensors.
-
-    Args:
-      horovod: the module horovod.tensorflow.
-      device: the device on which Horovod sums.
-    """
+    """Sums a tensor over all processes, each with one tower. They agree on an order by the names of the tensors."""
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         (tensor,) = tensors
@@ -43,11 +36,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
 
     process 0: v0 <- g0 + g1 + ...        process 1: v1 <- g0 + g1 + ...
 
-    Args:
-      horovod: the module horovod.tensorflow.
-      horovod_device: the kind of device on which Horovod sums gradients; None for the device of the tower.
-      transfer: the dtype in which gradients are sent and summed, or None for their own dtype. Horovod must support it
-        (it does not support bfloat16).
+    Horovod must support the dtype of transfer (it does not support bfloat16).
     """
 
     def __init__(
@@ -101,7 +90,6 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._transfer)
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:
-        """Returns the ops that assign the values of rank 0 to the variables of all processes."""
         return [
             variable.assign(self._horovod.broadcast(variable.value, root_rank=0, name=f'{name}_{number}'))
             for number, variable in enumerate(variables)

@@ -65,8 +65,7 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
 
     ps: v -> tower 0, tower 1 ...; v <- g0 + g1 + ...
 
-    Args:
-      parameter_devices: the devices of the variables. A new variable is placed on the one with the fewest bytes so far.
+    A new variable is placed on the one of parameter_devices with the fewest bytes so far.
     """
 
     def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
@@ -122,10 +121,6 @@ class VariableMgrLocalReplicated(_OwnVariables):
     """--variable_update=replicated: every tower has all variables, and applies the sum of all gradients to its copy.
 
     tower 0: v0 <- g0 + g1 + ...        tower 1: v1 <- g0 + g1 + ...
-
-    Args:
-      algorithm: sums a tensor over the towers.
-      packing: how gradients are packed before they are summed.
     """
 
     def __init__(self, devices: Sequence[str], seed: int, algorithm: Algorithm, packing: Packing) -> None:

@@ -30,13 +30,7 @@ _LEAST_SEGMENT_BYTES, _SEGMENT_BYTES, _NUM_SEGMENTS = 256 << 10, 2 << 20, 16
 class ParameterServers:
     """The parameter servers of a cluster, as seen by one of its workers.
 
-    Attributes:
-      devices: the CPU of each parameter server.
-      worker: the index of this worker.
-      num_workers: the number of workers.
-      packing: how gradients are packed before they are sent.
-      transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
-      slices: whether a large variable is split into parts.
+    devices are their CPUs. transfer is the dtype in which gradients and variables are sent; None: their own.
     """
 
     devices: Sequence[str]
@@ -57,9 +51,6 @@ class Segments:
 
     Consecutive tensors form segments. Those of one segment start when the segment before the previous one is done, so
     that two are on their way.
-
-    Args:
-      most_bytes: the size of a segment, which is more only if a single tensor is.
     """
 
     def __init__(self, most_bytes: int = _SEGMENT_BYTES) -> None:
@@ -77,18 +68,12 @@ class Segments:
         return self._done[-2:-1]
 
     def add(self, done: Sequence[Any]) -> None:
-        """Takes the ops or tensors that mark the end of this transfer."""
         self._segment += done
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that are packed together, and the variables (or parts of them) of one parameter server.
-
-    Attributes:
-      device: the device of the variables.
-      tensors: the packed gradients, on the host of this worker.
-    """
+    """Gradients packed on the host of this worker, and one server's variables (or parts of them) that they update."""
 
     device: str
     tensors: list[Tensor]
@@ -120,19 +105,12 @@ class Bucket:
 class ParameterServerVariables:
     """The variables on the parameter servers, by name, each in one or more parts.
 
-    A variable is placed on the server with the fewest bytes so far. If servers.slices, a large one is first split along
-    its longest axis.
+    A variable is placed on the server with the fewest bytes so far; a large one is first split along its longest axis.
 
     Args:
-      servers: the parameter servers.
-      scope: the prefix of the variables' names on the servers.
       keeps_compact: whether each trainable variable is cast to servers.transfer once, by refresh(), for all workers
         that read it; else once for each of them.
       reads_updates: whether workers read the variables in the step that updates them.
-
-    Attributes:
-      parts: the parts of each variable, by its name.
-      server_bytes: the bytes of variables on each server, by device.
     """
 
     def __init__(
@@ -197,9 +175,7 @@ class ParameterServerVariables:
     ) -> Tensor:
         """Reads the current value, float32, onto a device of this worker, from which all its towers copy it.
 
-        Args:
-          updated: for each variable (the key is a reference to its handle), the op that the read waits for.
-          segments: for each server, the order of its reads, if they are ordered.
+        A read waits for the op that `updated` has for its variable, and for its turn in the server's `segments`.
         """
         parts = self.parts[name]
         fetched = []
@@ -226,11 +202,7 @@ class ParameterServerVariables:
     def refresh(self, updates: Mapping[Any, tf.Operation] | None = None) -> dict[Any, tf.Operation]:
         """Casts the variables for the workers that read them next, see keeps_compact.
 
-        Args:
-          updates: for each variable (the key is a reference to its handle), the op after which it has its new value.
-
-        Returns:
-          The updates, with the op that casts a variable in place of the op that updates it.
+        Returns the updates, with the op that casts a variable in place of the op that updates it.
         """
         ops = dict(updates or {})
         for variable in (part.variable for parts in self.parts.values() for part in parts):

@@ -16,20 +16,12 @@ class ManagerParts:
     """The facts from which the manager of any mode can be made; VariableMgr.of takes those that its class needs.
 
     Attributes:
-      devices: the devices of the T towers.
-      seed: the seed of the initial values.
       parameter_devices: the devices of the variables of one process, or those that receive variables from servers.
-      algorithm: how the towers of a process sum gradients.
-      packing: how gradients are packed before they are summed.
-      servers: the parameter servers; None if there are none.
       sync: whether the workers take their steps together.
-      worker: the index of this worker.
-      num_workers: the number of workers.
       transfer: the dtype in which gradients are sent, or None for their own dtype.
       on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
       horovod: the module horovod.tensorflow; None without Horovod.
       horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of the tower.
-      variable_dtype: the dtype of the trainable variables.
     """
 
     devices: Sequence[str]

@@ -19,9 +19,7 @@ Tensor = Any
 class StagedValues:
     """Keeps the values of variables on the towers until the next step computes with them.
 
-    Attributes:
-      sources: the variables themselves, by name; towers read their staged values.
-      first_puts: ops that stage the initial values, for the prologue and for the first step.
+    first_puts stage the initial values twice: for the prologue and for the first step.
     """
 
     def __init__(self) -> None:
@@ -42,18 +40,15 @@ class StagedValues:
 
 
 class StagedGradients:
-    """Keeps the gradients of a step on the towers until the next step applies them.
+    """Keeps the gradients of a step, T x V, on the towers until the next step applies them.
 
-    So a step can send, sum and apply gradients and read the new values while its towers compute. This costs no time
-    if it takes no longer than the computation.
+    So a step can send, sum and apply gradients and read the new values while its towers compute. This costs no time if
+    it takes no longer than the computation.
 
     Args:
-      devices: the devices of the T towers.
-      device_grads: the gradients of this step, T x V.
       step: unscales the gradients, by the loss scale of the step before; None if this process applies none.
 
     Attributes:
-      of_step_before: the gradients of the step before, T x V.
       puts: ops that each step runs. They also run once before the first step, which then applies these gradients.
     """
 
@@ -73,7 +68,6 @@ class AppliesGradientsOfStepBefore(VariableMgr):
 
     @property
     def _applies(self) -> bool:
-        """Whether this process applies gradients."""
         return True
 
     def build_update(

@@ -21,12 +21,8 @@ class SynchronousStep:
         worker 0: push g0 --+                      +--> take the sum, apply it, release the readers of its variables
         worker 1: push g1 --+-- accumulators (sum) +    after all sums: count the step, release the workers
 
-    Each bucket goes its own way: its variables are updated when the gradients of all workers for them have arrived,
-    and then released to their readers. So gradients and values cross a link at the same time.
-
-    Args:
-      refresh: adds the ops that let workers read what the variables hold now.
-      releases_readers: whether workers read variables within the step that updates them.
+    Each bucket goes its own way: its variables are updated when the gradients of all workers for them have arrived, and
+    then released to their readers. So gradients and values cross a link at the same time.
 
     Attributes:
       begun: for each parameter server, the number of the last step that began to update variables there. While one is
@@ -58,8 +54,6 @@ class SynchronousStep:
         """Returns the op that takes a step together with all workers, and when each variable has its new value.
 
         Args:
-          buckets: the packed gradients of this worker.
-          segments: for each server, the order in which they are sent.
           take_step: adds the ops that apply the summed gradients and count the step. The step may change other
             variables after its second argument. Only called on the chief.
           at_once: whether the step needs all gradients before it changes a variable.

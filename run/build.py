@@ -35,11 +35,7 @@ _SEEDS_OF_RESTART = 1_000_003
 
 
 def build_step(plan: Plan, restart: int = 0) -> StepGraph:
-    """Adds a step to the current graph.
-
-    Args:
-      restart: 0 when training starts; a different number each time it continues.
-    """
+    """Adds a step to the current graph. restart is 0 when training starts, another number each time it continues."""
     manager = _make_manager(plan)
     chosen = plan.variables.optimizer
     optimizer = chosen.rule()(*chosen.arguments)
@@ -61,15 +57,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
 
 
 def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int) -> Evaluation:
-    """Adds an evaluation to the current graph.
-
-    Args:
-      sources: for each tower, the variables that it reads.
-      process, num_processes: select the share of the images that this process evaluates.
-
-    Raises:
-      RunError: a shard of the validation images is cut short.
-    """
+    """Adds the evaluation of this process's share of the images; sources are the variables that each tower reads."""
     evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
     assert evaluations
     pipeline: InputPipeline
@@ -98,22 +86,13 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
 
 
 def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
-    """Writes the model as a SavedModel; values are those of its variables, by name.
-
-    Raises:
-      RunError: the folder cannot be written.
-    """
+    """Writes the model as a SavedModel; values are those of its variables, by name."""
     num_classes, image_shape = plan.data.data_set.num_classes, plan.data.image_shape
     export_saved_model(folder, values, plan.step.network, num_classes, image_shape, _scale(plan))
 
 
 def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> str:
-    """The banner that is printed before a run.
-
-    Args:
-      device_prefix: the job and task prefix of this process's devices in a cluster.
-      built: the training step; None if nothing is trained.
-    """
+    """Returns a run's banner. device_prefix names this task of a cluster; built is None if nothing is trained."""
     num_workers = plan.processes.num_trainers * len(plan.machine.hosts)
     return format_banner(
         [
@@ -169,7 +148,6 @@ def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
 
 
 def make_input(plan: Plan, until: str) -> InputPipeline:
-    """Adds the input of the towers of this process to the current graph, up to a stage."""
     return _make_pipeline(plan, plan.machine.towers, restart=0, until=until)
 
 
@@ -225,7 +203,6 @@ def _make_share(
 
 
 def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Any]:
-    """What adds a Dataset of the examples of a source to the graph."""
     examples = input_for(source).examples
     assert examples, source
     return functools.partial(examples(), source, plan.data.data_set.num_classes, options, share)

@@ -53,15 +53,7 @@ class _Constants(FixedVariables):
 
 
 class FrozenNetwork:
-    """The constants of a network, for the towers of a run.
-
-    Args:
-      folded: the constants.
-      dtype: what the network computes in.
-
-    Attributes:
-      norms: see build_network.
-    """
+    """The constants of a network in the dtype that it computes in; norms are those of build_network."""
 
     def __init__(self, folded: Folded, dtype: tf.DType) -> None:
         self.norms: Mapping[str, ConstantNorm] = folded.norms
@@ -70,11 +62,7 @@ class FrozenNetwork:
         self._by_device: dict[str, _Constants] = {}
 
     def constants_for(self, device: str) -> VariableSource:
-        """The constants of a tower, on its device; the virtual devices of a CPU share them, as they share its memory.
-
-        Raises:
-          UsageError: the constants of all towers are more than a graph can have.
-        """
+        """The constants of a tower, on its device; the virtual devices of a CPU share them, as they share memory."""
         spec = tf.DeviceSpec.from_string(device)
         place = spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
         if place not in self._by_device:
@@ -98,13 +86,7 @@ def freeze(
     precision: Precision,
     config: tf.ConfigProto,
 ) -> FrozenNetwork:
-    """Computes the initial values of the network on this process's CPU, and folds them.
-
-    Args:
-      batch_shape: N, H, W, C.
-      seed: of the initial values.
-      config: the settings of the run's session.
-    """
+    """Computes a network's initial values on this process's CPU, and folds them; batch_shape is N, H, W, C."""
     own = tf.ConfigProto()
     own.CopyFrom(config)
     own.device_count['GPU'] = 0

@@ -33,18 +33,13 @@ class FixedVariables:
 
 
 class SavedVariables(FixedVariables):
-    """Read access of one tower to the variables of a model, with the values that a checkpoint would hold now.
-
-    Args:
-      slices: the parts of each variable, by name, as in StepGraph.
-    """
+    """Gives a tower the values that a checkpoint would hold now; slices are the parts of each variable, by name."""
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
         self._slices = slices
         self._values: dict[str, Tensor] = {}
 
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
-        """The value of a variable, read again in each session.run."""
         del shape, initializer, trainable
         if name not in self._values:
             self._values[name] = read_whole(self._slices[name])
@@ -80,17 +75,7 @@ def read_whole(parts: Sequence[Slice]) -> Tensor:
 
 
 class Evaluation:
-    """Counts correctly classified images. Adds its ops to the current graph.
-
-    Args:
-      network: how the network is built.
-      sources: for each tower, the variables that it reads.
-      devices: the device of each tower.
-      pipeline: gives each tower its batches.
-      batch_size: images of a batch on each tower.
-      num_batches: how many times all towers take one batch each; None: until the last image.
-      dtype: the dtype that the network computes in.
-    """
+    """Adds ops that count correctly classified images in num_batches batches per tower; None: to the last image."""
 
     # Nine arguments: an evaluation needs a fact or two from each of several parts of the plan.
     def __init__(
@@ -144,24 +129,13 @@ class Evaluation:
 
 
 def share_accuracy(own: Accuracy, worker: Worker, name: str) -> Accuracy:
-    """Adds up the counts of all workers, each of which evaluated a share of the images.
-
-    In asynchronous modes the chief evaluates all images alone, and its counts are returned unchanged.
-
-    Args:
-      name: identifies this evaluation among the workers.
-    """
+    """Adds up the workers' counts of the evaluation `name`; in asynchronous modes the chief's are of all images."""
     if not worker.together:
         return own
     return _sum([Accuracy(**share) for share in worker.gather(name, asdict(own))])
 
 
 def write_summary(found: Accuracy, folder: str) -> None:
-    """Writes an evaluation to the folder as TensorBoard summaries.
-
-    Raises:
-      RunError: the folder cannot be written.
-    """
     scalars = {
         'eval_top_1_accuracy': found.top_1,
         'eval_top_5_accuracy': found.top_5,

@@ -27,16 +27,7 @@ from training.checkpoints import Checkpointer, Slice
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Evaluates the last checkpoint of --train_dir, or each one as it appears.
-
-    A worker of a cluster evaluates its share of the images.
-
-    Returns:
-      The result, with one evaluation per checkpoint.
-
-    Raises:
-      RunError: there is no checkpoint, a checkpoint belongs to another model, or the run failed.
-    """
+    """Evaluates the last checkpoint of --train_dir, or each one as it appears. Workers share the images."""
     measurement = Measurement(plan, console, invocation)
     process = Process(plan, console, conclude=measurement.conclude)
     with process.guarded():
@@ -123,7 +114,6 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
 
 
 def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:
-    """The variables of all towers: one slice per tower for each name."""
     return {name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices}
 
 

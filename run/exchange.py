@@ -18,14 +18,11 @@ ONE_TENSOR = 'tensor'
 
 
 class GradientsInMemory(InputPipeline):
-    """Gives each tower gradients that lie in the memory of its device, in place of a batch.
+    """Gives each tower gradients that are in the memory of its device, in place of a batch.
 
-    All values of the gradients of a tower are equal: (i + 1) / N for tower i of N that share a model. So each value of
-    their sum is (N + 1) / 2, and a sum that lacks a tower is another one.
-
-    Args:
-      shapes: the trainable variables of the model, in the order of their first use: name -> shape.
-      first_tower: the number of this process's first tower, counted over the towers of all processes.
+    All values of the gradients of a tower are equal: (i + 1) / N for tower i of the N that share a model. So each value
+    of their sum is (N + 1) / 2, and a sum that lacks a tower is another one. i counts the towers of all processes;
+    first_tower is the first of this one.
     """
 
     def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], first_tower: int) -> None:
@@ -39,8 +36,8 @@ class GradientsInMemory(InputPipeline):
     def gradients_of(self, manager: VariableMgr, tower: int) -> list[Tensor]:
         """Adds the variables of a tower and its gradients, in the same order.
 
-        As in training, gradients are there only after the tower has the values of all variables, since the backward
-        pass begins with the loss. So values and gradients never cross a link at the same time.
+        A tower has gradients only after the values of all variables, as in training, where the backward pass begins
+        with the loss. So values and gradients never cross a link at the same time.
         """
         device, arrived, stored = manager.get_devices()[tower], [], []
         number = self._first_tower + tower if manager.num_averaged_towers > 1 else 0
@@ -58,11 +55,7 @@ class GradientsInMemory(InputPipeline):
 
 
 def shapes_of(settings: StepSettings, image_shape: Sequence[int]) -> list[tuple[str, Sequence[int]]]:
-    """Returns the trainable variables whose gradients meet, in the order of their first use.
-
-    Args:
-      image_shape: [H, W, C] of the images of the model.
-    """
+    """Returns (name, shape) of each trainable variable, in the order of their first use. image_shape is [H, W, C]."""
     if settings.exchange_bytes is not None:
         return [(ONE_TENSOR, (settings.exchange_bytes // tf.float32.size,))]
     variables = variables_in_training(settings.network, image_shape, settings.num_classes)

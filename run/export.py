@@ -23,18 +23,14 @@ Array = np.ndarray[Any, Any]
 
 
 class ModelValues:
-    """Reads the variables of the model at the end of a run. Adds its ops to the current graph.
-
-    Args:
-      slices: the parts of each variable, by name, as in StepGraph.
-    """
+    """Reads the variables of the model at the end of a run. Adds its ops to the current graph."""
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
         with tf.name_scope('model_values'):
             self._tensors = {name: read_whole(parts) for name, parts in slices.items()}
 
     def read(self, session: tf.Session) -> dict[str, Array]:
-        """The values of the variables, float32 by name."""
+        """Returns the values of the variables, float32 by name."""
         # One by one: a message between processes may be too small for all variables of a large model.
         return {name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()}
 
@@ -65,22 +61,13 @@ def export_saved_model(
 ) -> None:
     """Writes a SavedModel whose signature serving_default classifies images.
 
-    It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does, and returns `logits` and
-    `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable class of each image. Its
-    operations are NHWC and float32 and are not placed on a device; its variables have the names that the model uses.
+    It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does (scale; None: to [-1, 1]), and
+    returns `logits` and `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable class of
+    each image. Its operations are NHWC and float32 and are not placed on a device; its variables are named as in the
+    model.
 
-    The folder is renamed into place when it is complete: a killed process leaves only a hidden
-    .tf_cnn_benchmarks-* beside it.
-
-    Args:
-      folder: where to write; it must be missing or empty.
-      values: the variables of the model, float32 by name.
-      network: how the network is built.
-      image_shape: H, W, C.
-      scale: how training normalises images; by default to [-1, 1].
-
-    Raises:
-      RunError: the folder cannot be written.
+    The folder must be missing or empty, and is renamed into place when it is complete: a killed process leaves only a
+    hidden .tf_cnn_benchmarks-* beside it.
     """
     variables = _Constants(values)
 

@@ -20,11 +20,7 @@ from run.step_loop import run_steps
 
 
 class _Stage:
-    """The input pipeline of a run up to a stage, in a graph of its own.
-
-    Attributes:
-      time: of all timed steps so far.
-    """
+    """The input pipeline of a run up to a stage, in its own graph; `time` is that of all timed steps so far."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.name = name
@@ -41,12 +37,7 @@ class _Stage:
     def turn(
         self, worker: Worker, num_timed: int, is_over: Callable[[], bool], begin: Callable[[str], None] = lambda _: None
     ) -> Iterator[Step[StepValues]]:
-        """Takes warm-up steps and timed steps in a session of its own, whose buffers end with it.
-
-        Args:
-          is_over: called before each timed step; returns True to stop.
-          begin: called with the name of each phase before the first step.
-        """
+        """Takes warm-up and timed steps in its own session, whose buffers end with it. begin gets each phase's name."""
         num_warmup = self._counts.num_warmup
         with open_session(worker.target, self._graph, worker.config) as session:
             begin('initialise')
@@ -76,17 +67,10 @@ class _Stage:
 
 
 def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Runs the input pipeline up to each stage, and prints the rate up to the last one, and a table of all.
+    """Measures the input pipeline up to each stage; the steps of the result are those up to the last one.
 
-    The stages before the last take half of their steps before its steps and half after them, in the reverse order: so a
-    machine that becomes steadily slower or faster meanwhile does not favour any of them. Only one pipeline is open at a
-    time.
-
-    Returns:
-      The result; its steps are those up to the last stage.
-
-    Raises:
-      RunError: the run failed.
+    The other stages take half of their steps before its steps and half after them, in reverse order, so that a machine
+    that becomes steadily slower or faster favours none of them. Only one pipeline is open at a time.
     """
     measurement = Measurement(plan, console, invocation)
     process = Process(plan, console, conclude=measurement.conclude)
@@ -127,7 +111,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
 
 
 def _after(seconds: float | None) -> Callable[[], bool]:
-    """A function that returns True once these seconds have passed since its first call; None: never."""
+    """Returns a function that returns True once these seconds have passed since its first call; None: never."""
     begun: float | None = None
 
     def is_over() -> bool:

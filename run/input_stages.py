@@ -17,7 +17,7 @@ _UNKNOWN, _SMALL_SHARE, _FEWEST_TIMES = 'not measurable', 0.05, 4
 
 @dataclass(frozen=True)
 class StageTime:
-    """What a pipeline that ends after a stage took: wall-clock seconds, and those of all processors of this process."""
+    """The time of a pipeline that ends after a stage; processor_seconds are those of all processors of this process."""
 
     stage: str
     images: int
@@ -34,10 +34,9 @@ class StageTime:
 
 
 def rows_of(times: Sequence[StageTime]) -> list[StageRow]:
-    """The rows of the table, as objects of a result.
+    """Returns what each stage adds: the time per image up to it, less that up to the stage before.
 
-    What a stage adds is the time per image of the pipeline up to it, less that of the pipeline up to the one before. It
-    may be below 0: the stages of a pipeline overlap, and both numbers are measured. share is of the last row's time.
+    It may be below 0, since stages overlap and both times are measured. share is of the last row's time.
     """
     rows = []
     each = [(time.wall_seconds / time.images, time.processor_seconds / time.images) for time in times]
@@ -56,12 +55,7 @@ def rows_of(times: Sequence[StageTime]) -> list[StageRow]:
 
 
 def format_stages(rows: Sequence[StageRow], num_steps: int, target_secs: float | None = None) -> str:
-    """The rows as a table: images/sec up to each stage, and what the stage adds per image, in microseconds.
-
-    Args:
-      num_steps: the timed steps up to each stage.
-      target_secs: the seconds of --target_seconds up to each stage, if these decided when it ended.
-    """
+    """Formats rows as a table, times in microseconds. target_secs is --target_seconds if that ended the steps."""
     titles = ('images/sec', 'adds us', 'adds CPU us', 'share')
     columns = (TableColumn('stage'), *(TableColumn(title, is_number=True) for title in titles))
     cells = [

@@ -38,24 +38,14 @@ def writing(flag: str, path: str) -> Iterator[None]:
 
 
 def write_graph(graph: tf.Graph, path: str) -> None:
-    """Writes the graph as built, before optimisation; as text if the file's name ends with txt.
-
-    Raises:
-      RunError: the file cannot be written.
-    """
+    """Writes the graph as built, before optimisation; as text if the file's name ends with txt."""
     graph_def = graph.as_graph_def(add_shapes=True)
     with writing('graph_file', path):
         write_whole(str(graph_def) if path.endswith('txt') else graph_def.SerializeToString(), path)
 
 
 class StepTracer:
-    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so it must not be timed.
-
-    Args:
-      instruments: trace_file gets the times of all ops, for chrome://tracing, or as text if chrome_format is False;
-        tfprof_file gets a profile for TensorFlow's profiler; partitioned_graph_prefix is the start of the names of
-        text files, one per device, with its graph as optimised and run.
-    """
+    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so it must not be timed."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._trace_file = instruments.trace_file
@@ -68,11 +58,6 @@ class StepTracer:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
     def run(self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None) -> Any:
-        """Runs the step, writes the files and returns the fetched values.
-
-        Raises:
-          RunError: a file cannot be written.
-        """
         traced = bool(self._trace_file or self._tfprof_file)
         options = tf.RunOptions(
             trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
@@ -102,12 +87,7 @@ class StepTracer:
 
 
 class StepProfiler:
-    """Runs TensorFlow's profiler around some of the timed steps, for TensorBoard. It makes these steps slower.
-
-    Args:
-      folder: gets plugins/profile/TIME/HOST.xplane.pb.
-      steps: the first and the last timed step to profile; None: no profiling.
-    """
+    """Profiles the timed steps from the first to the last of `steps`, for TensorBoard. That makes them slower."""
 
     def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
         self._folder = folder
@@ -115,11 +95,7 @@ class StepProfiler:
         self._is_running = False
 
     def between(self, num_timed: int) -> None:
-        """Starts or stops the profiler. To be called before the first step and after each.
-
-        Args:
-          num_timed: the timed steps so far; during warm-up, minus the number of warm-up steps left.
-        """
+        """To be called before the first step and after each. During warm-up num_timed is minus the steps left."""
         if self._steps is None:
             return
         first, last = self._steps
@@ -133,7 +109,6 @@ class StepProfiler:
             self.close()
 
     def warning(self, num_timed: int) -> str | None:
-        """A warning if training ended, after num_timed timed steps, before the last step to profile; else None."""
         if self._steps is None or num_timed >= self._steps[1]:
             return None
         return f'training ended after {counted(num_timed, "timed step")}, before the last one of --profile_steps'
@@ -152,7 +127,6 @@ class StepProfiler:
         return run
 
     def close(self) -> None:
-        """Stops the profiler if it is running, and writes the profile."""
         if self._is_running:
             self._is_running = False
             with self._unfinished, writing('profile_dir', self._folder):
@@ -168,11 +142,6 @@ class SummaryWriter:
 
     Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every trainable variable.
     Level 3: also a histogram of every gradient, which is computed within the step.
-
-    Args:
-      summaries: where to write, how often and how much (the level is the verbosity).
-      variables: the variables of the histograms of level 2.
-      gradients: (variable, gradient) pairs, for level 3.
     """
 
     def __init__(
@@ -194,7 +163,6 @@ class SummaryWriter:
             self._writer = _open_events(train_dir, tf.get_default_graph())
 
     def is_due(self, index: int) -> bool:
-        """Whether the timed step with this index gets a summary."""
         return index % self._every == 0
 
     def write(
@@ -253,11 +221,7 @@ def _silence_event_threads() -> None:
 
 
 def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Writes scalars of a step to the folder as a TensorBoard summary.
-
-    Raises:
-      RunError: the folder cannot be written; the message names the flag that gave it.
-    """
+    """Writes scalars of a step to the folder as a TensorBoard summary. Errors name the flag that gave the folder."""
     values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
     # FileWriter needs graph mode, which tf.Graph().as_default() ensures.
     with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(_open_events(folder)) as writer:

@@ -16,8 +16,7 @@ class Invocation:
 
     Attributes:
       argv: the command line without the program; empty if Python code asked.
-      begun: when the time to the first step began, in seconds of time.perf_counter.
-      waited: the wait of --wait_for_idle, which came before.
+      begun: when the time to the first step began, in seconds of time.perf_counter, after the wait.
     """
 
     argv: tuple[str, ...] = ()
@@ -26,7 +25,7 @@ class Invocation:
 
     @property
     def wait_facts(self) -> dict[str, float | None]:
-        """What the result document says about the wait, in its object "disturbance"; empty without one."""
+        """The wait of --wait_for_idle in the object "disturbance" of the result document; empty without one."""
         if self.waited is None:
             return {}
         return {'waited_seconds': self.waited.seconds, 'other_cpu_share_before': self.waited.other_cpu_share}

@@ -34,17 +34,7 @@ _LIVE_SECS = 0.2
 
 
 class Measurement:
-    """Collects steps, what lies between them, and evaluations; prints them as they come.
-
-    Args:
-      invocation: how the run was asked for.
-      clock: the clock of the steps, in seconds.
-
-    Attributes:
-      cluster_total: the images and seconds of all workers, as far as this one knows; None for one process.
-      num_skipped: how many steps the loss scale skipped.
-      recording: what the document of the result has beside the steps.
-    """
+    """Collects steps, the time between them, and evaluations; prints them as they come."""
 
     def __init__(
         self,
@@ -78,7 +68,6 @@ class Measurement:
         self._concluded: Result | None = None
 
     def join(self, worker: Worker) -> None:
-        """To be called when this process has joined its cluster."""
         self._worker = worker
         worker.conclude = lambda reason: self.conclude(Ending(1, reason))
         if self._log:
@@ -116,12 +105,9 @@ class Measurement:
         self._console.steps('step', step.index, max(total, step.index), text)
 
     def agree_on_end(self) -> None:
-        """With --target_seconds: lets workers that train together agree on a number of timed steps.
+        """Lets workers that train together agree on a number of timed steps for --target_seconds.
 
-        To be called by all of them after the last warm-up step. Of one process the clock alone decides.
-
-        Raises:
-          LostError: a task was lost meanwhile.
+        All of them call it after the last warm-up step. For one process the clock alone decides.
         """
         target, worker = self._plan.counts.target_secs, self._worker
         if target is None or worker is None or not worker.together or worker.num_trainers == 1:
@@ -156,7 +142,7 @@ class Measurement:
                 self._evaluated_secs += seconds
 
     def _gaps(self) -> Iterator[Between]:
-        """The seconds after each step, by cause. What has no other cause is the program's own work."""
+        """Yields the seconds after each step, by cause; Cause.OTHER is the program's own work."""
         for number, (step, following) in enumerate(itertools.zip_longest(self._steps, self._steps[1:])):
             known = self._known.get(number, {})
             if following is None:
@@ -211,7 +197,6 @@ class Measurement:
     # ---- evaluations ----------------------------------------------------------------------------------------------
 
     def add_evaluation(self, found: Accuracy) -> None:
-        """Stores an evaluation and prints it."""
         self._evaluations.append(replace(found, end=self._clock()))
         is_asked_for = self._plan.subject.role is Role.EVALUATION
         self._console.result((lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found))
@@ -221,12 +206,7 @@ class Measurement:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def conclude(self, ending: Ending, prints: bool = True) -> Result:
-        """Writes and prints the result, with warnings about its steps, and returns it.
-
-        Further calls, for example because of a signal meanwhile, return the result of the first one.
-
-        Args:
-          prints: whether there is anybody to print for.
+        """Writes, prints and returns the result. Further calls, as by a signal meanwhile, return that of the first one.
 
         Raises:
           RunError: the file of a complete result cannot be written.
@@ -275,7 +255,6 @@ class Measurement:
         return self.recording.document(result, ending, workers) if self._plan.processes.is_chief else None
 
     def _write(self, document: Mapping[str, Any], result: Result) -> list[RunError]:
-        """Writes the result to each place that the flags say; returns what went wrong."""
         faults = []
         timed = result.timed_steps
         try:
@@ -325,10 +304,7 @@ class Measurement:
             self._console.warning(lines.format_incomplete(len(timed), asked, rate, global_step))
 
     def _is_line_due(self, result: Result) -> bool:
-        """Whether the last step has no line: --display_every does not divide their number, or the run ended early.
-
-        A process that joined when all steps were taken has none to print: the process before it has printed them.
-        """
+        """Whether the last timed step has no line yet. A process that joined after all steps has none to print."""
         return self._timed_start is not None and result.timed_steps[-1].index != self._num_shown
 
     def own_total(self) -> ClusterTotal:
@@ -337,7 +313,6 @@ class Measurement:
         return ClusterTotal(result.own_images, result.own_wall_seconds)
 
     def result(self, is_complete: bool = False) -> Result:
-        """The result so far."""
         plan = self._plan
         return Result(
             params=plan.params,

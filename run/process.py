@@ -1,7 +1,4 @@
-"""The part that training and evaluating runs share: joining and leaving the cluster, faults and signals.
-
-Faults are explained in one line; those of shards also where TensorFlow does not notice them.
-"""
+"""The part that training and evaluating runs share: joining and leaving the cluster, faults and signals."""
 
 import contextlib
 import os
@@ -41,14 +38,8 @@ class Process:
     """This process, from joining its cluster to leaving it.
 
     Args:
-      plan: the plan of the run.
-      conclude: keeps and prints the measurements and returns the result, only at its first call; its arguments say how
-        the run ended, and whether to print.
+      conclude: (how the run ended, whether to print) -> the result. Keeps and prints it, only at its first call.
       keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
-
-    Attributes:
-      worker: the worker that this process is in the run.
-      is_in_step: whether the main thread takes a step.
     """
 
     def __init__(
@@ -77,11 +68,7 @@ class Process:
         return self._worker
 
     def join(self, offer: Offer) -> Worker:
-        """Waits for the other processes of the cluster, if there are any.
-
-        Raises:
-          RunError: a process did not join in time, or a shard is cut or has a wrong record length.
-        """
+        """Waits for the other processes of the cluster, then checks the record lengths of shards."""
         self._worker = worker = self._make_worker()
         worker.join(offer)
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
@@ -98,10 +85,7 @@ class Process:
             check_lengths(shards, self._shard_sizes, self._console.warning)
 
     def _watch_shards(self, shards: Shards) -> None:
-        """Ends this process if no record is left: the step that waits for one holds the main thread for ever.
-
-        Python code that uses BenchmarkCNN ends with it, since nothing can cancel that step.
-        """
+        """Ends this process if no record is left, since nothing can cancel the step that waits for one."""
         line = await_loss(shards, self._has_ended)
         if line is None:
             return
@@ -131,11 +115,7 @@ class Process:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks.
-
-        Raises:
-          RunError: a fault while running; its attribute `result` holds what was measured before it.
-        """
+        """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks."""
         with self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
             try:
                 yield
@@ -195,11 +175,7 @@ class Process:
         self._interrupts.release()
 
     def end_if_stopped(self, step_secs: float = 0.0) -> None:
-        """Ends this process if a signal has requested it, or a task was lost. To be called between two steps.
-
-        Args:
-          step_secs: the seconds of the last step.
-        """
+        """Ends this process if a signal requested it, or a task was lost. To be called between two steps."""
         if self._worker and not self._worker.ends_after_chief and self._stop.is_requested(step_secs):
             self._stop.await_end()
         self.worker.end_if_lost(step_secs)
@@ -234,7 +210,6 @@ class Process:
             raise
 
     def _end(self, ending: Ending, *, prints: bool = True) -> Result:
-        """Concludes the measurements; signals wait until that is done."""
         self._interrupts.hold()
         try:
             return self._conclude(ending, prints)
@@ -266,7 +241,6 @@ class Process:
             self._worker.stop_watching()
 
     def _finish_for_signal(self, exit_code: int, signal_name: str) -> None:
-        """Called when a signal ends a process of a cluster."""
         self._keep()
         try:
             self._end(Ending(exit_code, f'stopped by {signal_name}'))
@@ -292,12 +266,7 @@ def _ending_of(end: BaseException) -> Ending:
 
 
 def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool) -> str:
-    """The fault in the data if there is one that explains the error, else TensorFlow's own message.
-
-    Args:
-      progress: prints a progress line, since searching the shards takes time.
-      is_evaluating: whether an evaluation failed, not a step.
-    """
+    """Returns the fault in the data that explains the error, else TensorFlow's message. Searching takes time."""
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
     if is_evaluating and plan.evaluations:
         shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
@@ -321,10 +290,7 @@ def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[
     """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not notice.
 
     The first ends the process with signal 11 where TensorFlow reads it; the second silently drops records, and a run
-    waits for ever if no other is left.
-
-    Args:
-      sizes: the bytes of each shard when this was called first, which fills it; none may have fewer later.
+    waits for ever if no other is left. The first call fills sizes, the bytes of each shard; none may have fewer later.
     """
     if shards is None:
         return
@@ -356,8 +322,8 @@ def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[
 def await_loss(shards: Shards, has_ended: threading.Event) -> str | None:
     """Waits until no shard has room for a record, and returns one line about it; None if has_ended is set before.
 
-    TensorFlow would then look for records for ever, in a step that neither ends nor can be cancelled. A shard that ends
-    within the header of its first record is empty to it.
+    TensorFlow would look for records for ever, in a step that nothing can cancel. A shard that ends within the header
+    of its first record is empty to it.
     """
     while not has_ended.wait(_WATCH_SECS):
         try:

@@ -1,4 +1,4 @@
-"""Makes the document of a result: what a run measured, and everything that one needs to know to believe it."""
+"""Makes the document of a result: what a run measured, with the context needed to interpret it."""
 
 import datetime
 import math
@@ -52,17 +52,7 @@ _PASSES_OF_TRAINING = 3
 
 
 class Recording:
-    """What is known about a run beside its steps, from its start on.
-
-    Args:
-      invocation: how the run was asked for.
-
-    Attributes:
-      transfer: what a step moves between processes, once the graph is built.
-      input_buffers: what the input pipeline holds in host memory, once the graph is built.
-      input_stages: the rows of run.input_stages; None if the stages of the input were not measured.
-      peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
-    """
+    """What is known about a run besides its steps; the run fills in the public attributes. peak_flops is in FLOP/s."""
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
         self.transfer = Transfer()
@@ -88,18 +78,13 @@ class Recording:
     # ---- the time to the first step -------------------------------------------------------------------------------
 
     def begin(self, phase: str | None, now: float | None = None) -> None:
-        """Ends a phase of the time to the first timed step and begins another one; None is the last.
-
-        Args:
-          now: the time of this, in seconds of time.perf_counter; by default the current one.
-        """
+        """Ends a phase of the time to the first timed step and begins the next. Times are of time.perf_counter."""
         now = time.perf_counter() if now is None else now
         if self._phase:
             self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._phase_start
         self._phase, self._phase_start = phase, now
 
     def note_step(self, step: Step[StepValues]) -> None:
-        """To be called after each step."""
         if self._first_step is None:
             self._first_step = step.end - self._invocation.begun
         if step.phase is Phase.TIMED and self._phase:
@@ -151,12 +136,7 @@ class Recording:
 
     # Long, because the document is one object, which reads best in one piece.
     def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-        """The document of a result, see docs/results.md.
-
-        Args:
-          workers: steps_of() each worker, in order; None for those that were lost. Of this process alone if the run
-            did not get so far that the workers knew each other.
-        """
+        """Returns the document of a result, see docs/results.md. workers have their steps_of(), or None if lost."""
         plan, surroundings = self._plan, self._plan.surroundings
         # Counting may build a graph, for which a process that was stopped has no time.
         parameters, multiply_adds = self._costs() if ending.is_complete else (None, None)
@@ -200,7 +180,7 @@ class Recording:
         return {**document, 'warnings': [*warnings, *advise(document)]}
 
     def log_header(self) -> dict[str, Any]:
-        """What benchmark_run.log has, see results.benchmark_log."""
+        """Returns what benchmark_run.log begins with, see results.benchmark_log."""
         plan = self._plan
         return run_info(
             model=plan.subject.model_name,
@@ -215,7 +195,6 @@ class Recording:
         )
 
     def _flags(self) -> dict[str, Any]:
-        """The value of each flag, as the run uses it."""
         plan, params = self._plan, self._plan.params
         # Instead of None or 0 what the run decided.
         resolved = {

@@ -17,8 +17,7 @@ from run.steps_in_graph import StepsInGraph
 
 @contextlib.contextmanager
 def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
-    """A session that is closed after the block. After an error in a cluster it stays open, since closing it could wait
-    for a lost task."""
+    """Closes the session after the block, except after an error in a cluster: closing could wait for a lost task."""
     session = tf.Session(target, graph=graph, config=config)
     try:
         yield session
@@ -31,8 +30,6 @@ def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterat
 
 @dataclass
 class _Fetched:
-    """The fetched values of Fetches."""
-
     loss: float
     global_step: int
     ops: Any = None
@@ -47,14 +44,9 @@ class _Fetched:
 class Stepper:
     """Runs steps in a session: the last warm-up step with tracing if requested, some steps with a gradient summary.
 
-    Args:
-      in_graph: the loop that takes the steps of a run; None if each run takes one step.
-      pipeline: the input, if steps may have to feed its batches.
-
     Attributes:
-      gradient_summary: the summary of the last step that had one.
       steps_after: the global step after the last step, including the steps of other workers.
-      num_skipped: how many steps the loss scale has skipped in this run; the last step may not be counted yet.
+      num_skipped: how many steps the loss scale skipped in this run; the last step may not be counted yet.
     """
 
     def __init__(
@@ -117,7 +109,7 @@ class Stepper:
         return replace(noted, input_wait=seconds_of_feeds) if self._fed else noted
 
     def _draw(self) -> tuple[list[Any], float]:
-        """What the next step is fed, and the seconds that drawing it took."""
+        """Returns what the next step is fed, and the seconds that drawing it took."""
         if self._pipeline is None or not self._fed:
             return [], 0.0
         start = time.perf_counter()

@@ -16,20 +16,7 @@ from training.checkpoints import Checkpointer, WarmStart
 
 
 class RunState:
-    """Initialises and saves the variables of a run. Adds its ops to the current graph.
-
-    Args:
-      checkpoints: what is saved, and what training starts from.
-      built: the graph of a step.
-      worker: the worker that this process is in the run.
-      warn, note: print a warning, and a line that stays.
-
-    Attributes:
-      steps_taken: the steps that all workers have taken.
-
-    Raises:
-      RunError: no variable of --backbone_model_path fits the model.
-    """
+    """Adds ops that initialise and save the variables of a run. steps_taken counts the steps of all workers."""
 
     def __init__(
         self,
@@ -58,11 +45,7 @@ class RunState:
         return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep)
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
-        """Gives the variables their first values, and returns the steps that follow.
-
-        Raises:
-          RunError: the variables were lost with a process, and there is no checkpoint to go on from.
-        """
+        """Gives the variables their first values, and returns the steps that follow."""
         worker, servers = self._worker, self._worker.server_state
         end = worker.agreed['end']
         if servers is None:
@@ -97,11 +80,7 @@ class RunState:
         return step
 
     def _prepare_servers(self, session: tf.Session) -> tuple[int, int | None]:
-        """Sets the variables on the parameter servers, unless they still hold usable ones. Only the chief calls it.
-
-        Returns:
-          The steps taken so far, and the step at which training ends; None if training begins now.
-        """
+        """Sets the variables on the servers unless they hold usable ones. Returns the step, and the end if known."""
         worker = self._worker
         assert worker.cluster
         assert worker.server_state
@@ -142,17 +121,12 @@ class RunState:
             session.run(self._built.before_evaluation)
 
     def is_save_due(self, taken_before: int) -> bool:
-        """Whether --save_model_steps or --save_model_secs ask for a checkpoint now.
-
-        Args:
-          taken_before: the global step at the last call; other workers may have increased it since.
-        """
+        """Whether to save now; taken_before is the global step at the last call, which other workers increase too."""
         every, every_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
         by_step = every is not None and self.steps_taken // every > taken_before // every
         return self._saver is not None and (by_step or 0 < every_secs <= time.monotonic() - self._last_save)
 
     def save(self, session: tf.Session) -> None:
-        """Saves a checkpoint, if this process saves checkpoints."""
         if self._saver:
             self._saver.save(session, self._read_step(session))
             self._last_save = time.monotonic()
@@ -187,7 +161,7 @@ class RunState:
 
 
 def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> Offer:
-    """What this process brings from an earlier training: the newest checkpoint, and the end if that was not reached."""
+    """Returns what this process brings from an earlier training: its newest checkpoint, and its end if not reached."""
     if not checkpoints.resume_from or not checkpoints.folder:
         return {'step': None, 'end': None}
     step = step_of(checkpoints.resume_from)
@@ -198,11 +172,7 @@ def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> 
 
 
 def _length(counts: Counts, num_counting: int) -> list[int] | None:
-    """What makes two runs equally long; None if the clock decides.
-
-    Args:
-      num_counting: how many workers count their steps separately.
-    """
+    """What makes two runs equally long; None if the clock decides. num_counting: see make_schedule."""
     return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counting]
 
 

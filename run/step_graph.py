@@ -31,18 +31,14 @@ _SEEDS_OF_TOWER = 1000
 
 @dataclass(frozen=True)
 class Fetches:
-    """The tensors that a session fetches in every step; None if the step does not compute them.
+    """What a session fetches in every step: ops, and scalars, float32 unless stated; None if not computed.
 
     Attributes:
-      loss: scalar float32, the reported loss.
-      global_step: scalar int64, the global step before this step.
-      ops: further ops to run, such as the update.
-      steps_after: scalar int64, the global step after this step, if other workers may increment it meanwhile.
-      updated_at: scalar float64, the Unix time in seconds when the update was done and only the input pipeline was
-        still working; None if the input takes no work, and in deterministic runs.
-      learning_rate: scalar float32, the learning rate of the update.
-      top_1, top_5: scalar float32, the top-1 and top-5 accuracy on the images of the step.
-      num_skipped: scalar int64, how many steps the loss scale had skipped before this one.
+      global_step: int64, before this step.
+      steps_after: int64, after this step, if other workers may increment it meanwhile.
+      updated_at: float64, the Unix time in seconds when the update was done and only the input pipeline was still
+        working; None if the input takes no work, and in deterministic runs.
+      num_skipped: int64, how many steps the loss scale had skipped before this one.
     """
 
     loss: Tensor
@@ -65,20 +61,11 @@ class StepGraph:
     """The ops and variables of a step.
 
     Attributes:
-      pipeline: the input.
       initializers: give the variables their first values; then start() prepares the first step.
       post_init: makes the towers alike; None if they are.
-      prologue: computes on the first batch what the first step
-        takes from the step before; None if it takes nothing.
-      fetches: what to run in each step.
-      variables: the trainable variables of the first model.
-      gradients: (variable, gradient) pairs for them.
-      global_step: the counter of steps.
-      synchronous_step: sums the gradients of several workers on parameter servers; None in other modes.
-      bytes_of_servers: the bytes of variables on each parameter server, by the server.
-      transfer: what a step moves between processes.
-      slices: the parts of each variable in a checkpoint, by name.
-      model_slices: those of the model only.
+      prologue: computes on the first batch what the first step takes from the step before; None if it takes nothing.
+      variables: the trainable variables of the first model; gradients has (variable, gradient) pairs for them.
+      slices: the parts of each variable in a checkpoint, by name; model_slices those of the model only.
       num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
       before_evaluation: makes the slices of all workers equal; None if they always are.
     """
@@ -101,15 +88,13 @@ class StepGraph:
 
     @property
     def drawing_ops(self) -> list[tf.Operation]:
-        """What start() runs whose kernels keep what the steps continue: readers, the state of random numbers."""
+        """The ops of start() whose kernels keep what the steps continue: readers, the state of random numbers."""
         return [*self.pipeline.drawing_ops, *([self.prologue] if self.prologue is not None else [])]
 
     def start(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         """Prepares the first step, once the variables have their values.
 
-        Args:
-          steps_before: the number of steps taken so far, including those before a restored checkpoint.
-          run: runs one of drawing_ops, if not session.run has to; then nothing is fed.
+        steps_before includes those before a restored checkpoint. If given, `run` runs drawing_ops, and nothing is fed.
         """
         session.run(self.pipeline.initializers)
         if self.post_init is not None:
@@ -124,11 +109,10 @@ class StepGraph:
 
 @dataclass(frozen=True)
 class _Tower:
-    """What one tower computes.
+    """The tensors of one tower.
 
-    objective is the tower's part of the training loss; the parts of all towers of a model add up to the loss.
-    penalty is the weight decay of the model; None on towers that do not compute it.
-    top_k are the top-1 and top-5 accuracy on its images.
+    The objectives of all towers of a model add up to its loss. penalty, the model's weight decay, is None on towers
+    that do not compute it.
     """
 
     base_loss: Tensor
@@ -146,10 +130,7 @@ def build_step_graph(
     pipeline: InputPipeline,
     frozen: FrozenNetwork | None = None,
 ) -> StepGraph:
-    """Adds a step to the current graph.
-
-    Args:
-      frozen: the constants that the towers compute with instead of variables, if the step is forward-only.
+    """Adds a step to the current graph; a forward-only one may compute with frozen constants.
 
     Raises:
       ValueError: the network has no trainable variables, or its loss does not depend on one of them.

@@ -20,10 +20,7 @@ def run_steps(
     is divided equally among its steps, as nobody sees when one of several ends.
 
     Args:
-      take_steps: takes the steps with this phase and these indices within the phase (from 1); returns the values of
-        each when all are done.
-      steps_per_run: how many steps a run takes; the last one of a phase takes those that are left.
-      clock: returns the seconds since any fixed moment.
+      take_steps: takes the steps with these indices within the phase (from 1); returns the values of each.
       is_over: called before each run of timed steps; returns True to stop.
     """
     for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_batches)):

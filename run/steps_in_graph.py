@@ -16,21 +16,15 @@ class StepsInGraph:
     """Adds a loop to the current graph whose body is a copy of a step.
 
     Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a name, which the copy
-    shares with the step. So nothing that builds a step has to know about the loop. What a kernel keeps within itself
-    (the reader of RecordInput, the state of random numbers) it keeps by the name of its node: `run` has the copy do
-    what precedes the first step, so that the loop takes the steps that as many runs of the session would take.
+    shares with the step, so nothing that builds a step has to know about the loop. What a kernel keeps within itself
+    (the reader of RecordInput, the state of random numbers) it keeps by the name of its node: `runner` has the copy run
+    `before`, so that the loop takes the steps that as many runs of the session would take.
 
     The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of functions: a run of
-    the session then leaves out of the body whatever its fetches do not need, as elsewhere in the graph.
+    the session then leaves out of the body whatever its fetches do not need, as elsewhere in the graph. It counts its
+    steps on `device`, that of the towers if they share one, so that no signal crosses devices.
 
-    Args:
-      fetches: what each step computes.
-      device: where the loop counts its steps: that of the towers if they share one, so that no signal crosses devices.
-      before: what may have to be run before the first step, besides the initialisation.
-
-    Attributes:
-      num_steps: scalar int32 placeholder: how many steps the loop takes.
-      values: what the steps computed, by the names of Fetches without ops: tensors [num_steps].
+    `values` are what the steps computed, by the names of Fetches without ops: tensors [num_steps].
     """
 
     def __init__(self, fetches: Fetches, device: str, before: Sequence[tf.Operation] = ()) -> None:
@@ -74,7 +68,7 @@ class StepsInGraph:
         self._before: Mapping[str, Tensor] = dict(zip(_names(before), done, strict=True))
 
     def runner(self, session: tf.Session) -> Callable[[tf.Operation], None]:
-        """What runs an op of `before` once, by its copy in the loop."""
+        """Returns a function that runs an op of `before` once, by its copy in the loop."""
         return lambda op: session.run(self._before[op.name].op, {self.num_steps: 1})
 
 
@@ -95,10 +89,7 @@ def _names(ops: Sequence[tf.Operation]) -> list[str]:
 
 
 def _with_gates(step: tf.GraphDef) -> tf.GraphDef:
-    """Makes the nodes without inputs wait for one node per device.
-
-    In a loop such nodes wait for the loop's counter. One signal per device is sent instead of one for each of them.
-    """
+    """Makes nodes without inputs wait for one node per device, so that the loop sends one signal to each device."""
     gates: dict[str, str] = {}
     for node in step.node:
         if not node.input:

@@ -1,19 +1,16 @@
 """The files of checkpoints. A kill at any moment leaves the last complete checkpoint intact.
 
-A checkpoint is two files, model.ckpt-STEP.index and model.ckpt-STEP.data-00000-of-00001, and no file system renames two
-files at once. Hence a checkpoint is published in stages:
+A checkpoint is two files, .index and .data-00000-of-00001, and no file system renames two files at once. Hence stages:
 
   .unfinished-checkpoint/   TensorFlow writes the files here; after a kill, the next save discards them;
-  .ready-checkpoint/        the same folder, renamed: the checkpoint is complete, and if a kill interrupts the stages
-                            below, the next save repeats them;
+  .ready-checkpoint/        the same folder, renamed; after a kill, the next save repeats the stages below;
   model.ckpt-STEP.*         links to the same files, the index last: without its index a checkpoint does not exist;
   checkpoint                the state file, which now names the checkpoint as the newest. Then expired checkpoints and
                             the ready folder are deleted.
 
-The file training-ended in the same folder means that no run is training there and that the last run reached its end;
-training-begun, that a cluster has begun a training there and did not reach the end that the file names.
-
-TensorFlow, which takes seconds to import, is imported only where it reads or writes the state file.
+training-ended means that no run is training in the folder and that the last one reached its end; training-begun, that a
+cluster has begun a training there and did not reach the end that the file names. TensorFlow, which takes seconds to
+import, is imported only for the state file.
 """
 
 import contextlib
@@ -65,15 +62,10 @@ def all_checkpoints(folder: str) -> list[str]:
 
 
 def find_checkpoint(path: str, written: str) -> str:
-    """Returns the prefix of a checkpoint.
+    """Returns the prefix of a checkpoint. path is a prefix, a file of a checkpoint, or a folder for its newest one.
 
-    Args:
-      path: a prefix, a file of a checkpoint, or a folder, which stands for its newest checkpoint.
-      written: the path, or the flag with it, as the user wrote it; for errors.
-
-    Raises:
-      UsageError: there is no such folder or checkpoint.
-      RunError: the folder holds no checkpoint.
+    `written` is the path or flag as the user wrote it, for errors: UsageError if there is no such folder or checkpoint,
+    RunError if the folder holds none.
     """
     if os.path.isdir(path):
         newest = latest_checkpoint(path)
@@ -99,9 +91,7 @@ def mark_ended(folder: str, ended: bool) -> None:
 def mark_begun(folder: str, length: Sequence[int] | None, end: int) -> None:
     """Records that a training is under way, and where it ends, for the run that continues it. Ignores OS errors.
 
-    Args:
-      length: what makes two runs equally long; None if no other run will continue to this end.
-      end: the last step.
+    length is what makes two runs equally long; None if no other run will continue to this end.
     """
     mark_ended(folder, False)
     if length is None:
@@ -127,16 +117,11 @@ def read_end(folder: str, length: Sequence[int] | None) -> int | None:
 
 
 def has_ended(folder: str) -> bool:
-    """Whether training in the folder has ended."""
     return (Path(folder) / _ENDED).exists()
 
 
 def step_of(prefix: str) -> int:
-    """Returns the step at the end of a checkpoint's name: 100 for DIR/model.ckpt-100.
-
-    Raises:
-      RunError: the name does not end with a step.
-    """
+    """Returns the step in the name of a checkpoint, 100 for DIR/model.ckpt-100; raises RunError if there is none."""
     match = re.search(r'-(\d+)$', prefix)
     if match is None:
         raise RunError(f'{prefix}: the name does not end with a step; rename the checkpoint like model.ckpt-100')
@@ -144,11 +129,7 @@ def step_of(prefix: str) -> int:
 
 
 def publish(folder: Path, max_to_keep: int) -> None:
-    """Publishes the ready checkpoint, if there is one. It can be repeated after a kill.
-
-    Raises:
-      OSError: the folder cannot be written, or a stage in it is not of this program.
-    """
+    """Publishes the ready checkpoint, if there is one. It can be repeated after a kill."""
     ready = folder / READY
     if ready.is_symlink():
         raise OSError(f'{ready} is a link; remove it')
@@ -174,17 +155,12 @@ def publish(folder: Path, max_to_keep: int) -> None:
 
 
 def remove_stage(folder: Path) -> None:
-    """Removes the folder of an unfinished or ready checkpoint with its files.
-
-    Raises:
-      OSError: it is a link, or holds files that are not of a checkpoint; then nothing is removed.
-    """
+    """Removes the folder of a stage; raises OSError, without changes, if it is a link or holds other files."""
     clear_own(folder, _OF_A_STAGE.fullmatch)
     folder.rmdir()
 
 
 def _link(file: Path, target: Path) -> None:
-    """Replaces target by a hard link to a file."""
     twin = file.with_name('twin')
     twin.unlink(missing_ok=True)
     try:
@@ -219,7 +195,6 @@ def _is_complete(prefix: str) -> bool:
 
 
 def _is_same(ready: str, published: str) -> bool:
-    """Whether the published checkpoint has the same bytes as the ready one."""
     # filecmp caches results by modification time and size.
     filecmp.clear_cache()
     suffixes = [file.removeprefix(ready) for file in (*data_files(ready), f'{ready}.index')]
@@ -261,11 +236,7 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Reserves a folder for one run until the block or the process ends, on file systems that support locks.
-
-    Raises:
-      RunError: another run has reserved it.
-    """
+    """Reserves a folder until the block or process ends, if it supports locks; RunError if another run has it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

@@ -39,13 +39,7 @@ _MAX_NAMES = 20
 
 @dataclass(frozen=True)
 class Slice:
-    """A variable, or a part of one that is spread over several devices.
-
-    Attributes:
-      variable: the variable that holds the values.
-      offset: the index in the full variable where the part starts, for each axis; zeros for an undivided variable.
-      full: the shape of the full variable.
-    """
+    """A variable, or the part that starts at the indices `offset` of a variable of shape `full`."""
 
     variable: Variable
     offset: tuple[int, ...]
@@ -61,7 +55,6 @@ class Slice:
 
 
 def whole(variable: Variable) -> Slice:
-    """Returns an undivided variable as a slice."""
     return Slice(variable, (0,) * len(variable.shape), variable.shape)
 
 
@@ -77,14 +70,12 @@ def joined(parts: Sequence[Slice], values: Sequence[Any]) -> Any:
 class Checkpointer:
     """Saves and restores variables. The constructor adds the ops to the current graph; save and restore add none.
 
-    Only one process may save in a folder, see checkpoint_files.locked.
-
-    Checkpoints store 16-bit variables as float32, so that a run of any precision can read them.
+    Only one process may save in a folder, see checkpoint_files.locked. Checkpoints store 16-bit variables as float32,
+    so that a run of any precision can read them.
 
     Args:
-      folder: the folder of the checkpoints, on the machine of this process; it must exist when one is saved.
+      folder: on the machine of this process; it must exist when a checkpoint is saved.
       variables: the slices of each variable, by its name in the checkpoint, which stores them as one tensor.
-      device: the CPU of this process, which reads and writes the files.
       max_to_keep: the number of checkpoints to keep, of those that the state file of the folder names.
     """
 
@@ -125,15 +116,10 @@ class Checkpointer:
         return tf.group(*assigned, name='restore'), restored[0].op
 
     def save(self, session: tf.Session, step: int, is_unchanged: Callable[[], bool] = lambda: True) -> str:
-        """Writes the current values of the variables, and returns the prefix of the checkpoint.
+        """Writes the variables after `step` steps, and returns the prefix; a checkpoint of the same step is replaced.
 
-        Any thread may save while others run steps. Each variable is read once, but a step may run between two reads. A
-        checkpoint of the same step is replaced.
-
-        Args:
-          session: runs the save op.
-          step: the number of steps taken.
-          is_unchanged: called after all variables were read; returns whether none of them changed meanwhile.
+        Any thread may save while others run steps. Each variable is read once, but a step may run between two reads:
+        is_unchanged, called after all reads, returns whether no variable changed meanwhile.
 
         Raises:
           RunError: the folder is missing or cannot be written, the disk is full, or the variables changed meanwhile.
@@ -171,16 +157,13 @@ class Checkpointer:
         """Restores every variable, initialized or not. Optional variables that the checkpoint omits stay unchanged.
 
         Args:
-          session: runs the restore ops.
-          prefix: the checkpoint.
           for_training: if False, the checkpoint may also hold training state: optimizer slots and the global step.
           names_in_training: returns all variables of the model in training. If not for_training, the checkpoint may
             also hold these and their slots. Called only if it holds unexpected variables, since it may take a second.
           partly: if True, the checkpoint may also hold any other variables.
 
         Raises:
-          RunError: the checkpoint is missing or damaged, or its names, shapes and dtypes differ from the expected ones
-            (optional variables aside). Then no variable is changed.
+          RunError: the checkpoint is missing, damaged or of other names, shapes or dtypes. Then no variable is changed.
         """
         found: Tensors = read_contents(prefix)
         if not for_training:
@@ -222,7 +205,6 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _reporting(self, name: str) -> Iterator[None]:
-        """Converts errors of writing files to RunError."""
         try:
             yield
         except OSError as error:
@@ -240,7 +222,6 @@ class Checkpointer:
 
 
 def _stored_dtype(variable: Variable) -> tf.DType:
-    """Returns the dtype of a variable in a checkpoint."""
     dtype = variable.value.dtype.base_dtype
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
 
@@ -250,20 +231,11 @@ def _is_optional(name: str) -> bool:
 
 
 class WarmStart:
-    """Restores the variables of a checkpoint that match variables of the model by name and shape.
-
-    The constructor adds the ops to the current graph.
+    """Restores the variables of a checkpoint that match the model's by name and shape. Adds its ops to the graph.
 
     Args:
-      prefix: the checkpoint.
       flag: the flag and its value as the user wrote them, for messages.
       variables: the slices of the model's variables by name, including moving averages but not optimizer slots.
-      device: the CPU of this process.
-
-    Attributes:
-      summary: one line that names the restored variables.
-      warnings: a line about variables of the model that keep their initial values, if any, and a line about unused
-        variables of the checkpoint, if any.
 
     Raises:
       RunError: the checkpoint is missing or cannot be read, or no variable matches.
@@ -306,9 +278,5 @@ class WarmStart:
         self._checkpointer = Checkpointer('', matching, device, 1)
 
     def restore(self, session: tf.Session) -> None:
-        """Restores the matching variables.
-
-        Raises:
-          RunError: the checkpoint is damaged. Then no variable is changed.
-        """
+        """Restores the matching variables; if the checkpoint is damaged, raises RunError and changes none."""
         self._checkpointer.restore(session, self._prefix, partly=True)

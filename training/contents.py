@@ -17,11 +17,7 @@ OPTIONAL = 'loss_scale/'
 
 
 def open_checkpoint(prefix: str) -> tf.train.NewCheckpointReader:
-    """Returns a reader of the tensors of a checkpoint.
-
-    Raises:
-      RunError: the index is missing or damaged.
-    """
+    """Returns a reader of the tensors of a checkpoint; raises RunError if the index is missing or damaged."""
     try:
         return tf.train.load_checkpoint(prefix)
     except tf.errors.OpError as error:
@@ -29,24 +25,17 @@ def open_checkpoint(prefix: str) -> tf.train.NewCheckpointReader:
 
 
 def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
-    """Returns the dtypes and shapes of all tensors of a checkpoint.
-
-    Raises:
-      RunError: as open_checkpoint.
-    """
+    """Returns (dtype, shape) of each tensor of a checkpoint; raises RunError if the index is missing or damaged."""
     reader = open_checkpoint(prefix)
     dtypes = reader.get_variable_to_dtype_map()
     return {name: (dtypes[name].name, shape) for name, shape in reader.get_variable_to_shape_map().items()}
 
 
 def group_of(name: str, names: Collection[str]) -> str:
-    """Returns the group, one of GROUPS, of a tensor.
+    """Returns the group, one of GROUPS, of a tensor; names are all those in the checkpoint.
 
     Names without a layer (global_step) and names that start with OPTIONAL are TRAINING; names below the name of a
     variable (conv1/kernel/momentum) are OPTIMIZER; names moving_* in a layer are STATISTICS; all others are MODEL.
-
-    Args:
-      names: all names in the checkpoint.
     """
     parent, _, own = name.rpartition('/')
     if not parent or name.startswith(OPTIONAL):
@@ -72,7 +61,6 @@ def difference(expected: Tensors, found: Tensors) -> str:
 
 
 def first_names(names: Iterable[str], count: int = 3) -> str:
-    """Lists the first names in sorted order, and the number of the others."""
     listed = sorted(names)
     return ', '.join(listed[:count]) + (f' and {len(listed) - count} more' if len(listed) > count else '')
 

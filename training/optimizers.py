@@ -42,10 +42,7 @@ class Optimizer(ABC):
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         """Adds the ops that all variables of one device share, and returns a function that applies a gradient to one.
 
-        Args:
-          learning_rate: scalar, of the dtype of the variables.
-          step: scalar int64, the number of steps taken before this one.
-          make_slot: creates the slots of a variable.
+        learning_rate has the dtype of the variables; step, scalar int64, is the number of steps taken before this one.
         """
 
 
@@ -233,16 +230,11 @@ class OptimizerStep:
     """Applies gradients to variables on any device, and keeps the slots of each variable on its device.
 
     Args:
-      optimizer: the update rule.
-      learning_rate: scalar float32 tensor.
       step: scalar int64 tensor, the number of steps taken before this one.
-      gradient_clip: each element of a gradient is clipped to [-gradient_clip, gradient_clip]; None for no clipping.
-      loss_scale: the scale of the loss; gradients are unscaled before clipping.
+      gradient_clip: each element of an unscaled gradient is clipped to [-gradient_clip, gradient_clip].
       outputs: tensors that the networks compute in this step before any gradient.
 
     Attributes:
-      initializers: ops that initialize the slots.
-      slots: the slots made so far.
       updates: for each variable (the key is a reference to its handle), the op after which it has its new value.
     """
 
@@ -280,7 +272,6 @@ class OptimizerStep:
         Args:
           variables: the (gradient, part) pairs of each variable, see apply_parts.
           distinct: the gradients without copies of the same gradient.
-          make_other_updates: adds the other updates of the step and returns their ops.
         """
         done = self._loss_scale.guard(
             distinct,
@@ -314,7 +305,6 @@ class OptimizerStep:
 
     @property
     def scale_read(self) -> tf.Operation:
-        """Returns the op that reads the loss scale of this step."""
         return self._loss_scale.value.op
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
@@ -361,7 +351,6 @@ class OptimizerStep:
         return found
 
     def _prepare(self, gradient: Tensor, variable: Variable) -> Tensor:
-        """Returns the gradient of the unscaled loss, clipped."""
         with tf.device(variable.device):
             gradient = self._loss_scale.unscaled(gradient)
             if self._gradient_clip is None:

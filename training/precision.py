@@ -30,9 +30,7 @@ class Precision:
     """The precision of a run.
 
     Attributes:
-      name: one of DTYPES.
-      keeps_variables: whether the trainable variables have that dtype too.
-      loss_scale: the factor of the loss.
+      keeps_variables: whether the trainable variables have the dtype of `name` too.
       doubled_every: None for a constant scale; else the scale is an AutomaticLossScale that starts at loss_scale.
     """
 
@@ -66,13 +64,11 @@ FP32 = Precision()
 
 
 class LossScale:
-    """A constant scale of the loss.
+    """A constant scale of the loss; value is scalar float32.
 
     Attributes:
-      value: the scale, scalar float32.
       num_skipped: scalar int64, the number of skipped steps before this one; None if no step is ever skipped.
       state: the variables of the scale, by name. Checkpoints contain them, but may omit them.
-      initializers: ops that initialize these variables.
     """
 
     num_skipped: Tensor = None
@@ -88,11 +84,7 @@ class LossScale:
         return gradient if self._inverse is None else gradient * self._inverse
 
     def stage(self, device: str) -> list[tf.Operation]:
-        """Makes unscaled() apply to gradients of the previous step. Run the returned ops with each step.
-
-        Args:
-          device: the device that stores the scale until the next step.
-        """
+        """Makes unscaled() use the scale of the previous step, kept on a device. Run the returned ops in each step."""
         del device
         return []
 
@@ -120,11 +112,6 @@ class AutomaticLossScale(LossScale):
 
     Asynchronous workers share the scale and check their own gradients. If two of them finish good steps at the same
     moment, only one step may be counted.
-
-    Args:
-      create_scalar: (name, dtype) -> a variable that all towers of all workers share.
-      start: the initial scale.
-      doubled_every: the number of consecutive good steps after which the scale doubles.
     """
 
     def __init__(self, create_scalar: Callable[[str, tf.DType], Variable], start: float, doubled_every: int) -> None:
@@ -152,7 +139,6 @@ class AutomaticLossScale(LossScale):
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that runs only if all gradients are finite, and adjusts the scale."""
         is_good = self._are_finite(gradients)
         return [self._only_if(is_good, make_update), *self._adjust(is_good)]
 
@@ -207,7 +193,7 @@ def _device_of(tensor: Tensor) -> str:
 
 
 def make_loss_scale(precision: Precision, create_scalar: Callable[[str, tf.DType], Variable]) -> LossScale:
-    """Makes the loss scale of a precision, with scalars made by create_scalar (see AutomaticLossScale)."""
+    """Makes the loss scale of a precision; create_scalar makes a variable that all towers of all workers share."""
     if precision.doubled_every is None:
         return LossScale(precision.loss_scale)
     return AutomaticLossScale(create_scalar, precision.loss_scale, precision.doubled_every)

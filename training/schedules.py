@@ -1,7 +1,4 @@
-"""Learning rate schedules. Converts epochs to steps; the other modules use steps only.
-
-Imports TensorFlow only when it builds a graph, because flags are checked without TensorFlow.
-"""
+"""Learning rates, and epochs as steps. Imports TensorFlow only to build a graph, since flags are checked without it."""
 
 import itertools
 import math
@@ -52,7 +49,6 @@ def steps_of(epochs: float, num_examples: int, images_per_step: int) -> float:
 
 
 def whole_steps_of(epochs: float, num_examples: int, images_per_step: int) -> int:
-    """Converts epochs to steps, rounded down."""
     return math.floor(steps_of(epochs, num_examples, images_per_step))
 
 

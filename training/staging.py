@@ -28,7 +28,6 @@ class StagingArea:
         return list(tensors)
 
     def size(self) -> tf.Tensor:
-        """Returns the number of tuples in the queue, scalar int32."""
         with tf.device(self.device):
             return tf.raw_ops.StageSize(dtypes=self._dtypes, shared_name=self._name)
 

@@ -22,10 +22,6 @@ class Variable:
     Attributes:
       name: its name in the model, which is the same on every tower.
       scope: distinguishes it from the variables of the same name on other towers.
-      shape: its shape.
-      trainable: whether gradients change it.
-      device: its device.
-      handle: its resource handle.
       value: the result of the single read per step, which all users share.
     """
 
@@ -50,7 +46,6 @@ class Variable:
         return value
 
     def assign(self, value: Tensor) -> tf.Operation:
-        """Returns the op, on the variable's device, that assigns a value."""
         with tf.device(self.device):
             return tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
