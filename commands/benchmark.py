@@ -31,8 +31,8 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
-            from planning.environment import check_file
             from planning.line import check_launch
+            from planning.outputs import check_file
             from sweeps.repeat import files_of_runs, repeat
 
             check_launch(parsed.params, alone=True)

@@ -6,7 +6,6 @@ from fractions import Fraction
 from inputs.data_sets import DataSet
 from params import Params
 from params.spec import numbers_of
-from planning.found import Found
 from planning.plan import Counts, Data, EvalSchedule, Evaluations, Processes, Subject
 from training.schedules import steps_of
 
@@ -16,7 +15,7 @@ NUM_BATCHES = 100
 _MOST_BATCHES = 2**31 - 1
 
 
-def count_steps(params: Params, processes: Processes, subject: Subject, data: Data) -> Found[Counts]:
+def count_steps(params: Params, processes: Processes, subject: Subject, data: Data) -> Counts:
     """The batch sizes and numbers of steps."""
     # An exchange has no images: each device counts one for a step.
     batch_size = 1 if params.exchange_only else params.batch_size or subject.model.batch_size
@@ -31,7 +30,7 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
         num_timed = _MOST_BATCHES
     else:
         num_timed = NUM_BATCHES if params.num_batches is None else params.num_batches
-    counts = Counts(
+    return Counts(
         batch_size=batch_size,
         global_batch_size=global_batch_size,
         images_of_step=global_batch_size if processes.together else own,
@@ -43,13 +42,12 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
         target_secs=None if params.eval else params.target_seconds,
         steps_per_run=params.steps_per_run,
     )
-    return Found(counts)
 
 
-def find_evaluations(params: Params, processes: Processes, data: Data, counts: Counts) -> Found[Evaluations | None]:
+def find_evaluations(params: Params, processes: Processes, data: Data, counts: Counts) -> Evaluations | None:
     """Which images are evaluated, and when; None if the run evaluates none."""
     if not params.evaluates:
-        return Found(None)
+        return None
     batch_size = params.eval_batch_size or counts.batch_size
     # Without synchronous steps the chief evaluates alone.
     num_processes = processes.num_trainers if processes.together else 1
@@ -67,7 +65,7 @@ def find_evaluations(params: Params, processes: Processes, data: Data, counts: C
     elif asked is not None:
         num_examples = asked * images_of_batch
     shown_batches = num_batches or asked
-    evaluations = Evaluations(
+    return Evaluations(
         batch_size=batch_size,
         num_batches=num_batches,
         num_examples=num_examples,
@@ -79,7 +77,6 @@ def find_evaluations(params: Params, processes: Processes, data: Data, counts: C
         interval_secs=params.eval_interval_secs,
         summary_folder=params.eval_dir if processes.is_chief else None,
     )
-    return Found(evaluations)
 
 
 def _eval_schedule(params: Params, data_set: DataSet, images_of_step: int) -> EvalSchedule:

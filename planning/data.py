@@ -10,16 +10,15 @@ from inputs.data_folder import DataFolder
 from inputs.data_sets import DATA_SETS, Arrays
 from inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
 from inputs.stages import stages_up_to
+from machine.surroundings import free_memory
 from params import Params
 from params.input_flags import chosen_pipeline, keeps_images_in_memory, tf_data_settings
-from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Data, Subject
 
 _CROPPED, _KEPT = 'resized_crop', 'padded_crop'
 
 
-def find_data(params: Params, environment: Environment, subject: Subject) -> Found[Data]:
+def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
     """The images that steps and evaluations read.
 
     Raises:
@@ -29,7 +28,6 @@ def find_data(params: Params, environment: Environment, subject: Subject) -> Fou
     data_set = folder.data_set if folder else DATA_SETS[model.data_set]
     usual = params.augmentation or data_set.augmentation
     augmentation = usual
-    warnings: list[str] = []
     if usual == _CROPPED and keeps_images_in_memory(params) and params.trains:
         augmentation = _KEPT
         warnings.append(
@@ -70,9 +68,8 @@ def find_data(params: Params, environment: Environment, subject: Subject) -> Fou
         pipeline=pipeline,
         tf_data=tf_data_settings(params),
     )
-    _check_host_memory(params, environment, data)
-    data = replace(data, input_stages=_stages_to_measure(params, images, pipeline, warnings))
-    return Found(data, tuple(warnings))
+    _check_host_memory(params, data)
+    return replace(data, input_stages=_stages_to_measure(params, images, pipeline, warnings))
 
 
 def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list[str]) -> Source:
@@ -117,13 +114,13 @@ def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: 
     return found
 
 
-def _check_host_memory(params: Params, environment: Environment, data: Data) -> None:
+def _check_host_memory(params: Params, data: Data) -> None:
     """Raises UsageError if the images that are to be held do not fit into the memory of this process."""
     if not keeps_images_in_memory(params) or data.images is None:
         return
     if isinstance(data.images, Arrays) and data.images.images.shape[1:] == data.image_shape:
         return
-    _check(params, data, environment.free_memory(), '{} are free here')
+    _check(params, data, free_memory(), '{} are free here')
 
 
 def _check(params: Params, data: Data, most: int | None, words: str) -> None:

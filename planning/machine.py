@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from cluster.topology import place_of
 from errors import Refusals, UsageError, counted
 from machine.data_formats import Capability, choose_data_format, uses_tf32
-from machine.gpus import VISIBLE
-from machine.surroundings import environment_facts
+from machine.gpus import VISIBLE, has_nvidia_gpu
+from machine.missing_gpu import explain_missing_gpu
+from machine.surroundings import environment_facts, git_commit, machine_facts
 from params import Params, RunFacts, find_idle
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from params.device_flags import HOST_DEVICE, another_flag_places_the_sums
@@ -20,7 +21,6 @@ from params.optimizer_table import OPTIMIZERS
 from params.variable_flags import sums_by_halves, sums_by_spec
 from planning.data import check_gpu_memory
 from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Data, Machine, OptimizerFacts, Processes, Surroundings, VariableFacts
 from planning.this_process import VisibleGpus
 
@@ -36,17 +36,17 @@ def with_a_device(params: Params) -> Params:
     return params if params.num_gpus else replace(params, num_gpus=1, device=params.device or 'cpu')
 
 
-def check_num_gpus(params: Params) -> Found[None]:
+def check_num_gpus(params: Params, warnings: list[str]) -> None:
     """What with_a_device makes of the flags of a process that computes.
 
     Raises:
       UsageError: --num_gpus=0 with --device=gpu.
     """
     if params.num_gpus:
-        return Found(None)
+        return
     if params.device == 'gpu':
         raise UsageError('--num_gpus=0 clashes with --device=gpu; write --num_gpus=1 or more, or --device=cpu')
-    return Found(None, ('--num_gpus=0: the run is on one device of the CPU, as with --device=cpu --num_gpus=1',))
+    warnings.append('--num_gpus=0: the run is on one device of the CPU, as with --device=cpu --num_gpus=1')
 
 
 def find_machine(
@@ -55,7 +55,7 @@ def find_machine(
     processes: Processes,
     gpus_of_host: VisibleGpus | None,
     gpus: Sequence[Any],
-) -> Found[Machine]:
+) -> Machine:
     """The devices of the towers, and what fits them.
 
     Args:
@@ -81,12 +81,10 @@ def find_machine(
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
     if kind == 'gpu':
-        capabilities: list[Capability | None] = (
-            [None] if elsewhere else environment.capabilities(gpus[: params.num_gpus])
-        )
+        capabilities: list[Capability | None] = [None] if elsewhere else capabilities_of(gpus[: params.num_gpus])
         data_format, reason = choose_data_format(params.precision, capabilities)
         tf32 = params.tf32 and uses_tf32(params.precision, capabilities, environment.variables)
-    machine = Machine(
+    return Machine(
         kind=kind,
         towers=towers,
         parameter_device_kind=parameter_kind,
@@ -98,23 +96,37 @@ def find_machine(
         data_format_reason='' if params.data_format else reason,
         tf32=tf32,
     )
-    return Found(machine)
 
 
-def warn_of_devices(params: Params, environment: Environment, machine: Machine, facts: RunFacts) -> Found[None]:
+def warn_of_devices(
+    params: Params, environment: Environment, machine: Machine, facts: RunFacts, warnings: list[str]
+) -> None:
     """Warnings about the devices that a run without --device has found."""
     if params.device is not None:
-        return Found(None)
-    warnings = []
-    if machine.kind == 'cpu' and environment.has_nvidia_gpu() and (reason := environment.explain_missing_gpu()):
+        return
+    variables, root = environment.variables, environment.root
+    if machine.kind == 'cpu' and has_nvidia_gpu(variables, root) and (reason := explain_missing_gpu(variables, root)):
         warnings.append(
             f'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU: {reason}; '
             'or write --device=cpu'
         )
     # Which flags have no effect on the kind of device that the run has found.
     known = find_idle(params, facts)
-    warnings += [line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known]
-    return Found(None, tuple(warnings))
+    warnings += (line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known)
+
+
+def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
+    """The compute capability of each of TensorFlow's GPUs; None if it does not tell. Opens no GPU."""
+    import tensorflow.compat.v1 as tf
+
+    found: list[Capability | None] = []
+    for device in gpus:
+        try:
+            details = tf.config.experimental.get_device_details(device)
+        except ValueError:
+            details = {}
+        found.append(details.get('compute_capability'))
+    return found
 
 
 def _find_kind(params: Params, num_gpus_found: int, *, is_here: bool, host_has_gpus: bool) -> str:
@@ -178,13 +190,13 @@ def _find_nccl_between_processes(params: Params) -> str | None:
 
 
 def _how_to_see_gpus(environment: Environment) -> str:
-    reason = environment.explain_missing_gpu()
+    reason = explain_missing_gpu(environment.variables, environment.root)
     return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
 
 
 def find_surroundings(
     params: Params, environment: Environment, data: Data, machine: Machine, session: 'SessionFacts'
-) -> Found[Surroundings]:
+) -> Surroundings:
     """What the run runs on, as it is when the settings of the process are applied.
 
     Raises:
@@ -193,7 +205,7 @@ def find_surroundings(
     process, threads = session.process, session.threads
     set_here = {**process.variables, VISIBLE: environment.process.setting(VISIBLE)}
     variables = {**environment.variables, **{name: value for name, value in set_here.items() if value is not None}}
-    facts = environment.machine_facts(
+    facts = machine_facts(
         num_intra_threads=threads.intra_op,
         num_inter_threads=threads.inter_op,
         threads_reason=threads.reason,
@@ -201,10 +213,10 @@ def find_surroundings(
     )
     if machine.kind == 'gpu' and machine.is_here:
         check_gpu_memory(params, data, facts['gpus'])
-    return Found(Surroundings(facts, environment_facts(variables), environment.git_commit()))
+    return Surroundings(facts, environment_facts(variables), git_commit())
 
 
-def place_variables(params: Params, processes: Processes, machine: Machine, computed_in: str) -> Found[VariableFacts]:
+def place_variables(params: Params, processes: Processes, machine: Machine, computed_in: str) -> VariableFacts:
     """Where variables live, and how gradients are summed and applied.
 
     Args:
@@ -219,7 +231,7 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
     by_nccl = sums_towers and any('nccl' in part.names for part in sums or ())
     if place is Place.AS_PEERS:
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
-    places = VariableFacts(
+    return VariableFacts(
         variable_update=mode.name,
         manager=None
         if params.eval
@@ -241,7 +253,6 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         by_nccl=by_nccl,
         optimizer=_find_optimizer(params),
     )
-    return Found(places)
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:

@@ -3,57 +3,66 @@
 Does not import TensorFlow.
 """
 
-from errors import UsageError, counted, spelled
+import contextlib
+import fnmatch
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from errors import Refusals, UsageError, counted, spelled
 from params import Params
-from params.result_flags import field_values, fill
-from params.spec import numbers_of
-from params.table import SPECS
-from planning.environment import Environment
-from planning.found import Found
+from params.result_flags import FIELD, STDOUT, field_values, fill
+from params.spec import Output, numbers_of
+from params.table import SPECS, outputs_that_are
 from planning.plan import Checkpoints, Counts, Instruments, Losses, Processes, Reports, Subject, Summaries
 from results.benchmark_log import METRIC_LOG, RUN_LOG
 
+# The output flags by what the checks below treat alike.
+_WITH_CHECKPOINTS = ('train_dir', 'backbone_model_path')
+_WILDCARDS = '*?[\\'
+_FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
-def check_files(params: Params, environment: Environment, processes: Processes) -> Found[None]:
+
+def check_files(params: Params, processes: Processes) -> None:
     """Makes sure that the files of the run can be written, and that what it starts from is there.
 
     Raises:
       UsageError: a file cannot be written; --backbone_model_path names neither a folder nor a checkpoint, and is surely
         needed.
     """
-    environment.check_outputs(params, is_chief=processes.is_chief)
+    check_outputs(params, is_chief=processes.is_chief)
     path, folder = params.backbone_model_path, params.train_dir
     # Whether training continues from one of these is told when they are read.
-    has_checkpoints = folder is not None and environment.has_checkpoints(folder)
-    if path and params.trains and processes.is_chief and not has_checkpoints and not environment.is_folder(path):
-        environment.find_checkpoint(path, spelled('backbone_model_path', path))
-    return Found(None)
+    has_checkpoints = folder is not None and any(Path(folder).glob('*.index'))
+    if path and params.trains and processes.is_chief and not has_checkpoints and not os.path.isdir(path):
+        from training.checkpoint_files import find_checkpoint
+
+        find_checkpoint(path, spelled('backbone_model_path', path))
 
 
-def check_files_of_cluster(params: Params, environment: Environment) -> Found[None]:
-    """Makes sure that the files which processes of this host write can be written, before any process is started."""
-    environment.check_outputs(params, is_chief=True)
-    return Found(None)
-
-
-def find_checkpoints(params: Params, environment: Environment, processes: Processes) -> Found[Checkpoints]:
+def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) -> Checkpoints:
     """What is saved, and what training starts from.
 
     Raises:
       UsageError: --backbone_model_path names no checkpoint.
       RunError: --backbone_model_path is a folder without checkpoints.
     """
-    is_chief, warnings = processes.is_chief, []
+    from training.checkpoint_files import find_checkpoint, latest_checkpoint
+
+    is_chief = processes.is_chief
     saves = params.train_dir is not None and params.trains and is_chief
-    resume_from = environment.latest_checkpoint(params.train_dir) if saves and params.train_dir else None
+    resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
     warm_start = None
     flag = spelled('backbone_model_path', params.backbone_model_path)
     if params.backbone_model_path and params.trains and is_chief:
         if resume_from:
             warnings.append(f'{flag} has no effect: training continues from {resume_from}')
         else:
-            warm_start = environment.find_checkpoint(params.backbone_model_path, flag)
-    checkpoints = Checkpoints(
+            warm_start = find_checkpoint(params.backbone_model_path, flag)
+    return Checkpoints(
         folder=params.train_dir,
         saves=saves,
         every_secs=params.save_model_secs,
@@ -64,12 +73,9 @@ def find_checkpoints(params: Params, environment: Environment, processes: Proces
         warm_start_flag=flag,
         export_folder=params.export_saved_model if is_chief and not params.forward_only else None,
     )
-    return Found(checkpoints, tuple(warnings))
 
 
-def find_reports(
-    params: Params, environment: Environment, processes: Processes, subject: Subject, counts: Counts
-) -> Found[Reports]:
+def find_reports(params: Params, processes: Processes, subject: Subject, counts: Counts) -> Reports:
     """Where the result goes. Only the chief writes it.
 
     Raises:
@@ -82,18 +88,18 @@ def find_reports(
         if path is None or not processes.is_chief:
             return None
         path = fill(path, values)
-        environment.check_file(name, path)
+        check_file(name, path)
         return path
 
     result_file = filled('result_file')
     paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path}
     paths['result_file'] = result_file
-    environment.check_clashes({name: path for name, path in paths.items() if path})
+    check_clashes({name: path for name, path in paths.items() if path})
     log_folder = params.benchmark_log_dir if processes.is_chief else None
     # Where the folder itself cannot be used, that has been told.
-    for name in (RUN_LOG, METRIC_LOG) if log_folder and environment.is_folder(log_folder) else ():
-        environment.check_file('benchmark_log_dir', f'{log_folder}/{name}')
-    reports = Reports(
+    for name in (RUN_LOG, METRIC_LOG) if log_folder and os.path.isdir(log_folder) else ():
+        check_file('benchmark_log_dir', f'{log_folder}/{name}')
+    return Reports(
         result_file=result_file,
         log_folder=log_folder,
         test_id=params.benchmark_test_id,
@@ -101,10 +107,9 @@ def find_reports(
         idle_secs=params.wait_for_idle,
         losses=_describe_losses(params),
     )
-    return Found(reports)
 
 
-def find_instruments(params: Params, processes: Processes, counts: Counts) -> Found[Instruments]:
+def find_instruments(params: Params, processes: Processes, counts: Counts, warnings: list[str]) -> Instruments:
     """Which diagnostic files are written.
 
     Only the chief writes profiles and summaries: processes of one machine would overwrite each other's profile, and
@@ -113,7 +118,7 @@ def find_instruments(params: Params, processes: Processes, counts: Counts) -> Fo
     Raises:
       UsageError: --profile_steps names a step after the last timed one.
     """
-    is_chief, num_timed, warnings = processes.is_chief, counts.num_timed, []
+    is_chief, num_timed = processes.is_chief, counts.num_timed
     profile_steps = summaries = None
     if params.profile_steps and params.profile_dir and is_chief and not params.eval:
         flag = spelled('profile_steps', params.profile_steps)
@@ -133,7 +138,7 @@ def find_instruments(params: Params, processes: Processes, counts: Counts) -> Fo
                 f'--summary_verbosity={asked}: every {params.save_summaries_steps}th step computes '
                 'the histograms of its gradients within its timed seconds, which makes it slower'
             )
-    instruments = Instruments(
+    return Instruments(
         trace_file=params.trace_file,
         chrome_format=params.use_chrome_trace_format,
         tfprof_file=params.tfprof_file,
@@ -143,7 +148,6 @@ def find_instruments(params: Params, processes: Processes, counts: Counts) -> Fo
         profile_steps=profile_steps,
         summaries=summaries,
     )
-    return Found(instruments, tuple(warnings))
 
 
 def _most_verbose(params: Params) -> tuple[int, str]:
@@ -165,3 +169,162 @@ def _describe_losses(params: Params) -> Losses:
     # Where nothing is learnt, a loss that is not finite spoils nothing; the result warns of it.
     learns = bool(params.data_dir) and not (params.forward_only or params.exchange_only)
     return Losses(params.loss_type_to_report, params.continue_on_nan or not learns, tuple(advice))
+
+
+# ---- whether the files can be written -------------------------------------------------------------------------------
+
+
+def check_outputs(params: Params, *, is_chief: bool = True) -> None:
+    """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged.
+
+    Args:
+      is_chief: whether this process writes the files that a cluster writes once.
+
+    Raises:
+      UsageError: a file cannot be written; the message names the flag, the path and the reason.
+    """
+    refusals = Refusals()
+    for name in (name for name, spec in SPECS.items() if spec.opened_by_tensorflow):
+        with refusals.collecting():
+            _check_name(name, getattr(params, name))
+    # Nothing is created under such a name.
+    refusals.raise_all()
+    for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
+        # What is in braces is not known yet; check_file is called again when it is.
+        if (path := getattr(params, name)) and not FIELD.search(path):
+            with refusals.collecting():
+                check_file(name, path)
+    for name in outputs_that_are(Output.PREFIX):
+        if prefix := getattr(params, name):
+            with refusals.collecting(), _refusing(name, prefix):
+                _try_file(Path(f'{prefix}00.pbtxt'))
+    if params.eval and params.train_dir and os.path.isfile(params.train_dir):
+        refusals.add(
+            f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
+        )
+    for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
+        if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
+            with refusals.collecting(), _refusing(name, folder):
+                if SPECS[name].output is Output.NEW_FOLDER:
+                    _check_new(name, folder)
+                    # The folder is renamed into place when complete; until then its parent is written to.
+                    folder = os.path.dirname(os.path.abspath(folder))
+                _make_folder(Path(folder))
+    refusals.raise_all()
+
+
+def _check_name(name: str, path: str | None) -> None:
+    """Refuses a path that TensorFlow cannot open, which it would tell only after it has trained and saved there."""
+    try:
+        (path or '').encode()
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        reason = (
+            'its name is not UTF-8, and TensorFlow opens no other; write another path'
+            if encoding == 'utf-8'
+            else f'file names are {encoding} in this locale; set PYTHONUTF8=1 if this one is UTF-8'
+        )
+        raise UsageError(f'{spelled(name, path)}: {reason}') from None
+    if name in _WITH_CHECKPOINTS and (found := sorted(set(path or '') & set(_WILDCARDS))):
+        raise UsageError(
+            f'{spelled(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
+            'when it reads checkpoints; write another path'
+        )
+
+
+def check_file(name: str, path: str) -> None:
+    """Checks that the file which a flag names can be written. Creates its folder if that is missing.
+
+    Raises:
+      UsageError: it cannot, or it is --result_file, and something else than a result is there.
+    """
+    if path == STDOUT:
+        return
+    with _refusing(name, path):
+        _try_file(Path(path))
+    if name == 'result_file' and os.path.isfile(path) and os.path.getsize(path):
+        from results.document import is_document
+
+        if not is_document(Path(path)):
+            raise UsageError(f'{spelled(name, path)}: the file there is not a result; write another path, or remove it')
+
+
+def check_clashes(paths: Mapping[str, str]) -> None:
+    """Checks that no output replaces the file of another flag, whatever links lead there.
+
+    Args:
+      paths: the path of each flag that has one, by name.
+
+    Raises:
+      UsageError: two flags name one file, or one names a file that a run has in the folder of the other.
+    """
+    real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDOUT}
+    for output in outputs_that_are(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
+        if output not in real or (os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)):
+            continue
+        for other, path in real.items():
+            if other != output and (
+                f'{path}/'.startswith(f'{real[output]}/') or _is_among(real[output], other, paths[other])
+            ):
+                raise UsageError(
+                    f'{spelled(output, paths[output])} clashes with {spelled(other, paths[other])}: both would use '
+                    f'{real[output]}; write another path in one of them'
+                )
+
+
+def _is_among(path: str, flag: str, value: str) -> bool:
+    """Whether a run has its own file at a real path, because of the value of a flag that stands for several files."""
+    start = os.path.realpath(f'{value}0')[:-1] if SPECS[flag].output is Output.PREFIX else f'{os.path.realpath(value)}/'
+    return path.startswith(start) and any(
+        fnmatch.fnmatchcase(path.removeprefix(start), name) for name in SPECS[flag].inside
+    )
+
+
+def _check_new(name: str, folder: str) -> None:
+    """Checks that a folder which will be renamed into place is missing or empty."""
+    if os.path.ismount(folder):
+        raise UsageError(f'{spelled(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
+    if os.path.islink(folder):
+        raise UsageError(f'{spelled(name, folder)}: a link cannot be replaced; write the path of a new folder')
+    with contextlib.suppress(FileNotFoundError):
+        # Raises if the name is too long.
+        os.lstat(folder)
+    if os.path.lexists(folder) and any(Path(folder).iterdir()):
+        raise UsageError(f'{spelled(name, folder)}: the folder is not empty; write the name of a new one')
+
+
+@contextlib.contextmanager
+def _refusing(name: str, path: str) -> Iterator[None]:
+    """Raises UsageError, with the flag and the path, for a path that the block cannot write."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
+
+
+def _try_file(path: Path) -> None:
+    # Create and remove the file that a symbolic link points to, not the link.
+    file = path.resolve()
+    if os.path.lexists(file):
+        # Appending nothing leaves the content as it is.
+        file.open('ab').close()
+        return
+    _make_folder(file.parent)
+    # The file itself is not made: another process might write it before this one has removed it.
+    with contextlib.suppress(FileNotFoundError):
+        # Raises if the name is too long.
+        file.lstat()
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder if it is missing, and writes to it.
+
+    Raises:
+      OSError: it cannot be made, or not be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # The file is deleted when it is closed.
+    tempfile.TemporaryFile(dir=folder).close()

@@ -10,17 +10,22 @@ first convolution (xla/stream_executor/cuda/cuda_dnn.cc), and so does TF_AUTOTUN
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from errors import counted, spelled
+from machine.cgroups import cpu_limit
 from machine.gpu_memory import GpuMemory
-from machine.numa import NumaBinding, choose_node
+from machine.gpus import VISIBLE
+from machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
+from machine.tensorflow_build import has_openmp
+from machine.visible_gpus import PlaceOnHost, choose_visible
 from params import Params
 from params.table import SPECS
+from params.tensorflow_flags import chosen_gpus
 from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Machine, Processes
 from planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings, VisibleGpus
 
@@ -40,28 +45,46 @@ _SHARED_POOL = 'global'
 _THREADS_OF_GPU = 2
 
 
-def find_visible_gpus(params: Params, environment: Environment, processes: Processes) -> Found[VisibleGpus | None]:
+def find_visible_gpus(
+    params: Params, environment: Environment, place: PlaceOnHost, *, computes: bool = True
+) -> VisibleGpus | None:
     """The GPUs that this process is to see; None if its host has none.
 
+    Args:
+      place: the number of the process among those of its host, and how many these are.
+      computes: whether its towers are in it.
+
     Raises:
-      UsageError: the host has fewer GPUs than its processes need.
+      UsageError: the host has fewer GPUs than are needed, or none with such a number.
     """
-    return Found(environment.visible_gpus(params, processes.place_on_host, computes=processes.computes_here))
+    needed = params.num_gpus if computes and params.device != 'cpu' else 0
+    indices = chosen_gpus(params.gpu_indices) if needed else ()
+    value = choose_visible(needed, place, environment.variables, indices)
+    return None if value is None else VisibleGpus(value, is_share=bool(needed) and place[1] > 1)
+
+
+def usable_cores() -> tuple[int, ...]:
+    """The logical cores that this process may use."""
+    if hasattr(os, 'sched_getaffinity'):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def choose_start(
-    params: Params, environment: Environment, processes: Processes, gpus: VisibleGpus | None
-) -> Found[ProcessSettings]:
+    params: Params,
+    environment: Environment,
+    processes: Processes,
+    gpus: VisibleGpus | None,
+    warnings: list[str],
+) -> ProcessSettings:
     """What TensorFlow reads when it starts, with a warning for each flag about OpenMP or memory without effect."""
     asked = {flag: getattr(params, flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
-    warnings: tuple[str, ...] = ()
-    if environment.has_openmp():
+    if has_openmp():
         variables = {_OPENMP[flag]: _as_text(value) for flag, value in asked.items()}
     else:
-        warnings = tuple(
-            f'{spelled(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in asked.items() if value is not None
-        )
+        given = {flag: value for flag, value in asked.items() if value is not None}
+        warnings += (f'{spelled(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in given.items())
     flags: dict[str, object] = {}
     if not processes.holds_variables_only:
         flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
@@ -74,19 +97,21 @@ def choose_start(
     if own := sorted(filter(_OF_MALLOC.match, environment.variables)):
         keeps_memory = False
         if 'keep_memory' in params.given:
-            warnings += (f'{params.given["keep_memory"]} has no effect: {own[0]} is set in the environment; unset it',)
+            warnings.append(
+                f'{params.given["keep_memory"]} has no effect: {own[0]} is set in the environment; unset it'
+            )
     memory = GpuMemory.of(params) if may_use_gpus else None
-    return Found(ProcessSettings(gpus, memory, keeps_memory, params.verbose, variables, flags), warnings)
+    return ProcessSettings(gpus, memory, keeps_memory, params.verbose, variables, flags)
 
 
-def choose_gpu_variables(params: Params, environment: Environment) -> Found[Mapping[str, str | None]]:
+def choose_gpu_variables(params: Params, environment: Environment, warnings: list[str]) -> Mapping[str, str | None]:
     """The environment variables that GPUs read, unless the user has set them.
 
     Warns of each flag that was given and that the environment contradicts.
     """
     own = environment.variables
     wanted = {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()}
-    warnings = tuple(
+    warnings += (
         f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset it'
         for flag, name in _GPUS.items()
         if flag in params.given and name in own and _plain(own[name]) != wanted[name]
@@ -95,7 +120,7 @@ def choose_gpu_variables(params: Params, environment: Environment) -> Found[Mapp
         # The threads that GPUs share are in one pool.
         num_gpus = params.num_gpus if params.gpu_thread_mode == 'gpu_shared' else 1
         wanted[_THREAD_COUNT] = str(_threads_per_gpu(params) * num_gpus)
-    return Found({name: value for name, value in wanted.items() if name not in own}, warnings)
+    return {name: value for name, value in wanted.items() if name not in own}
 
 
 def _threads_per_gpu(params: Params) -> int:
@@ -128,7 +153,9 @@ class Threads:
     reason: str
 
 
-def choose_threads(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Found[Threads]:
+def choose_threads(
+    params: Params, environment: Environment, machine: Machine, num_cores: int, warnings: list[str]
+) -> Threads:
     """The threads of a process: those of the flags, else those of an earlier run in it, else what fits its towers.
 
     On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
@@ -148,16 +175,15 @@ def choose_threads(params: Params, environment: Environment, machine: Machine, n
     # TensorFlow keeps the threads within operations from the first session of a process.
     earlier: int | None = environment.process.setting(INTRA)
     if params.num_intra_threads is not None:
-        return Found(Threads(params.num_intra_threads, chosen.inter_op, ' '.join(given)))
+        return Threads(params.num_intra_threads, chosen.inter_op, ' '.join(given))
     if earlier is None or earlier == chosen.intra_op:
-        return Found(chosen)
-    warnings: tuple[str, ...] = ()
+        return chosen
     if machine.kind == 'cpu' and (earlier or num_cores) < (chosen.intra_op or num_cores):
-        warnings = (
+        warnings.append(
             f'an operation has {counted(earlier, "thread")}, as in an earlier run of this process, since '
-            'TensorFlow keeps its threads until the process ends; start a new process for each run',
+            'TensorFlow keeps its threads until the process ends; start a new process for each run'
         )
-    return Found(Threads(earlier, chosen.inter_op, 'an earlier run of this process had them'), warnings)
+    return Threads(earlier, chosen.inter_op, 'an earlier run of this process had them')
 
 
 def _beside_gpus(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:
@@ -178,7 +204,7 @@ def _beside_gpus(params: Params, environment: Environment, machine: Machine, num
 
 def _for_cores(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:
     num_towers, inter = len(machine.towers) if machine.is_here else 1, params.num_inter_threads
-    quota = environment.cpu_quota()
+    quota = cpu_limit(environment.root)
     if quota is not None and quota < num_cores:
         intra = 1 if num_towers >= quota else int(quota)
         reason = f'the CPU quota of the cgroup is {quota:.3g} cores, for {counted(num_towers, "tower")}'
@@ -190,8 +216,13 @@ def _for_cores(params: Params, environment: Environment, machine: Machine, num_c
 
 
 def choose_binding(
-    params: Params, environment: Environment, processes: Processes, machine: Machine, gpus: VisibleGpus | None
-) -> Found[NumaBinding]:
+    params: Params,
+    environment: Environment,
+    processes: Processes,
+    machine: Machine,
+    gpus: VisibleGpus | None,
+    warnings: list[str],
+) -> NumaBinding:
     """The NUMA node that fits this process, to which it is bound before TensorFlow starts its threads.
 
     The workers of a controller are servers, and only TensorFlow binds their devices.
@@ -200,18 +231,19 @@ def choose_binding(
       gpus: those that this process sees.
     """
     if not params.use_numa_affinity or not machine.is_here:
-        return Found(NumaBinding())
+        return NumaBinding()
     if processes.serves:
-        return Found(NumaBinding(by_tensorflow=True))
+        return NumaBinding(by_tensorflow=True)
     if bound := environment.process.setting(NUMA):
-        return Found(NumaBinding(bound))
-    of_gpus = environment.gpu_nodes(gpus.value if gpus else None)[: len(machine.towers)]
+        return NumaBinding(bound)
+    # Without a list, all GPUs are visible.
+    of_gpus = gpu_nodes(environment.root, {VISIBLE: gpus.value} if gpus else {})[: len(machine.towers)]
     binding = choose_node(
-        environment.numa_nodes(),
+        nodes_of(environment.root, usable_cores()),
         processes.place_on_host,
         of_gpus if machine.kind == 'gpu' else None,
         len(machine.towers),
     )
     if binding.reason:
-        return Found(binding, (f'{NUMA}=True has no effect: {binding.reason}',))
-    return Found(binding)
+        warnings.append(f'{NUMA}=True has no effect: {binding.reason}')
+    return binding

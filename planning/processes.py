@@ -5,7 +5,7 @@ from typing import Any
 
 from cluster.discovery import find_cluster
 from cluster.environments import find_launch, find_place_on_host, find_unjoined
-from cluster.topology import HOSTS_FLAGS, Cluster, Timeout
+from cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts
 from errors import UsageError
 from machine.visible_gpus import ONLY_ONE
 from params import Params
@@ -13,11 +13,11 @@ from params.modes import MODES
 from params.spec import Output
 from params.table import flags_to_agree_on, outputs_that_are
 from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Processes
+from planning.process_settings import find_visible_gpus
 
 
-def find_processes(params: Params, environment: Environment) -> Found[Processes]:
+def find_processes(params: Params, environment: Environment, warnings: list[str]) -> Processes:
     """The processes of the run.
 
     Raises:
@@ -43,43 +43,43 @@ def find_processes(params: Params, environment: Environment) -> Found[Processes]
         place_on_host=place,
         devices_per_worker=params.num_gpus,
     )
-    return Found(processes, _warn_if_others_are_unknown(params, environment, processes))
+    _warn_if_others_are_unknown(params, environment, processes, warnings)
+    return processes
 
 
-def own_outputs(params: Params, processes: Processes) -> Found[Params]:
+def own_outputs(params: Params, processes: Processes) -> Params:
     """The flags of this process, without the files that another one writes.
 
     horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags may differ.
     """
     if processes.horovod is None or processes.is_chief:
-        return Found(params)
+        return params
     without = dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX))
     # Each of these flags may be None, which mypy cannot see.
-    return Found(replace(params, **without))  # type: ignore[arg-type]
+    return replace(params, **without)  # type: ignore[arg-type]
 
 
-def warn_of_public_hosts(processes: Processes, environment: Environment) -> Found[None]:
+def warn_of_public_hosts(processes: Processes, warnings: list[str]) -> None:
     """A warning if somebody outside of a private network may reach the servers of this cluster."""
     if processes.cluster is None or processes.horovod:
-        return Found(None)
-    public = environment.public_hosts(processes.cluster)
-    if not public:
-        return Found(None)
-    warning = (
-        f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor encryption, "
-        'and anyone who can reach one can do everything that its user can'
-    )
-    return Found(None, (warning,))
+        return
+    if public := public_hosts(processes.cluster):
+        warnings.append(
+            f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
+            'encryption, and anyone who can reach one can do everything that its user can'
+        )
 
 
 def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluster | None]:
     """The module horovod.tensorflow if the mode needs it, and the cluster."""
     if MODES[params.variable_update].launcher is None:
         return None, find_cluster(params, environment.variables)
-    from cluster.horovod_worker import horovod_cluster
+    from cluster.horovod_worker import horovod_cluster, load_horovod
 
     place = find_place_on_host(environment.variables)
-    horovod = environment.load_horovod(environment.visible_gpus(params, place) if place else None)
+    # An MPI that knows CUDA looks for GPUs when Horovod starts it.
+    environment.process.show(find_visible_gpus(params, environment, place) if place else None)
+    horovod = load_horovod()
     cluster = horovod_cluster(horovod)
     launch = find_launch(environment.variables)
     if len(cluster.tasks) == 1 and launch:
@@ -90,15 +90,14 @@ def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluste
     return horovod, cluster
 
 
-def _warn_if_others_are_unknown(params: Params, environment: Environment, processes: Processes) -> tuple[str, ...]:
+def _warn_if_others_are_unknown(
+    params: Params, environment: Environment, processes: Processes, warnings: list[str]
+) -> None:
     is_one = processes.cluster is None or len(processes.cluster.tasks) == 1
     if not is_one or any(getattr(params, name) for name in HOSTS_FLAGS.values()):
-        return ()
-    unjoined = find_unjoined(environment.variables)
-    if unjoined is None:
-        return ()
-    warning = (
-        f'{unjoined}: this process may be one of several, but these variables do not connect them, and it runs alone; '
-        'to connect them write --worker_hosts=HOST:PORT,..., --job_name and --task_index in each'
-    )
-    return (warning,)
+        return
+    if unjoined := find_unjoined(environment.variables):
+        warnings.append(
+            f'{unjoined}: this process may be one of several, but these variables do not connect them, and it runs '
+            'alone; to connect them write --worker_hosts=HOST:PORT,..., --job_name and --task_index in each'
+        )

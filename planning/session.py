@@ -1,6 +1,5 @@
 """Plans the settings of sessions, and what a run sets for its whole process."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +10,15 @@ from errors import UsageError, spelled
 from machine.gpu_memory import GpuMemory
 from params import Params
 from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Machine, Processes
-from planning.process_settings import XLA_ON_CPU, Threads, choose_binding, choose_gpu_variables, choose_threads
+from planning.process_settings import (
+    XLA_ON_CPU,
+    Threads,
+    choose_binding,
+    choose_gpu_variables,
+    choose_threads,
+    usable_cores,
+)
 from planning.this_process import INTRA, NUMA, TF32, ProcessSettings
 
 _USELESS = (
@@ -50,8 +55,13 @@ class SessionFacts:
 
 
 def describe_session(
-    params: Params, environment: Environment, processes: Processes, machine: Machine | None, start: ProcessSettings
-) -> Found[SessionFacts]:
+    params: Params,
+    environment: Environment,
+    processes: Processes,
+    machine: Machine | None,
+    start: ProcessSettings,
+    warnings: list[str],
+) -> SessionFacts:
     """How the sessions of this process, or its server, compute, and what the process needs for that.
 
     Args:
@@ -62,29 +72,26 @@ def describe_session(
       UsageError: --rewriter_config cannot be read, or XLA does not compile in this process.
     """
     if machine is None:
-        return Found(SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, '')))
+        return SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''))
     on_gpus = machine.kind == 'gpu' and machine.is_here
-    numa = choose_binding(params, environment, processes, machine, start.gpus)
-    nothing: Mapping[str, str | None] = {}
-    gpu_variables = choose_gpu_variables(params, environment) if on_gpus else Found(nothing)
-    threads = choose_threads(params, environment, machine, len(numa.facts.cores or environment.cores()))
+    numa = choose_binding(params, environment, processes, machine, start.gpus, warnings)
+    threads = choose_threads(params, environment, machine, len(numa.cores or usable_cores()), warnings)
+    gpu_variables = choose_gpu_variables(params, environment, warnings) if on_gpus else {}
     # TensorFlow binds devices, not the process.
-    flags = {INTRA: threads.facts.intra_op, NUMA: (not numa.facts.by_tensorflow and numa.facts.shown) or False}
+    flags = {INTRA: threads.intra_op, NUMA: (not numa.by_tensorflow and numa.shown) or False}
     process = replace(
         start,
-        variables={**start.variables, **gpu_variables.facts},
+        variables={**start.variables, **gpu_variables},
         flags={**start.flags, **flags, **({TF32: params.tf32} if on_gpus else {})},
-        numa=numa.facts.shown,
-        cores=numa.facts.cores,
+        numa=numa.shown,
+        cores=numa.cores,
     )
-    config = session_config(params, machine, threads.facts, in_cluster=processes.cluster is not None)
+    config = session_config(params, machine, threads, in_cluster=processes.cluster is not None)
     config.use_per_session_threads = not processes.serves
-    config.experimental.use_numa_affinity = numa.facts.by_tensorflow
+    config.experimental.use_numa_affinity = numa.by_tensorflow
     if params.xla and machine.is_here and not processes.serves:
         check_xla(config, machine.towers[0])
-    return Found(
-        SessionFacts(config, process, threads.facts), numa.warnings + threads.warnings + gpu_variables.warnings
-    )
+    return SessionFacts(config, process, threads)
 
 
 def session_config(params: Params, machine: Machine, threads: Threads, *, in_cluster: bool) -> tf.ConfigProto:

@@ -11,7 +11,6 @@ from models.network_check import check_network
 from models.zoo import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
 from params import Params
 from params.modes import MODES
-from planning.found import Found
 from planning.plan import Counts, Data, Machine, Processes, Subject
 from training.precision import DEFAULT_FP16_SCALE, FP32, Precision
 from training.schedules import LearningRate, parse_piecewise, whole_steps_of
@@ -60,7 +59,7 @@ def describe_step(
     data: Data,
     machine: Machine,
     counts: Counts,
-) -> Found[StepSettings]:
+) -> StepSettings:
     """What a step computes.
 
     Raises:
@@ -69,7 +68,7 @@ def describe_step(
     model, precision = subject.model, _find_precision(params)
     if not model.network.is_builtin:
         _check_builds(params, model, data, machine, counts, precision)
-    step = StepSettings(
+    return StepSettings(
         network=model.network,
         num_classes=data.data_set.num_classes,
         data_format=machine.data_format,
@@ -89,7 +88,6 @@ def describe_step(
         exchange_only=params.exchange_only,
         exchange_bytes=params.exchange_bytes if params.exchange_only else None,
     )
-    return Found(step)
 
 
 def _check_builds(

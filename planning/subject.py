@@ -1,14 +1,14 @@
 """Plans what a run is about: the model, and the data set that its folder holds. Does not import TensorFlow."""
 
 from cluster.environments import is_evaluator
-from models.registry import MODELS
+from inputs.data_folder import open_folder, recognise
+from models.registry import MODELS, load_model_file
 from params import Params, RunFacts, check_run, find_idle
 from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Processes, Role, Subject
 
 
-def find_subject(params: Params, environment: Environment, *, reads: bool) -> Found[Subject]:
+def find_subject(params: Params, *, reads: bool) -> Subject:
     """The model for the data set, and the data folder.
 
     Args:
@@ -18,29 +18,33 @@ def find_subject(params: Params, environment: Environment, *, reads: bool) -> Fo
       UsageError: there is no such model, or the folder does not hold what it is for.
     """
     if params.model_file:
-        environment.load_model_file(params.model_file)
+        load_model_file(params.model_file)
     role, model = _role_of(params), MODELS.find_model(params.model, params.data_name)
     if params.data_dir is None or not reads:
-        return Found(Subject(role, model, None, params.exchange_bytes if params.exchange_only else None))
-    known = params.data_name or environment.recognise_data(params.data_dir)
-    folder = environment.open_data(params.data_dir, known or model.data_set)
+        return Subject(role, model, None, params.exchange_bytes if params.exchange_only else None)
+    known = params.data_name or recognise(params.data_dir)
+    folder = open_folder(params.data_dir, known or model.data_set)
     name = folder.data_set.name
     source = None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
-    return Found(Subject(role, MODELS.find_model(params.model, name, source), folder))
+    return Subject(role, MODELS.find_model(params.model, name, source), folder)
 
 
-def check_rules(params: Params, environment: Environment, processes: Processes, subject: Subject) -> Found[RunFacts]:
+def check_rules(
+    params: Params, environment: Environment, processes: Processes, subject: Subject, warnings: list[str]
+) -> RunFacts:
     """What the rules between flags need to know of the run, with a warning for each flag without effect.
 
     Raises:
       UsageError: the run breaks a rule between flags.
     """
-    facts = check_run_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps).facts
+    facts = check_run_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps)
     # An evaluator is started with the flags of the training tasks, where they do have an effect.
-    return Found(facts, () if is_evaluator(environment.variables) else tuple(find_idle(params, facts)))
+    if not is_evaluator(environment.variables):
+        warnings += find_idle(params, facts)
+    return facts
 
 
-def check_run_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> Found[RunFacts]:
+def check_run_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> RunFacts:
     """What the rules between flags need to know of the run.
 
     Args:
@@ -54,17 +58,16 @@ def check_run_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps:
     has_records = folder is None or folder.data_set.has_records
     facts = RunFacts(alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps)
     check_run(params, facts)
-    return Found(facts)
+    return facts
 
 
-def check_folder(params: Params, subject: Subject) -> Found[None]:
+def check_folder(params: Params, subject: Subject) -> None:
     """Raises UsageError if the data folder lacks a subset that the run reads; opens none."""
     folder = subject.folder
     if folder and not params.eval:
         folder.check(folder.subset_of_steps(forward_only=params.forward_only))
     if folder and params.evaluates:
         folder.check('validation')
-    return Found(None)
 
 
 def _role_of(params: Params) -> Role:

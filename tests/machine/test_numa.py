@@ -12,7 +12,6 @@ import pytest
 from machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
 from params import make_params
 from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Machine
 from planning.process_settings import choose_binding
 from planning.processes import find_processes
@@ -110,15 +109,16 @@ def in_a_thread(work: Callable[[], Any]) -> tuple[Any, set[int]]:
 
 def binding(
     root: Path, place: tuple[int, int], kind: str = 'cpu', count: int = 1, wanted: bool = True
-) -> Found[NumaBinding]:
-    """What is bound, after it has been done to the thread that asks."""
+) -> tuple[NumaBinding, list[str]]:
+    """What is bound, after it has been done to the thread that asks; and the warnings."""
     towers = tuple(f'/{kind}:{index}' for index in range(count))
     params, environment = make_params(use_numa_affinity=wanted), Environment({}, root=root)
-    processes = replace(find_processes(params, environment).facts, place_on_host=place)
-    found = choose_binding(params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None)
-    shown = (not found.facts.by_tensorflow and found.facts.shown) or False
-    THIS_PROCESS.apply(ProcessSettings(flags={NUMA: shown}, numa=found.facts.shown, cores=found.facts.cores))
-    return found
+    processes = replace(find_processes(params, environment, []), place_on_host=place)
+    warnings: list[str] = []
+    found = choose_binding(params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None, warnings)
+    shown = (not found.by_tensorflow and found.shown) or False
+    THIS_PROCESS.apply(ProcessSettings(flags={NUMA: shown}, numa=found.shown, cores=found.cores))
+    return found, warnings
 
 
 @pytest.mark.usefixtures('fresh_process')
@@ -127,10 +127,10 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
     found, cores = in_a_thread(lambda: binding(root, (1, 2)))
     assert cores == {MINE[1]}
-    assert found == Found(NumaBinding('True (node 1, 1 cores)', (MINE[1],)))
+    assert found == (NumaBinding('True (node 1, 1 cores)', (MINE[1],)), [])
     # TensorFlow's threads are bound; so is a second run.
     again, cores = in_a_thread(lambda: binding(root, (0, 2)))
-    assert again == Found(NumaBinding('True (node 1, 1 cores)'))
+    assert again == (NumaBinding('True (node 1, 1 cores)'), [])
     assert cores == set(MINE)
     with refused('--use_numa_affinity=False', '--use_numa_affinity=True (node 1, '):
         binding(root, (0, 2), wanted=False)
@@ -150,12 +150,12 @@ def test_tensorflow_binds_the_devices_of_one_process(tmp_path: Path) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
     found, cores = in_a_thread(lambda: binding(root, (0, 1), count=3))
     assert cores == set(MINE)
-    assert found == Found(NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True))
+    assert found == (NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True), [])
 
 
 @pytest.mark.usefixtures('fresh_process')
 def test_on_one_node_there_is_nothing_to_bind(tmp_path: Path) -> None:
-    found = binding(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
-    assert not found.facts.shown
-    check_line(found.warnings[0], '--use_numa_affinity=True', 'one NUMA node')
-    assert binding(tmp_path, (0, 1), wanted=False) == Found(NumaBinding())
+    found, (line,) = binding(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
+    assert not found.shown
+    check_line(line, '--use_numa_affinity=True', 'one NUMA node')
+    assert binding(tmp_path, (0, 1), wanted=False) == (NumaBinding(), [])

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from params import Params, make_params, parse_argv
-from planning.environment import Environment, check_clashes, check_file, check_outputs
+from planning.environment import Environment
 from planning.line import make_plan
+from planning.outputs import check_clashes, check_file, check_outputs
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
 

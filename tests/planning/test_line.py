@@ -1,4 +1,4 @@
-"""The line of planners collects what they refuse and warn of; planners need no TensorFlow, and change nothing."""
+"""Planners need no TensorFlow, and change nothing."""
 
 import subprocess
 import sys
@@ -9,11 +9,8 @@ from unittest import mock
 import pytest
 
 import tf_cnn_benchmarks
-from errors import UsageError
 from params import make_params
 from planning.environment import Environment
-from planning.found import Found
-from planning.line import Line
 from planning.process_settings import choose_start
 from planning.processes import find_processes
 from planning.this_process import INTRA, ProcessSettings, ThisProcess, VisibleGpus
@@ -24,31 +21,10 @@ pytestmark = pytest.mark.unit
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
-def refuse(*reasons: str) -> Found[int]:
-    raise UsageError(*reasons)
-
-
-def double(number: int, *, warning: str = '') -> Found[int]:
-    return Found(2 * number, (warning,) if warning else ())
-
-
-def test_a_planner_whose_facts_are_unknown_is_not_asked_and_all_refusals_are_told_at_once() -> None:
-    line = Line()
-    assert line.ask(double, 4, warning='far') == 8
-    unknown = line.ask(refuse, '--a=1: why', '--b=2: why')
-    # What is asked of an unknown fact is unknown, too, and counts as false.
-    assert not unknown.real
-    assert not line.ask(double, unknown.real)
-    line.ask(refuse, '--c=3: why', '--a=1: why')
-    assert line.warnings == ('far',)
-    with pytest.raises(UsageError) as error:
-        line.refuse()
-    assert error.value.lines == ('--a=1: why', '--b=2: why', '--c=3: why')
-
-
 # A machine with two GPUs that nobody opens, planned without TensorFlow.
 _PLANNERS = """
 import os, sys
+import planning.machine
 from params import make_params
 from planning.environment import Environment
 from planning.this_process import ThisProcess, VisibleGpus
@@ -59,23 +35,21 @@ from planning.processes import find_processes
 from planning.subject import find_subject
 from planning.machine import place_variables
 
-class TwoGpus(Environment):
-    def capabilities(self, gpus):
-        return [(8, 0)] * len(gpus)
-
+planning.machine.capabilities_of = lambda gpus: [(8, 0)] * len(gpus)
 before = dict(os.environ)
-environment = TwoGpus({}, ThisProcess({}))
+environment, warnings = Environment({}, ThisProcess({})), []
 params = make_params(model='resnet50', num_gpus=2, precision='bf16', batch_size=8, variable_update='replicated')
-processes = find_processes(params, environment).facts
-subject = find_subject(params, environment, reads=True).facts
-data = find_data(params, environment, subject).facts
-counts = count_steps(params, processes, subject, data).facts
+processes = find_processes(params, environment, warnings)
+subject = find_subject(params, reads=True)
+data = find_data(params, subject, warnings)
+counts = count_steps(params, processes, subject, data)
 shown = VisibleGpus('0,1', is_share=False)
-machine = find_machine(params, environment, processes, shown, ['one', 'another']).facts
-places = place_variables(params, processes, machine, 'bfloat16').facts
+machine = find_machine(params, environment, processes, shown, ['one', 'another'])
+places = place_variables(params, processes, machine, 'bfloat16')
 print(machine.towers, machine.data_format_and_reason, counts.global_batch_size, places.transfer)
 assert 'tensorflow' not in sys.modules
 assert before == dict(os.environ)
+assert not warnings
 """
 
 
@@ -87,10 +61,13 @@ def test_planners_need_no_tensorflow_and_change_nothing() -> None:
 
 def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
     environment = Environment({'RANK': '1', 'WORLD_SIZE': '3'})
-    (warning,) = find_processes(make_params(), environment).warnings
+    warnings: list[str] = []
+    find_processes(make_params(), environment, warnings)
+    (warning,) = warnings
     check_line(warning, 'RANK=1', 'WORLD_SIZE=3', 'alone', '--worker_hosts', '--task_index')
     named = make_params(worker_hosts='a:1', variable_update='replicated')
-    assert find_processes(named, environment).warnings == ()
+    find_processes(named, environment, warnings)
+    assert len(warnings) == 1
 
 
 def test_processes_that_horovod_did_not_connect_are_refused() -> None:
@@ -100,9 +77,11 @@ def test_processes_that_horovod_did_not_connect_are_refused() -> None:
 
     params = make_params(variable_update='horovod')
     with mock.patch('cluster.horovod_worker.load_horovod', return_value=Alone()):
-        assert find_processes(params, Environment({})).warnings == ()
+        warnings: list[str] = []
+        find_processes(params, Environment({}), warnings)
+        assert not warnings
         with refused('PMI_RANK=1', '3 processes', 'Horovod'):
-            find_processes(params, Environment({'PMI_RANK': '1', 'PMI_SIZE': '3'}))
+            find_processes(params, Environment({'PMI_RANK': '1', 'PMI_SIZE': '3'}), [])
 
 
 def test_a_process_knows_what_its_user_has_set() -> None:
@@ -165,10 +144,11 @@ def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
     flags: dict[str, Any], variables: dict[str, str], keeps: bool, num_warnings: int
 ) -> None:
     params, environment = make_params(device='cpu', **flags), Environment(variables)
-    processes = find_processes(params, environment).facts
-    found = choose_start(params, environment, processes, None)
-    assert (found.facts.keeps_memory, len(found.warnings)) == (keeps, num_warnings)
-    for warning in found.warnings:
+    warnings: list[str] = []
+    processes = find_processes(params, environment, warnings)
+    found = choose_start(params, environment, processes, None, warnings)
+    assert (found.keeps_memory, len(warnings)) == (keeps, num_warnings)
+    for warning in warnings:
         check_line(warning, '--keep_memory=True', *variables)
 
 

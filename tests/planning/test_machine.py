@@ -36,13 +36,13 @@ def num_gpus_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 ENVIRONMENT = Environment({})
-ALONE = find_processes(make_params(), ENVIRONMENT).facts
+ALONE = find_processes(make_params(), ENVIRONMENT, [])
 
 
 def machine_of(params: Params, processes: Processes = ALONE) -> Machine:
     """The machine of a run of one process, or of one process of a cluster."""
-    gpus = ENVIRONMENT.start_tensorflow(ProcessSettings())
-    return find_machine(params, ENVIRONMENT, processes, None, gpus).facts
+    gpus = ENVIRONMENT.process.start_tensorflow(ProcessSettings())
+    return find_machine(params, ENVIRONMENT, processes, None, gpus)
 
 
 def in_cluster_of(params: Params) -> Processes:
@@ -50,13 +50,13 @@ def in_cluster_of(params: Params) -> Processes:
     flags: dict[str, Any] = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1'}
     controlled = params.variable_update == 'distributed_all_reduce'
     flags |= {'job_name': 'controller', 'controller_host': '10.0.0.3:1'} if controlled else {'job_name': 'worker'}
-    return find_processes(dataclasses.replace(params, **flags), ENVIRONMENT).facts
+    return find_processes(dataclasses.replace(params, **flags), ENVIRONMENT, [])
 
 
 def config_of(params: Params, processes: Processes = ALONE) -> tf.ConfigProto:
     """The settings of its sessions."""
     machine = machine_of(params, processes)
-    return describe_session(params, ENVIRONMENT, processes, machine, ProcessSettings()).facts.config
+    return describe_session(params, ENVIRONMENT, processes, machine, ProcessSettings(), []).config
 
 
 def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:
@@ -70,7 +70,7 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
 def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
     num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('planning.environment.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('planning.machine.has_nvidia_gpu', lambda *_: True)
     monkeypatch.setattr('machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     told = [
         line

@@ -7,7 +7,6 @@ import pytest
 
 from params import Params, make_params
 from planning.environment import Environment
-from planning.found import Found
 from planning.plan import Machine
 from planning.process_settings import Threads, choose_threads
 from planning.this_process import INTRA, ThisProcess
@@ -28,13 +27,16 @@ def with_quota(root: Path, cores: float | None) -> Path:
     return root
 
 
-def threads_of(params: Params, num_towers: int, earlier: int | None = None, root: Path = Path('/')) -> Found[Threads]:
-    """The threads of a run on 12 cores; earlier: those within an operation, if an earlier run has set them."""
+def threads_of(
+    params: Params, num_towers: int, earlier: int | None = None, root: Path = Path('/')
+) -> tuple[Threads, list[str]]:
+    """The threads of a run on 12 cores, and warnings; earlier: those of an earlier run within an operation."""
     process = ThisProcess({})
     if earlier is not None:
         process.keep({INTRA: earlier})
     machine = Machine('cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC')
-    return choose_threads(params, Environment({}, process, root), machine, 12)
+    warnings: list[str] = []
+    return choose_threads(params, Environment({}, process, root), machine, 12, warnings), warnings
 
 
 @pytest.mark.parametrize(
@@ -64,19 +66,18 @@ def test_towers_share_the_cores_that_the_process_may_use(
     reason: str,
 ) -> None:
     root = with_quota(tmp_path, quota)
-    found = threads_of(make_params(**flags), num_towers, root=root).facts
+    found, _ = threads_of(make_params(**flags), num_towers, root=root)
     assert (found.intra_op, found.inter_op) == threads
     assert reason in found.reason
 
 
 def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_they_are_too_few() -> None:
     for earlier in (0, 13):
-        later = threads_of(make_params(), 1, earlier)
-        assert (later.facts.intra_op, later.warnings) == (earlier, ())
-    assert threads_of(make_params(num_intra_threads=3), 2, 7).facts.intra_op == 3
-    later = threads_of(make_params(), 1, 1)
-    assert later.facts.intra_op == 1
-    (line,) = later.warnings
+        later, warnings = threads_of(make_params(), 1, earlier)
+        assert (later.intra_op, warnings) == (earlier, [])
+    assert threads_of(make_params(num_intra_threads=3), 2, 7)[0].intra_op == 3
+    later, (line,) = threads_of(make_params(), 1, 1)
+    assert later.intra_op == 1
     check_line(line, '1 thread', 'new process')
 
 

@@ -30,8 +30,8 @@ def config_of(**flags: Any) -> tf.ConfigProto:
     towers = tuple(f'/cpu:{number}' for number in range(flags.get('num_gpus', 1)))
     machine = Machine('cpu', towers, 'cpu', ('/cpu:0',), flags.get('data_format', 'NHWC'))
     params, environment = make_params(device='cpu', **flags), Environment({})
-    processes = find_processes(params, environment).facts
-    return describe_session(params, environment, processes, machine, ProcessSettings()).facts.config
+    processes = find_processes(params, environment, [])
+    return describe_session(params, environment, processes, machine, ProcessSettings(), []).config
 
 
 def test_the_memory_of_gpus_is_as_the_flags_say() -> None:
@@ -122,13 +122,14 @@ def test_gpus_read_what_the_flags_say_from_the_environment() -> None:
     names = ('TF_ENABLE_WINOGRAD_NONFUSED', 'TF_AUTOTUNE_THRESHOLD', 'TF_SYNC_ON_FINISH')
     flags: dict[str, Any] = {'winograd_nonfused': False, 'autotune_threshold': 3, 'sync_on_finish': False}
 
-    def variables_of(environ: dict[str, str], **flags: Any) -> tuple[list[str | None], tuple[str, ...]]:
-        found = choose_gpu_variables(make_params(**flags), Environment(environ))
-        return [found.facts.get(name) for name in names], found.warnings
+    def variables_of(environ: dict[str, str], **flags: Any) -> tuple[list[str | None], list[str]]:
+        warnings: list[str] = []
+        found = choose_gpu_variables(make_params(**flags), Environment(environ), warnings)
+        return [found.get(name) for name in names], warnings
 
-    assert variables_of({}, **flags) == (['0', '3', '0'], ())
+    assert variables_of({}, **flags) == (['0', '3', '0'], [])
     # Without the flags TensorFlow decides.
-    assert variables_of({}) == (['1', None, None], ())
+    assert variables_of({}) == (['1', None, None], [])
     found, (line,) = variables_of({'TF_SYNC_ON_FINISH': 'true'}, **flags)
     assert found == ['0', '3', None]
     check_line(line, '--sync_on_finish=False', 'TF_SYNC_ON_FINISH=true')
@@ -141,10 +142,11 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytes
     build = TensorFlowBuild(folder, None, None, ())
     monkeypatch.setattr('machine.tensorflow_build.tensorflow_build', lambda: build)
 
-    def variables_of(**flags: Any) -> tuple[Mapping[str, str | None], tuple[str, ...]]:
+    def variables_of(**flags: Any) -> tuple[Mapping[str, str | None], list[str]]:
         params, environment = make_params(**flags), Environment({'KMP_BLOCKTIME': '200'})
-        found = choose_start(params, environment, find_processes(params, environment).facts, None)
-        return found.facts.variables, found.warnings
+        warnings: list[str] = []
+        processes = find_processes(params, environment, warnings)
+        return choose_start(params, environment, processes, None, warnings).variables, warnings
 
     variables, (line,) = variables_of(kmp_blocktime=0)
     check_line(line, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
@@ -154,7 +156,7 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytes
     library.parent.mkdir(parents=True)
     library.touch()
     variables, warnings = variables_of(kmp_blocktime=0)
-    assert (variables['KMP_BLOCKTIME'], variables['KMP_AFFINITY'], warnings) == ('0', None, ())
+    assert (variables['KMP_BLOCKTIME'], variables['KMP_AFFINITY'], warnings) == ('0', None, [])
 
 
 def test_a_run_without_openmp_says_so() -> None:
