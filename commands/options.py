@@ -110,7 +110,7 @@ class Declaration(Generic[OptionsT]):
     def parse(self, argv: Sequence[str]) -> Arguments[OptionsT]:
         own, rest = self._split(argv)
         specs = specs_of(self.options)
-        words = split_words(own, specs)
+        words = split_words(own, specs, self._see)
         refusals = Refusals()
         refusals.add(*words.mistakes, *(self._unknown(name, specs) for name in words.unknown))
         positional = words.others

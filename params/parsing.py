@@ -55,10 +55,7 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
 
 def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
     words = split_words(argv, _FLAGS)
-    refusals.add(*words.mistakes, *map(_unknown, words.unknown))
-    if not words.unknown:
-        # The word after an unknown flag may be its value.
-        refusals.add(*(_stray_message(word, argv) for word in words.others))
+    refusals.add(*words.mistakes, *map(_unknown, words.unknown), *(_stray_message(word, argv) for word in words.others))
     return words.texts
 
 

@@ -1,12 +1,13 @@
 """Splits a command line into flags and other words, by absl, with which the original program reads its flags."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from absl import flags
 
-from errors import UsageError, spelled
+from errors import UsageError, read_regular, spelled
 from params.spec import FlagSpec
 
 
@@ -16,8 +17,8 @@ class Words:
 
     Attributes:
       texts: the text of each given flag by name; of a repeated flag all of them, of another one the last.
-      others: the words that are not flags.
-      unknown: the names of unknown flags; if there are any, others may be their values.
+      others: the words that are not flags; a word after an unknown flag, which may be its value, is left out.
+      unknown: the names of unknown flags.
       mistakes: one line for each flag that lacks its value, or cannot have one.
     """
 
@@ -27,11 +28,11 @@ class Words:
     mistakes: tuple[str, ...]
 
 
-def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec]) -> Words:
+def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str = 'see --help') -> Words:
     """Splits a command line into flags and other words, in the forms of absl.
 
     These are --name=value, --name value, --switch, --noswitch, one dash instead of two, --flagfile=FILE,
-    --undefok=NAME, and --, which ends the flags.
+    --undefok=NAME, and --, which ends the flags. `see` tells where to read more.
 
     Raises:
       UsageError: a --flagfile cannot be read.
@@ -45,18 +46,22 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec]) -> Words:
             break
         except flags.Error:
             word = words.pop()
-            mistakes.append(
-                f'{word}: it has no value; it must be {known[word.lstrip("-")].expects}; write {word}=VALUE'
-            )
+            spec = known.get(word.lstrip('-'))
+            expects = f'it must be {spec.expects}; ' if spec else ''
+            mistakes.append(f'{word}: it has no value; {expects}write {word}=VALUE, {see}')
         except ValueError as error:
-            word = str(error).split(' ')[0]
+            word = str(error).removesuffix(' does not take an argument')
             mistakes.append(f'{word}: it takes no value; write {word.partition("=")[0]}')
-            words = [other for other in words if other != word]
+            words.remove(word)
     end = others.index('--') if '--' in others else len(others)
     unknown = [word for word in others[:end] if re.match('--?[^-=]', word)]
     return Words(
         {name: tuple(found) if known[name].repeated else found[-1] for name, found in texts.items()},
-        tuple(word for word in others if word not in unknown and word != '--'),
+        tuple(
+            word
+            for before, word in zip(['', *others], others, strict=False)
+            if word not in unknown and word != '--' and (before not in unknown or '=' in before)
+        ),
         tuple(dict.fromkeys(word.lstrip('-').partition('=')[0] for word in unknown)),
         tuple(mistakes),
     )
@@ -82,12 +87,17 @@ def _flags_of(known: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> fla
 
 def _expanded(argv: Sequence[str], known: Mapping[str, FlagSpec]) -> list[str]:
     """The words, with those of each --flagfile in its place."""
+    path = ''
     try:
+        for number, word in enumerate(argv):
+            if named := re.fullmatch('--?flagfile(=.*)?', word):
+                path = named[1][1:].strip() if named[1] else ''.join(argv[number + 1 : number + 2])
+                # absl would name neither the file nor an end for a pipe.
+                if path:
+                    read_regular(os.path.expanduser(path)).decode()
         return _flags_of(known, {}).read_flags_from_files(argv)
-    except flags.CantOpenFlagFileError as error:
-        cause = error.__context__
-        path, reason = (cause.filename, cause.strerror) if isinstance(cause, OSError) else ('', str(error))
-        line = f'{spelled("flagfile", path)}: it cannot be read ({reason})'
-    except (flags.Error, ValueError) as error:
-        line = f'--flagfile: it cannot be read ({error})'
-    raise UsageError(f'{line}; write the name of a text file with a flag on each line')
+    except UnicodeDecodeError as error:
+        reason = f'it is not UTF-8 (byte {error.start})'
+    except (flags.Error, OSError, ValueError) as error:
+        reason = f'it cannot be read ({(getattr(error, "strerror", None) or str(error)).lower()})'
+    raise UsageError(f'{spelled("flagfile", path)}: {reason}; write the name of a text file with a flag on each line')

@@ -5,6 +5,7 @@ import pytest
 from commands.subcommands import SUBCOMMANDS
 from params import SPECS
 from params.help_text import format_flag, format_help
+from params.spec import ITS_DEFAULT
 
 pytestmark = pytest.mark.unit
 
@@ -40,6 +41,6 @@ def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag() -> None:
             *bounds,
             default.lower() if spec.type is bool else default,
             spec.unit or '',
-            spec.original or '',
+            (spec.original or '').removeprefix(ITS_DEFAULT) if (spec.original or '').startswith(ITS_DEFAULT) else '',
         ]
         assert [fact for fact in facts if fact not in about] == [], name

@@ -60,16 +60,13 @@ def test_the_last_of_two_values_counts() -> None:
     assert parse_argv(['--batch_size=1', '--batch_size=2']).params.batch_size == 2
 
 
-def test_a_flag_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
+def test_a_flag_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
     first, second = tmp_path / 'first', tmp_path / 'second'
     first.write_text(f'--batch_size=8\n--flagfile={second}\n')
-    second.write_text(f'--flagfile={first}\n')
-    for argv in ([f'--flagfile={first}'], ['--flagfile', str(first)], [f'-flagfile={first}']):
-        with refused(f'--flagfile={first}', second):
-            parse_argv(argv)
-    second.write_text('--num_batches=3\n')
-    params = parse_argv([f'--flagfile={first}', f'--flagfile={second}']).params
-    assert (params.batch_size, params.num_batches) == (8, 3)
+    second.write_text(f'--num_batches=3\n--flagfile={first}\n')
+    for argv in ([f'--flagfile={first}'], ['--flagfile', str(first)], [f'-flagfile={first}', f'--flagfile={second}']):
+        params = parse_argv(argv).params
+        assert (params.batch_size, params.num_batches) == (8, 3)
 
 
 def test_a_flag_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -254,7 +251,7 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatc
 def test_a_flag_file_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
     file = tmp_path / 'flags'
     file.write_text('--data_dir=a\0b\n--batch_size=2\n')
-    with refused('--data_dir=a'):
+    with refused('--data_dir='):
         parse_argv([f'--flagfile={file}'])
 
 
