@@ -5,7 +5,7 @@ instead. A flag is refused only if the run would measure something other than as
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from errors import Refusals, spelled
@@ -40,189 +40,109 @@ class OriginalFlag:
     silent: Value = None
 
 
-def _no_effect(name: str, kind: type, silent: Value, says: str, help: str, original: str | None = None) -> OriginalFlag:
-    return OriginalFlag(Fate.NO_EFFECT, FlagSpec(name, kind, optional=True, help=help, original=original), says, silent)
-
-
 _NO_TENSORRT = 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'
 
-# Flags of the original that are not among ours: of its last version ...
+# Flags of the original that are not among ours and have no effect here. Three lines each: its name, its type and the
+# value that asks for what this program always does; what happens instead; what it means there.
+_OF_LAST_VERSION = """
+allreduce_merge_scope int 1
+    gradients are joined by --gradient_repacking only
+    How many neighbouring gradients of a collective all-reduce may be merged into one.
+batch_group_size int 1
+    batches are prepared one at a time, while a step computes; --datasets_prefetch_buffer_size prepares more
+    How many batches the threads of the input prepare together.
+collect_eval_results_async bool False
+    accuracies are collected between the steps of evaluations
+    Collect the accuracies of evaluations while the next batches are computed.
+compute_lr_on_cpu bool True
+    the learning rate is computed on the CPU in every run
+    Compute the learning rate on the CPU.
+debugger str
+    no debugger is attached; --trace_file and --graph_file show what a step does
+    Run the steps in the debugger of TensorFlow: in a terminal, or in a TensorBoard at HOST:PORT.
+fuse_decode_and_crop bool True
+    an image is decoded and cropped by one operation in every run
+    Decode only the part of a JPEG that a random crop keeps.
+mkl bool False
+    oneDNN is built into TensorFlow; TF_ENABLE_ONEDNN_OPTS=0 turns it off
+    Say that TensorFlow was built with MKL, so that the settings of OpenMP are passed on.
+sparse_to_dense_grads bool False
+    the gradients of these networks are dense
+    Convert sparse gradients to dense ones.
+trt_max_workspace_size_bytes float 4294967296
+    TensorFlow contains no TensorRT any more; use trtexec of TensorRT
+    Memory that TensorRT may use.
+use_python32_barrier bool False
+    no threads of Python wait for each other to prepare batches
+    Let threads that prepare batches wait for each other in Python.
+use_resource_vars bool True
+    variables are resource variables
+    Make resource variables instead of reference variables.
+use_tf_layers bool True
+    layers are made of operations of TensorFlow in every run
+    Make layers by tf.layers instead of own code.
+"""
+_OF_OTHER_VERSIONS = """
+cache_data bool
+    records are read from --data_dir as they are needed
+    Read one record, and repeat it from memory.
+datasets_prefetch_threadpool_size int
+    --datasets_num_private_threads sets the threads
+    Threads that prepare batches.
+enable_layout_optimizer bool
+    --data_format sets the layout
+    Let TensorFlow choose the order of the axes of images.
+flush_stdout bool
+    each line is flushed in every run
+    Write each line as soon as it is printed.
+gpu_pending_cap int
+    TensorFlow manages the memory of a GPU
+    How many kernels may be queued on a GPU at a time.
+iters_per_step int 1
+    --steps_per_run sets how many steps one call of the session takes
+    How many steps one call of the session takes.
+log_dir str
+    logs go to standard error
+    Folder for logs.
+ml_perf_compliance_logging bool False
+    the log of MLPerf is not written; --result_file=FILE writes the numbers of a run
+    Print the log lines that the rules of MLPerf ask for.
+pretrain_dir str
+    training starts from new weights, or from those of --backbone_model_path
+    Folder with the checkpoint from which training starts.
+result_storage str
+    the result is printed and not stored
+    Where to store the result of the run.
+use_data_sets bool
+    --input_pipeline says how records are read
+    Read images by tf.data.
+use_multi_device_iterator bool
+    each device gets its own batches in every run
+    Hand batches of tf.data to all devices by one iterator.
+"""
+
+
+def _without_effect(table: str, original: str | None) -> Iterator[OriginalFlag]:
+    lines = iter(table.strip().splitlines())
+    for heading in lines:
+        name, kind, *silent = heading.split()
+        says, meaning = next(lines).strip(), next(lines).strip()
+        spec = FlagSpec(name, _TYPES[kind], optional=True, help=meaning, original=original)
+        yield OriginalFlag(Fate.NO_EFFECT, spec, says, spec.read(silent[0]) if silent else None)
+
+
+_TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
+_TENSORRT = FlagSpec(
+    'trt_mode',
+    str,
+    optional=True,
+    choices=('FP32', 'FP16', 'INT8'),
+    help='Convert the frozen graph of --forward_only by TensorRT, to compute in this precision.',
+)
 _OTHERS = (
-    _no_effect(
-        'allreduce_merge_scope',
-        int,
-        1,
-        'gradients are joined by --gradient_repacking only',
-        'How many neighbouring gradients of a collective all-reduce may be merged into one.',
-    ),
-    _no_effect(
-        'batch_group_size',
-        int,
-        1,
-        'batches are prepared one at a time, while a step computes; --datasets_prefetch_buffer_size prepares more',
-        'How many batches the threads of the input prepare together.',
-    ),
-    _no_effect(
-        'collect_eval_results_async',
-        bool,
-        False,
-        'accuracies are collected between the steps of evaluations',
-        'Collect the accuracies of evaluations while the next batches are computed.',
-    ),
-    _no_effect(
-        'compute_lr_on_cpu',
-        bool,
-        True,
-        'the learning rate is computed on the CPU in every run',
-        'Compute the learning rate on the CPU.',
-    ),
-    _no_effect(
-        'debugger',
-        str,
-        None,
-        'no debugger is attached; --trace_file and --graph_file show what a step does',
-        'Run the steps in the debugger of TensorFlow: in a terminal, or in a TensorBoard at HOST:PORT.',
-    ),
-    _no_effect(
-        'fuse_decode_and_crop',
-        bool,
-        True,
-        'an image is decoded and cropped by one operation in every run',
-        'Decode only the part of a JPEG that a random crop keeps.',
-    ),
-    _no_effect(
-        'mkl',
-        bool,
-        False,
-        'oneDNN is built into TensorFlow; TF_ENABLE_ONEDNN_OPTS=0 turns it off',
-        'Say that TensorFlow was built with MKL, so that the settings of OpenMP are passed on.',
-    ),
-    _no_effect(
-        'sparse_to_dense_grads',
-        bool,
-        False,
-        'the gradients of these networks are dense',
-        'Convert sparse gradients to dense ones.',
-    ),
-    # A float, because the original's default has more than 31 bits.
-    _no_effect('trt_max_workspace_size_bytes', float, 2.0**32, _NO_TENSORRT, 'Memory that TensorRT may use.'),
-    _no_effect(
-        'use_python32_barrier',
-        bool,
-        False,
-        'no threads of Python wait for each other to prepare batches',
-        'Let threads that prepare batches wait for each other in Python.',
-    ),
-    _no_effect(
-        'use_resource_vars',
-        bool,
-        True,
-        'variables are resource variables',
-        'Make resource variables instead of reference variables.',
-    ),
-    _no_effect(
-        'use_tf_layers',
-        bool,
-        True,
-        'layers are made of operations of TensorFlow in every run',
-        'Make layers by tf.layers instead of own code.',
-    ),
-    OriginalFlag(
-        Fate.REFUSED,
-        FlagSpec(
-            'trt_mode',
-            str,
-            optional=True,
-            choices=('FP32', 'FP16', 'INT8'),
-            help='Convert the frozen graph of --forward_only by TensorRT, to compute in this precision.',
-        ),
-        _NO_TENSORRT,
-    ),
-    # ... and of other versions.
-    _no_effect(
-        'cache_data',
-        bool,
-        None,
-        'records are read from --data_dir as they are needed',
-        'Read one record, and repeat it from memory.',
-        OTHER,
-    ),
-    _no_effect(
-        'datasets_prefetch_threadpool_size',
-        int,
-        None,
-        '--datasets_num_private_threads sets the threads',
-        'Threads that prepare batches.',
-        OTHER,
-    ),
-    _no_effect(
-        'enable_layout_optimizer',
-        bool,
-        None,
-        '--data_format sets the layout',
-        'Let TensorFlow choose the order of the axes of images.',
-        OTHER,
-    ),
-    _no_effect(
-        'flush_stdout',
-        bool,
-        None,
-        'each line is flushed in every run',
-        'Write each line as soon as it is printed.',
-        OTHER,
-    ),
-    _no_effect(
-        'gpu_pending_cap',
-        int,
-        None,
-        'TensorFlow manages the memory of a GPU',
-        'How many kernels may be queued on a GPU at a time.',
-        OTHER,
-    ),
-    _no_effect(
-        'iters_per_step',
-        int,
-        1,
-        '--steps_per_run sets how many steps one call of the session takes',
-        'How many steps one call of the session takes.',
-        OTHER,
-    ),
-    _no_effect('log_dir', str, None, 'logs go to standard error', 'Folder for logs.', OTHER),
-    _no_effect(
-        'ml_perf_compliance_logging',
-        bool,
-        False,
-        'the log of MLPerf is not written; --result_file=FILE writes the numbers of a run',
-        'Print the log lines that the rules of MLPerf ask for.',
-        OTHER,
-    ),
-    _no_effect(
-        'pretrain_dir',
-        str,
-        None,
-        'training starts from new weights, or from those of --backbone_model_path',
-        'Folder with the checkpoint from which training starts.',
-        OTHER,
-    ),
-    _no_effect(
-        'result_storage',
-        str,
-        None,
-        'the result is printed and not stored',
-        'Where to store the result of the run.',
-        OTHER,
-    ),
-    _no_effect(
-        'use_data_sets', bool, None, '--input_pipeline says how records are read', 'Read images by tf.data.', OTHER
-    ),
-    _no_effect(
-        'use_multi_device_iterator',
-        bool,
-        None,
-        'each device gets its own batches in every run',
-        'Hand batches of tf.data to all devices by one iterator.',
-        OTHER,
-    ),
+    *_without_effect(_OF_LAST_VERSION, None),
+    OriginalFlag(Fate.REFUSED, _TENSORRT, _NO_TENSORRT),
+    *_without_effect(_OF_OTHER_VERSIONS, OTHER),
 )
 _RENAMED = {
     'learning_rate': 'init_learning_rate',
