@@ -17,7 +17,7 @@ from machine.peak import measure_peak
 from machine.tensorflow_import import without_collecting
 from params import Params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan, Role, ServerPlan
 from planning.this_process import THIS_PROCESS
 from results.console import Console

@@ -15,7 +15,7 @@ from machine import quiet
 from params import Params, parse_argv
 from params.result_flags import STDOUT
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import ServerPlan
 from planning.this_process import THIS_PROCESS
 from results.console import Console
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
-            from planning.line import check_launch
+            from planning.make_plan import check_launch
             from planning.outputs import check_file
             from sweeps.repeat import files_of_runs, repeat
 

@@ -24,7 +24,7 @@ from params.modes import MODES, Mode, modes_that
 from params.spec import Output, flag
 from params.table import SPECS, outputs_that_are
 from params.tensorflow_flags import chosen_gpus
-from planning.line import check_launch
+from planning.make_plan import check_launch
 
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
 # The port of the first process in printed commands; the next ones follow.

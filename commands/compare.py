@@ -21,7 +21,7 @@ from errors import RunError, UsageError, counted, format_warning, spelled
 from params import parse_argv
 from params.spec import flag
 from params.table import SPECS
-from planning.line import check_launch
+from planning.make_plan import check_launch
 from results.collection import collect
 from results.document import Record
 from sweeps.folder import Folder

@@ -21,7 +21,7 @@ from machine.gpus import has_nvidia_gpu
 from params import Params
 from params.modes import MODES
 from params.spec import flag
-from planning.line import check_launch
+from planning.make_plan import check_launch
 from results.document import Record
 from results.live import can_redraw
 from results.repeats import as_key

@@ -1,7 +1,7 @@
 """The plan of a run: every fact about it, resolved once. Does not import TensorFlow.
 
-planning.line makes it. After that no code reads flags, folders or the environment again: each part of a run gets the
-facts that it needs.
+planning.make_plan makes it. After that no code reads flags, folders or the environment again: each part of a run gets
+the facts that it needs.
 """
 
 import enum

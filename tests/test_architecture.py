@@ -109,7 +109,7 @@ WITHOUT_TENSORFLOW = [
     'planning.data',
     'planning.environment',
     'planning.found',
-    'planning.line',
+    'planning.make_plan',
     'planning.machine',
     'planning.outputs',
     'planning.plan',

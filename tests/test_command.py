@@ -206,7 +206,7 @@ class BenchmarkCNN:
         self.console.result('after')
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
-sys.modules['planning.line'] = types.SimpleNamespace(make_plan=lambda params, environment: params)
+sys.modules['planning.make_plan'] = types.SimpleNamespace(make_plan=lambda params, environment: params)
 sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 

@@ -20,7 +20,7 @@ from errors import UsageError
 from models.registry import MODELS, load_model_file
 from params import Params, RunFacts, find_idle, parse_argv
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan, ServerPlan
 from tests.support.documents import PAGES, ROOT, CommandLine, ShellLine, fit, python_block, shell_lines, split_line
 from tests.support.images import write_noise, write_photos

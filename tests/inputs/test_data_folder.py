@@ -17,7 +17,7 @@ from inputs.data_folder import Arrays, open_folder, recognise
 from inputs.data_sets import DATA_SETS, DataSet, Shards
 from params import Params, make_params
 from planning.environment import Environment
-from planning.line import check_launch, make_plan
+from planning.make_plan import check_launch, make_plan
 from planning.plan import Plan
 from records.layout import shard_name
 from tests.support.images import encoded, example, write_cifar, write_mnist, write_shard

@@ -24,7 +24,7 @@ from tensorflow.python.eager import context
 from errors import UsageError
 from params import make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 def of(options):
     return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]
 for name, runs in json.loads(sys.argv[1]).items():

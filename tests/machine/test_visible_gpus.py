@@ -272,7 +272,7 @@ PLAN_EACH = """
 import json, os, sys
 from params import make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.this_process import THIS_PROCESS
 from machine.gpus import VISIBLE
 from errors import UsageError

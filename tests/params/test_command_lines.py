@@ -13,7 +13,7 @@ import tf_cnn_benchmarks
 from errors import UsageError
 from params import parse_argv
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan, ServerPlan
 from tests.support.documents import fit, joined, split_line
 from tests.support.images import write_cifar, write_noise

@@ -8,7 +8,7 @@ import pytest
 from models.registry import MODELS
 from params import RunFacts, check_run, make_params, parse_argv
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ import pytest
 
 from params import Params, make_params, parse_argv
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.outputs import check_clashes, check_file, check_outputs
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample

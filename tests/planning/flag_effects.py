@@ -28,7 +28,7 @@ from errors import UsageError
 from machine.tensorflow_build import TensorFlowBuild
 from params import make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Machine, Plan, ServerPlan
 from planning.process_settings import Threads
 from planning.session import session_config

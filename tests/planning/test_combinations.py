@@ -26,7 +26,7 @@ from params.older_names import OLDER_NAMES
 from params.original import TABLE, Fate
 from params.words import split_words
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan, ServerPlan
 from tests.planning.flag_words import ALL_FLAGS, ENVIRONMENTS, right_words, wrong_words
 from tests.support.images import write_noise

@@ -10,7 +10,7 @@ from params import make_params
 from planning import plan as plan_module
 from planning import schema
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from results.facts import has_facts
 from run.build import make_banner

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from machine.missing_gpu import explain_missing_gpu
 from params import RunFacts, find_idle, make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from planning.this_process import THIS_PROCESS
 from run.build import make_banner

@@ -15,8 +15,8 @@ from machine.missing_gpu import explain_missing_gpu
 from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
 from planning.environment import Environment
-from planning.line import make_plan
 from planning.machine import find_machine
+from planning.make_plan import make_plan
 from planning.plan import Machine, Plan, Processes, ServerPlan
 from planning.processes import find_processes
 from planning.session import describe_session

@@ -6,7 +6,7 @@ import pytest
 
 from params import make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from tests.support.machines import TF_JOB, open_mpi, pmix, slurm_step, tf_config
 
 pytestmark = pytest.mark.graph

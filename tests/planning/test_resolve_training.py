@@ -9,7 +9,7 @@ from params import make_params, parse_argv
 from params.all_reduce_spec import parse_spec
 from params.modes import MODES
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan, VariableFacts
 from run.build import build_step
 from tests.support.outputs import refused

@@ -15,7 +15,7 @@ from benchmark_cnn import BenchmarkCNN
 from cluster.hosts import reserved_addresses
 from params import make_params, parse_argv
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from results import result as results
 from results.console import Console

@@ -19,7 +19,7 @@ from params import make_params
 from params.all_rules import find_idle
 from params.rules import RunFacts
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from results.console import Console
 from run.build import build_step, make_banner

@@ -13,7 +13,7 @@ from benchmark_cnn import BenchmarkCNN
 from params import RunFacts, find_idle, make_params
 from planning.data import check_gpu_memory
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from results.console import Console
 from results.result import Result

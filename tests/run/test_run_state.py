@@ -22,7 +22,7 @@ from managers.synchronous_step import SynchronousStep
 from models.registry import MODELS, register_model
 from params import Params, make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from run.build import build_step
 from run.state import RunState, offer_of, restart_number

@@ -13,7 +13,7 @@ from machine.tensorflow_build import TensorFlowBuild
 from machine.visible_gpus import choose_visible
 from params import RunFacts, find_idle, make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Machine, Plan
 from planning.process_settings import choose_gpu_variables, choose_start
 from planning.processes import find_processes

@@ -19,7 +19,7 @@ from commands import records
 from models.registry import register_model
 from params import make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from results.console import Console
 from results.result import Result

@@ -14,7 +14,7 @@ from tensorflow.python.framework import kernels
 
 from params import make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from run.build import build_evaluation, build_step
 from run.evaluation import SavedVariables

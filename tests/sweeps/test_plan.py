@@ -197,7 +197,7 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
 
 
 def check_run(params: Params, alone: bool) -> None:
-    from planning.line import check_launch
+    from planning.make_plan import check_launch
 
     check_launch(params, alone=alone)
 

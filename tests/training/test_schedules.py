@@ -14,7 +14,7 @@ from models.model_facts import ModelFacts
 from models.registry import MODELS
 from params import make_params
 from planning.environment import Environment
-from planning.line import make_plan
+from planning.make_plan import make_plan
 from planning.plan import Plan
 from run.build import make_banner
 from tests.support.graphs import open_session
