@@ -331,33 +331,23 @@ def test_only_the_plan_refuses_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ('table', 'names'),
+    ('tables', 'names'),
     [
-        ('params.modes', [name for name in MODES if name not in ('independent', 'horovod')]),
-        ('params.optimizer_table', []),
+        (('params.modes', 'managers.classes'), [name for name in MODES if name not in ('independent', 'horovod')]),
+        (('params.optimizer_table', 'training.optimizers'), []),
     ],
 )
-def test_the_names_of_a_table_stand_nowhere_else(table: str, names: list[str]) -> None:
+def test_the_names_of_a_table_stand_nowhere_else(tables: tuple[str, ...], names: list[str]) -> None:
     words = re.compile(rf'\b({"|".join(names)})\b') if names else None
-    exact = {*MODES} if table == 'params.modes' else {*OPTIMIZERS} - {'momentum'}
+    exact = {*MODES} if names else {*OPTIMIZERS} - {'momentum'}
     found = [
         f'{module}:{line}: {text}'
         for module, path in MODULES.items()
-        if module != table
+        if module not in tables
         for line, text in strings_in(path)
         if text in exact or (words and words.search(text))
     ]
     assert found == []
-
-
-def test_only_tables_name_what_they_do_not_import() -> None:
-    users = [module for module, path in MODULES.items() if re.search(r'= LazyPackage\(', path.read_text())]
-    assert [each for each in users if each != 'machine.tensorflow_import'] == [
-        'inputs.catalog',
-        'models.zoo',
-        'params.modes',
-        'params.optimizer_table',
-    ]
 
 
 def test_only_one_module_reaches_behind_tensorflows_public_names() -> None:
