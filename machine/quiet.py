@@ -61,12 +61,9 @@ class _Capture:
         with contextlib.suppress(OSError):
             file = tempfile.TemporaryFile()  # noqa: SIM115  # end() closes it
             # In a session of its own, which Ctrl-C and signals to the process group of this process do not reach.
-            self._watcher = subprocess.Popen(
-                ['sh', '-c', _WATCHER % file.fileno()],
-                stdin=subprocess.PIPE,
-                pass_fds=[file.fileno()],
-                start_new_session=True,
-            )
+            number = file.fileno()
+            watch = ['sh', '-c', _WATCHER % number]
+            self._watcher = subprocess.Popen(watch, stdin=subprocess.PIPE, pass_fds=[number], start_new_session=True)
             self._shown = os.dup(2)
             os.dup2(file.fileno(), 2)
             self._file = file
