@@ -1,6 +1,7 @@
-"""The public names of the variable managers. params/modes.py maps each mode to its class."""
+"""The public names of the variable managers. managers/classes.py has the class of each mode."""
 
 from managers.base import TowerVariables, VariableMgr
+from managers.classes import MANAGERS, RELAXED, STAGED
 from managers.collective import VariableMgrCollectiveAllReduce, VariableMgrDistributedAllReduce
 from managers.distributed import (
     VariableMgrDistributedFetchFromPS,
@@ -16,6 +17,7 @@ from managers.local import (
     VariableMgrLocalReplicated,
 )
 from managers.parts import ManagerParts
+from params.modes import Place
 
 __all__ = [
     'ManagerParts',
@@ -36,8 +38,11 @@ __all__ = [
 ]
 
 
-def make_variable_mgr(manager: type[VariableMgr], parts: ManagerParts) -> VariableMgr:
-    """Makes the variable manager of a mode, of the class that params.modes names."""
-    made = manager.of(parts)
+def make_variable_mgr(
+    mode: str, place: Place, parts: ManagerParts, *, staged: bool = False, relaxed: bool = False
+) -> VariableMgr:
+    """Makes the variable manager of a mode, which must run in this place."""
+    key = mode, place
+    made = ((staged and STAGED.get(key)) or (relaxed and RELAXED.get(key)) or MANAGERS[key]).of(parts)
     made.variable_dtype = parts.variable_dtype
     return made

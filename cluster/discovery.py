@@ -17,7 +17,7 @@ from cluster.topology import HOSTS_FLAGS, Cluster, Task, place_of
 from errors import UsageError, counted, spelled
 from params import Params
 from params.evaluation_flags import EVAL_DURING_TRAINING
-from params.modes import DEFAULT_MODE, MODES, Mode, Refusal, modes_that
+from params.modes import DEFAULT_MODE, MODES, Mode, modes_that
 from params.variable_flags import clash_with_others
 
 _FLAGS = 'the flags'
@@ -47,15 +47,14 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
     """Raises UsageError if --variable_update, or a flag with it, does not work in this cluster (None: one process)."""
     mode = MODES[params.variable_update]
     written = spelled('variable_update', mode.name)
-    refusal = mode.runs[place_of(cluster)]
-    if isinstance(refusal, Refusal):
+    if refusal := mode.refusals.get(place_of(cluster)):
         members = (
             f'{counted(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
             if cluster
             else 'one process'
         )
         ps = 'the ps of TF_CONFIG' if cluster and cluster.source == 'TF_CONFIG' else '--ps_hosts'
-        raise UsageError(refusal.sentence.format(mode=written, members=members, ps=ps))
+        raise UsageError(refusal.format(mode=written, members=members, ps=ps))
     if cluster and (clash := clash_with_others(params)):
         raise UsageError(clash)
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from params.modes import Mode, Place, Refusal
+from params.modes import Mode, Place
 
 _SHAPE = re.compile(r'\s*([0-9]{1,6})\s*\*\s*([0-9]{1,6})\s*(?:\+\s*([0-9]{1,6})\s*)?', re.ASCII)
 EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1*2 or 2*1+1'
@@ -43,7 +43,7 @@ class Shape:
         if mode.launcher:
             return f'{mode.launcher} starts the processes of {mode.name}, which a sweep cannot'
         place = self.place(mode)
-        if not isinstance(mode.runs[place], Refusal):
+        if mode.runs(place):
             return None
         if place is not Place.ALONE and not mode.has_cluster:
             return f'{mode.name} works within one process'

@@ -1,39 +1,18 @@
 """The one table of input pipelines. Does not import TensorFlow.
 
-To add a pipeline, write a module in inputs/ and add a row here, see docs/extending.md.
+Their classes are in inputs/pipelines.py. To add one, see docs/extending.md.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Any
 
 from inputs.data_sets import Arrays, Shards
 from inputs.stages import PREPROCESS, READ, STAGES, TRANSFER
-from machine.tensorflow_import import LazyPackage
-
-if TYPE_CHECKING:
-    import inputs.array_pipeline
-    import inputs.device_input
-    import inputs.feed_input
-    import inputs.record_pipeline
-    import inputs.synthetic
-    import inputs.tf_data_pipeline
-    import inputs.validation
-    from inputs.pipeline import InputParts, InputPipeline
-    from inputs.validation import Dataset, Share
-    from preprocessing import ImageOptions
-else:
-    inputs = LazyPackage('inputs')
 
 # The values of --input_pipeline.
 RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT = 'record_input', 'tf_data', 'device', 'feed_dict'
 # What a run reads: TFRecord shards, arrays in memory, or nothing.
 Source = Shards | Arrays | None
-# Returns the class of a pipeline. Only the call imports its module, and so TensorFlow.
-PipelineClass = Callable[[], Callable[['InputParts'], 'InputPipeline']]
-# Returns a function as those of inputs.validation, likewise.
-ListExamples = Callable[[], Callable[[Any, int, 'ImageOptions', 'Share'], 'Dataset']]
 
 
 @dataclass(frozen=True)
@@ -42,8 +21,6 @@ class InputRow:
 
     Attributes:
       name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
-      examples: returns the function that lists the examples of a source for an evaluation; if None, evaluations take
-        that of the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
       in_memory: whether all images are read into memory in the model's size before the first step, see
         inputs.validation. The pipeline gets them as Arrays.
@@ -54,8 +31,6 @@ class InputRow:
 
     name: str
     reads: type | UnionType
-    pipeline: PipelineClass
-    examples: ListExamples | None
     repeatable: bool = True
     in_memory: bool = False
     on_devices: bool = False
@@ -64,32 +39,13 @@ class InputRow:
 
 _ALL = tuple(STAGES)
 INPUTS = (
-    InputRow('synthetic', type(None), lambda: inputs.synthetic.SyntheticInput, None),
+    InputRow('synthetic', type(None)),
     # The order of RecordInput also depends on which of its readers is faster, and on when a batch is taken.
-    InputRow(
-        RECORD_INPUT,
-        Shards,
-        lambda: inputs.record_pipeline.RecordPipeline,
-        lambda: inputs.validation.record_examples,
-        repeatable=False,
-        stages=_ALL,
-    ),
-    InputRow(
-        TF_DATA,
-        Shards,
-        lambda: inputs.tf_data_pipeline.TfDataPipeline,
-        lambda: inputs.validation.record_examples,
-        stages=_ALL,
-    ),
-    InputRow(
-        'arrays',
-        Arrays,
-        lambda: inputs.array_pipeline.ArrayPipeline,
-        lambda: inputs.validation.array_examples,
-        stages=(READ, PREPROCESS, TRANSFER),
-    ),
-    InputRow(DEVICE, Shards | Arrays, lambda: inputs.device_input.DeviceInput, None, in_memory=True, on_devices=True),
-    InputRow(FEED_DICT, Shards | Arrays | None, lambda: inputs.feed_input.FeedInput, None, in_memory=True),
+    InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL),
+    InputRow(TF_DATA, Shards, stages=_ALL),
+    InputRow('arrays', Arrays, stages=(READ, PREPROCESS, TRANSFER)),
+    InputRow(DEVICE, Shards | Arrays, in_memory=True, on_devices=True),
+    InputRow(FEED_DICT, Shards | Arrays | None, in_memory=True),
 )
 
 

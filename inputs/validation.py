@@ -83,9 +83,8 @@ def record_examples(source: Shards, num_classes: int, options: preprocessing.Ima
     return records.map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
 
 
-def array_examples(source: Arrays, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
+def array_examples(source: Arrays, options: preprocessing.ImageOptions, share: Share) -> Dataset:
     """Returns a Dataset of the images of arrays, in order, resized to the size in options; not a part of the graph."""
-    del num_classes  # the labels were checked when the arrays were read
     images, labels = source.images, source.labels
 
     def look_up(index: int) -> tuple[Any, Any]:

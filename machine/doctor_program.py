@@ -24,7 +24,7 @@ from managers.collective import by_collective
 from params import make_params
 from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, NCCL_TRANSFER_DTYPES, parse_spec
 from params.device_flags import HOST_DEVICE
-from params.modes import MODES, Manager, Place
+from params.modes import MODES, Place
 from sweeps.limited_process import run_process
 from sweeps.runner import PROGRAM
 
@@ -105,7 +105,7 @@ def _kind(device: str) -> str:
 
 def _settings() -> dict[str, dict[str, Any]]:
     """Returns the flags of each check of placement: every mode in one process, and what changes its ops."""
-    alone = [mode for mode in MODES.values() if isinstance(mode.runs[Place.ALONE], Manager)]
+    alone = [mode for mode in MODES.values() if mode.runs(Place.ALONE)]
     found: dict[str, dict[str, Any]] = {mode.name: {'variable_update': mode.name} for mode in alone}
     found |= {precision: {'precision': precision} for precision in ('fp16', 'bf16')}
     found['bf16_variables'] = {'precision': 'bf16', 'fp16_vars': True}

@@ -13,8 +13,8 @@ import resource
 import sys
 from collections.abc import Iterator
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 # Limits of the memory of a process, and below how many bytes of each TensorFlow cannot even start (measured with 2
 # cores and no GPU): it then crashes in native code.
@@ -31,46 +31,21 @@ def memory_limits() -> dict[str, bool]:
     return limits
 
 
-class LazyPackage:
-    """A package of this program, whose modules are imported each when it is first used.
-
-    A table without TensorFlow names classes through it. A type checker and an editor see the real modules:
-
-        if TYPE_CHECKING:
-            import managers.local
-        else:
-            managers = LazyPackage('managers')
-
-        row = Manager(lambda: managers.local.VariableMgrIndependent)
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, module: str) -> ModuleType:
-        return importlib.import_module(f'{self._name}.{module}')
-
-
 class _DeferredError(ImportError):
     """Keras is imported later."""
 
 
 class _KerasLater(MetaPathFinder, Loader):
-    """Refuses only the import of Keras by `tensorflow/__init__.py` itself."""
+    """Refuses to load Keras, but says where it is: TensorFlow adds its folder to its own path."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname == 'keras' and _tensorflow_imports() else None
+        spec = PathFinder.find_spec(fullname) if fullname == 'keras' else None
+        if spec:
+            spec.loader = self
+        return spec
 
     def exec_module(self, module: ModuleType) -> None:
         raise _DeferredError(f'{module.__name__} is imported when it is first used', name=module.__name__)
-
-
-def _tensorflow_imports() -> bool:
-    """Whether a line of `tensorflow/__init__.py` is doing the current import."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame and str(frame.f_globals.get('__name__')).startswith(('importlib', '_frozen_importlib')):
-        frame = frame.f_back
-    return frame is not None and frame.f_globals.get('__name__') == 'tensorflow'
 
 
 @contextlib.contextmanager
@@ -95,12 +70,10 @@ def import_tensorflow() -> None:
     sys.meta_path.insert(0, finder)
     with without_collecting():
         try:
-            importlib.import_module('tensorflow.compat.v1')
-        except _DeferredError:
-            # This TensorFlow does not go on without Keras.
-            sys.meta_path.remove(finder)
-            importlib.import_module('tensorflow.compat.v1')
+            with contextlib.suppress(_DeferredError):
+                importlib.import_module('tensorflow.compat.v1')
         finally:
-            if finder in sys.meta_path:
-                sys.meta_path.remove(finder)
+            sys.meta_path.remove(finder)
+        # Imports it again only if this TensorFlow does not go on without Keras.
+        importlib.import_module('tensorflow.compat.v1')
         gc.freeze()

@@ -28,22 +28,21 @@ class Network:
     """How to build a network.
 
     Attributes:
-      builder: returns the function that adds the network to the graph. For a built-in network only the call imports the
-        module of the function, and so TensorFlow.
+      builder: the function that adds the network to the graph; for a built-in network its name in models.builders.
       options: keyword arguments of the function.
-      is_builtin: a user's network needs a check before a run.
       file: the path of the --model_file that registered the network, as the user wrote it; `path` is its absolute path.
     """
 
-    builder: Callable[[], Callable[..., Any]]
+    builder: Build | str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     batch_norm: BatchNorm = BatchNorm()
-    is_builtin: bool = False
     file: str | None = None
     path: str | None = None
 
-    def build(self, cnn: 'LayerBuilder', images: Any, num_classes: int) -> Any:
-        return self.builder()(cnn, images, num_classes, **self.options)
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is not a user's, which needs a check before a run."""
+        return isinstance(self.builder, str)
 
 
 @dataclass(frozen=True)

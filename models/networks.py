@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from errors import counted
+from models.builders import BUILDERS
 from models.folding import ConstantNorm
 from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_facts import Network
@@ -58,7 +59,8 @@ def build_network(
         dtype=dtype,
         norms=norms,
     )
-    logits, auxiliary = _heads(network.build(cnn, cnn.images(images), num_classes), num_classes)
+    build = BUILDERS[network.builder] if isinstance(network.builder, str) else network.builder
+    logits, auxiliary = _heads(build(cnn, cnn.images(images), num_classes, **network.options), num_classes)
     # The softmax sums many exponentials and needs the precision of float32.
     return Logits(tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32))
 

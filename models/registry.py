@@ -140,7 +140,7 @@ def register_model(
     """
     registry, file = _loading.get() or (MODELS, None)
     path = str(Path(file).resolve()) if file else None
-    network = Network(lambda: build, batch_norm=batch_norm or BatchNorm(), file=file, path=path)
+    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file, path=path)
     registry.register(
         ModelFacts(name, data_set, image_size, batch_size, learning_rate, network, residual='resnet' in name)
     )

@@ -1,27 +1,12 @@
-"""The built-in models: a row for each model and data set. Does not import TensorFlow."""
+"""The built-in models: a row for each model and data set. Does not import TensorFlow.
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+The functions that build their networks are in models/builders.py.
+"""
 
-from machine.tensorflow_import import LazyPackage
+from typing import Any
+
 from models.model_facts import BatchNorm, ModelFacts, Network, RateSchedule
 
-if TYPE_CHECKING:
-    import models.convnext
-    import models.densenet
-    import models.efficientnet
-    import models.googlenet
-    import models.inception
-    import models.mobilenet
-    import models.nasnet
-    import models.resnet
-    import models.small
-    import models.vgg
-    from models.layers import LayerBuilder
-else:
-    models = LazyPackage('models')
-
-_Options = ParamSpec('_Options')
 _BATCH_NORM = BatchNorm()
 
 # The default schedules are those of the original program.
@@ -36,34 +21,28 @@ _DENSENET_CIFAR_SCHEDULE = RateSchedule(((150.0, 0.1), (225.0, 0.01), (300.0, 0.
 _ALEXNET_CIFAR_SCHEDULE = RateSchedule(decay_epochs=100.0)
 
 
-def _network(
-    builder: Callable[[], Callable[Concatenate['LayerBuilder', Any, int, _Options], Any]],
-    batch_norm: BatchNorm = _BATCH_NORM,
-    *_: _Options.args,
-    **options: _Options.kwargs,
-) -> Network:
-    """Returns a built-in network. The options are the keyword arguments of its function, as a type checker sees."""
-    return Network(builder, options, batch_norm, is_builtin=True)
+def _network(builder: str, batch_norm: BatchNorm = _BATCH_NORM, **options: Any) -> Network:
+    return Network(builder, options, batch_norm)
 
 
 def _resnet(depth: int, version: str) -> Network:
-    return _network(lambda: models.resnet.resnet, depth=depth, version=version)
+    return _network('resnet', depth=depth, version=version)
 
 
 def _official_resnet(depth: int, version: str) -> Network:
     # As in github.com/tensorflow/models, official/resnet/resnet_model.py.
     batch_norm = BatchNorm(decay=0.997)
-    return _network(lambda: models.resnet.resnet, batch_norm, depth=depth, version=version, pool_padding='SAME')
+    return _network('resnet', batch_norm, depth=depth, version=version, pool_padding='SAME')
 
 
 def _resnet_cifar(depth: int, version: str) -> Network:
-    return _network(lambda: models.resnet.resnet_cifar, depth=depth, version=version)
+    return _network('resnet_cifar', depth=depth, version=version)
 
 
 def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
     """A DenseNet for CIFAR-10: the paper's, or the original program's, whose transitions keep two layers' channels."""
     return _network(
-        lambda: models.densenet.densenet,
+        'densenet',
         blocks=[(depth - 4) // 3] * 3,
         growth_rate=growth_rate,
         bottleneck=False,
@@ -77,7 +56,7 @@ def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Netwo
 
 def _nasnet(num_cells: int, penultimate_filters: int, stem_filters: int, *, skip_reduction: bool) -> Network:
     return _network(
-        lambda: models.nasnet.nasnet,
+        'nasnet',
         # As in the authors' code (TF-Slim) and keras.applications.
         BatchNorm(decay=0.9997, epsilon=1e-3),
         num_cells=num_cells,
@@ -87,12 +66,12 @@ def _nasnet(num_cells: int, penultimate_filters: int, stem_filters: int, *, skip
     )
 
 
-_TRIVIAL = _network(lambda: models.small.trivial)
-_LENET = _network(lambda: models.small.lenet, units=512)
+_TRIVIAL = _network('trivial')
+_LENET = _network('lenet', units=512)
 # As in keras.applications, which has no gamma either.
 _INCEPTION_BATCH_NORM = BatchNorm(epsilon=1e-3, scale=False)
 _DENSENET121 = _network(
-    lambda: models.densenet.densenet,
+    'densenet',
     blocks=(6, 12, 24, 16),
     growth_rate=32,
     bottleneck=True,
@@ -101,9 +80,9 @@ _DENSENET121 = _network(
     small_images=False,
 )
 # As in keras.applications; the paper gives neither value.
-_MOBILENET = _network(lambda: models.mobilenet.mobilenet_v2, BatchNorm(decay=0.999, epsilon=1e-3))
+_MOBILENET = _network('mobilenet_v2', BatchNorm(decay=0.999, epsilon=1e-3))
 # decay: section 5.2 of the paper; epsilon: the authors' code.
-_EFFICIENTNET_B0 = _network(lambda: models.efficientnet.efficientnet_b0, BatchNorm(decay=0.99, epsilon=1e-3))
+_EFFICIENTNET_B0 = _network('efficientnet_b0', BatchNorm(decay=0.99, epsilon=1e-3))
 
 # Image sizes, batch sizes and learning rates are those of published results of the original program, unless a comment
 # names another source. The first data set of a model is its default.
@@ -112,30 +91,15 @@ CATALOG = (
     ModelFacts('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),
     ModelFacts('lenet', 'imagenet', 28, 32, 0.005, _LENET),
     ModelFacts('lenet', 'mnist', 28, 32, 0.005, _LENET),
-    ModelFacts('mnist', 'mnist', 28, 128, 0.001, _network(lambda: models.small.lenet, units=1024)),
-    ModelFacts('alexnet', 'imagenet', 227, 512, 0.005, _network(lambda: models.small.alexnet)),
-    ModelFacts(
-        'alexnet',
-        'cifar10',
-        32,
-        128,
-        0.1,
-        _network(lambda: models.small.alexnet_cifar),
-        schedule=_ALEXNET_CIFAR_SCHEDULE,
-    ),
-    ModelFacts('overfeat', 'imagenet', 231, 32, 0.005, _network(lambda: models.small.overfeat)),
+    ModelFacts('mnist', 'mnist', 28, 128, 0.001, _network('lenet', units=1024)),
+    ModelFacts('alexnet', 'imagenet', 227, 512, 0.005, _network('alexnet')),
+    ModelFacts('alexnet', 'cifar10', 32, 128, 0.1, _network('alexnet_cifar'), schedule=_ALEXNET_CIFAR_SCHEDULE),
+    ModelFacts('overfeat', 'imagenet', 231, 32, 0.005, _network('overfeat')),
+    *(ModelFacts(f'vgg{depth}', 'imagenet', 224, 64, 0.005, _network('vgg', depth=depth)) for depth in (11, 16, 19)),
+    ModelFacts('googlenet', 'imagenet', 224, 32, 0.005, _network('googlenet')),
     *(
-        ModelFacts(f'vgg{depth}', 'imagenet', 224, 64, 0.005, _network(lambda: models.vgg.vgg, depth=depth))
-        for depth in (11, 16, 19)
-    ),
-    ModelFacts('googlenet', 'imagenet', 224, 32, 0.005, _network(lambda: models.googlenet.googlenet)),
-    *(
-        ModelFacts(name, 'imagenet', 299, 32, 0.005, _network(builder, _INCEPTION_BATCH_NORM))
-        for name, builder in (
-            ('inception3', lambda: models.inception.inception3),
-            ('inception3_aux', lambda: models.inception.inception3_aux),
-            ('inception4', lambda: models.inception.inception4),
-        )
+        ModelFacts(name, 'imagenet', 299, 32, 0.005, _network(name, _INCEPTION_BATCH_NORM))
+        for name in ('inception3', 'inception3_aux', 'inception4')
     ),
     *(
         ModelFacts(
@@ -210,9 +174,7 @@ CATALOG = (
     # for 4096 images with AdamW.
     ModelFacts('densenet121', 'imagenet', 224, 32, 0.0125, _DENSENET121),
     ModelFacts('efficientnet_b0', 'imagenet', 224, 32, 0.002, _EFFICIENTNET_B0),
-    ModelFacts(
-        'convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096, _network(lambda: models.convnext.convnext_tiny)
-    ),
+    ModelFacts('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096, _network('convnext_tiny')),
 )
 
 # Models of the original program that this one does not have, and why.

@@ -1,27 +1,12 @@
 """The one table of modes: every fact about each value of --variable_update. Does not import TensorFlow.
 
-A mode's name appears in this table only; all other code reads its row. A new mode is a class in managers/ and a row
-here: see docs/extending.md.
+A mode's name appears here and in managers/classes.py, which has its classes; all other code reads its row. To add a
+mode, see docs/extending.md.
 """
 
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from machine.tensorflow_import import LazyPackage
-
-if TYPE_CHECKING:
-    import managers.collective
-    import managers.distributed
-    import managers.horovod
-    import managers.local
-    from managers.base import VariableMgr
-else:
-    managers = LazyPackage('managers')
-
-# Returns the class of a variable manager. Only the call imports its module, and so TensorFlow.
-ManagerClass = Callable[[], type['VariableMgr']]
 
 
 class Place(enum.Enum):
@@ -34,39 +19,16 @@ class Place(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Manager:
-    """The variable managers of a mode in one place.
-
-    Attributes:
-      plain: the usual manager.
-      staged: the manager for --staged_vars, if any.
-      relaxed: the manager for --variable_consistency=relaxed, if any.
-    """
-
-    plain: ManagerClass
-    staged: ManagerClass | None = None
-    relaxed: ManagerClass | None = None
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a mode does not run in one place.
-
-    In its text {mode} stands for the flag with its value, {members} for the processes, and {ps} for the source that
-    names the parameter servers.
-    """
-
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Mode:
     """One value of --variable_update.
 
     Attributes:
       name: the flag's value.
       summary: what the mode does, for the docs and --help.
-      runs: for each place its variable manager, or why it cannot run there.
+      refusals: why it does not run, for each place where it does not. In the text {mode} stands for the flag with its
+        value, {members} for the processes, and {ps} for the source that names the parameter servers.
+      can_stage: whether it has classes for --staged_vars.
+      can_relax: whether it has one for --variable_consistency=relaxed.
       always_synchronous: several workers always take each step together, also without --cross_replica_sync.
       forward_only_in_cluster: whether several processes have something to share in a --forward_only run.
       shares_model: whether all towers train one model; otherwise each tower has its own.
@@ -83,7 +45,9 @@ class Mode:
 
     name: str
     summary: str
-    runs: Mapping[Place, Manager | Refusal]
+    refusals: Mapping[Place, str]
+    can_stage: bool = False
+    can_relax: bool = False
     always_synchronous: bool = False
     forward_only_in_cluster: bool = True
     shares_model: bool = True
@@ -97,109 +61,70 @@ class Mode:
     launcher: str | None = None
 
     @property
-    def can_stage(self) -> bool:
-        """Whether the mode has a manager for --staged_vars."""
-        return any(manager.staged for manager in self._managers)
-
-    @property
-    def can_relax(self) -> bool:
-        """Whether the mode has a manager for --variable_consistency=relaxed."""
-        return any(manager.relaxed for manager in self._managers)
-
-    @property
     def needs_servers(self) -> bool:
         """Whether several workers need parameter servers."""
-        return self._has(Place.WITH_SERVERS) and not self._has(Place.AS_PEERS)
+        return self.runs(Place.WITH_SERVERS) and not self.runs(Place.AS_PEERS)
 
     @property
     def is_for_peers(self) -> bool:
         """Whether the program itself can start its workers, which need neither parameter servers nor a controller."""
-        return self._has(Place.AS_PEERS) and self.launcher is None
+        return self.runs(Place.AS_PEERS) and self.launcher is None
 
     @property
     def has_controller(self) -> bool:
         """Whether one process, the controller, trains with the devices of all workers."""
-        return self._has(Place.CONTROLLED)
+        return self.runs(Place.CONTROLLED)
 
     @property
     def has_cluster(self) -> bool:
         """Whether the program itself can start and number several of its processes."""
         places = (Place.WITH_SERVERS, Place.AS_PEERS, Place.CONTROLLED)
-        return self.launcher is None and any(self._has(place) for place in places)
+        return self.launcher is None and any(self.runs(place) for place in places)
 
-    def manager(self, place: Place, *, staged: bool = False, relaxed: bool = False) -> ManagerClass:
-        """Returns what returns the class of its variable manager. The mode must run in that place."""
-        manager = self.runs[place]
-        assert isinstance(manager, Manager), (self.name, place)
-        return (manager.staged if staged else None) or (manager.relaxed if relaxed else None) or manager.plain
-
-    def _has(self, place: Place) -> bool:
-        return isinstance(self.runs[place], Manager)
-
-    @property
-    def _managers(self) -> list[Manager]:
-        return [manager for manager in self.runs.values() if isinstance(manager, Manager)]
+    def runs(self, place: Place) -> bool:
+        return place not in self.refusals
 
 
-_ONE_PROCESS_OF_SERVERS = Refusal(
-    '{mode} works within one process, and here are {members}; with parameter servers write '
-    '--variable_update=parameter_server or distributed_replicated'
-)
-_ONE_PROCESS_OF_PEERS = Refusal(
-    '{mode} works within one process, and here are {members}; for workers alone write '
-    '--variable_update=collective_all_reduce'
-)
-_NEEDS_SERVERS = Refusal(
+_NEEDS_SERVERS = (
     '{mode} needs parameter servers, and here are {members}; add {ps}, or write '
     '--variable_update=collective_all_reduce, which needs none'
 )
-_HAS_NO_SERVERS = Refusal(
+_HAS_NO_SERVERS = (
     '{mode} has no parameter servers, and here are {members}; leave out {ps}, or write '
     '--variable_update=distributed_replicated'
 )
-_HAS_NO_CONTROLLER = Refusal(
+_HAS_NO_CONTROLLER = (
     '{mode} has no controller, and here is one; leave out --controller_host, or write '
     '--variable_update=distributed_all_reduce'
 )
-_STARTED_BY_HOROVODRUN = Refusal(
+_STARTED_BY_HOROVODRUN = (
     '{mode} gets its processes from horovodrun; start it with horovodrun, or write '
     '--variable_update=collective_all_reduce'
 )
-
-
-def _one_process(plain: ManagerClass, relaxed: ManagerClass | None = None) -> dict[Place, Manager | Refusal]:
-    return {
-        Place.ALONE: Manager(plain, relaxed=relaxed),
-        Place.WITH_SERVERS: _ONE_PROCESS_OF_SERVERS,
-        Place.AS_PEERS: _ONE_PROCESS_OF_PEERS,
-        Place.CONTROLLED: _HAS_NO_CONTROLLER,
-    }
-
-
+_ONE_PROCESS = {
+    Place.WITH_SERVERS: (
+        '{mode} works within one process, and here are {members}; with parameter servers write '
+        '--variable_update=parameter_server or distributed_replicated'
+    ),
+    Place.AS_PEERS: (
+        '{mode} works within one process, and here are {members}; for workers alone write '
+        '--variable_update=collective_all_reduce'
+    ),
+    Place.CONTROLLED: _HAS_NO_CONTROLLER,
+}
 _ROWS = (
     Mode(
         'parameter_server',
         'Variables live once; every tower reads them and sends its gradients to where they live.',
-        {
-            Place.ALONE: Manager(
-                lambda: managers.local.VariableMgrLocalFetchFromPS,
-                lambda: managers.local.VariableMgrLocalFetchFromStagedPS,
-            ),
-            Place.WITH_SERVERS: Manager(
-                lambda: managers.distributed.VariableMgrDistributedFetchFromPS,
-                lambda: managers.distributed.VariableMgrDistributedFetchFromStagedPS,
-            ),
-            Place.AS_PEERS: _NEEDS_SERVERS,
-            Place.CONTROLLED: _HAS_NO_CONTROLLER,
-        },
+        {Place.AS_PEERS: _NEEDS_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
+        can_stage=True,
         parameter_device='variables',
     ),
     Mode(
         'replicated',
         'Every tower of one process has all variables; gradients are summed between the towers.',
-        _one_process(
-            lambda: managers.local.VariableMgrLocalReplicated, lambda: managers.local.VariableMgrLocalRelaxedReplicated
-        ),
+        _ONE_PROCESS,
+        can_relax=True,
         sums_towers=True,
         takes_all_reduce_spec=True,
         takes_hierarchy=True,
@@ -208,18 +133,17 @@ _ROWS = (
     Mode(
         'independent',
         'Every tower of one process trains a model of its own; nothing is exchanged.',
-        _one_process(lambda: managers.local.VariableMgrIndependent),
+        _ONE_PROCESS,
         shares_model=False,
     ),
     Mode(
         'distributed_replicated',
         'Every tower computes with a copy of the variables, whose master copy is on parameter servers.',
         {
-            Place.ALONE: Refusal(
+            Place.ALONE: (
                 '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --ps_hosts and '
                 '--worker_hosts, or --variable_update=replicated for one process'
             ),
-            Place.WITH_SERVERS: Manager(lambda: managers.distributed.VariableMgrDistributedReplicated),
             Place.AS_PEERS: _NEEDS_SERVERS,
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
@@ -228,12 +152,7 @@ _ROWS = (
     Mode(
         'collective_all_reduce',
         'Every tower of every worker has all variables; the workers sum their gradients among themselves.',
-        {
-            Place.ALONE: Manager(lambda: managers.local.VariableMgrLocalReplicated),
-            Place.WITH_SERVERS: _HAS_NO_SERVERS,
-            Place.AS_PEERS: Manager(lambda: managers.collective.VariableMgrCollectiveAllReduce),
-            Place.CONTROLLED: _HAS_NO_CONTROLLER,
-        },
+        {Place.WITH_SERVERS: _HAS_NO_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
         always_synchronous=True,
         forward_only_in_cluster=False,
         sums_towers=True,
@@ -245,17 +164,16 @@ _ROWS = (
         'distributed_all_reduce',
         'As replicated, where one process, the controller, drives the devices of all workers.',
         {
-            Place.ALONE: Refusal(
+            Place.ALONE: (
                 '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --controller_host '
                 'and --worker_hosts, or --variable_update=replicated for one process'
             ),
             Place.WITH_SERVERS: _HAS_NO_SERVERS,
-            Place.AS_PEERS: Refusal(
+            Place.AS_PEERS: (
                 '{mode} needs a controller, and here are {members}; name all processes by flags, with '
                 '--controller_host=HOST:PORT and without TF_CONFIG, or write --variable_update=collective_all_reduce, '
                 'which needs none'
             ),
-            Place.CONTROLLED: Manager(lambda: managers.collective.VariableMgrDistributedAllReduce),
         },
         always_synchronous=True,
         sums_towers=True,
@@ -268,7 +186,6 @@ _ROWS = (
         {
             Place.ALONE: _STARTED_BY_HOROVODRUN,
             Place.WITH_SERVERS: _STARTED_BY_HOROVODRUN,
-            Place.AS_PEERS: Manager(lambda: managers.horovod.VariableMgrHorovod),
             Place.CONTROLLED: _STARTED_BY_HOROVODRUN,
         },
         always_synchronous=True,

@@ -233,13 +233,8 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
     return VariableFacts(
         variable_update=mode.name,
-        manager=None
-        if params.eval
-        else mode.manager(
-            place,
-            staged=params.staged_vars and params.trains,
-            relaxed=params.variable_consistency == 'relaxed' and params.trains,
-        ),
+        staged=params.staged_vars and params.trains,
+        relaxed=params.variable_consistency == 'relaxed' and params.trains,
         sync=params.cross_replica_sync and processes.together,
         sums=sums,
         leaders=leaders,
@@ -281,4 +276,4 @@ def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> s
 def _find_optimizer(params: Params) -> OptimizerFacts:
     """The update rule that --optimizer names."""
     row = OPTIMIZERS[params.optimizer]
-    return OptimizerFacts(row.name, row.rule, tuple(getattr(params, name) for name in row.arguments))
+    return OptimizerFacts(row.name, tuple(getattr(params, name) for name in row.arguments))

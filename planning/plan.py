@@ -25,8 +25,6 @@ from models.model_facts import ModelFacts
 from params import Params
 from params.all_reduce_spec import Range
 from params.device_flags import HOST_DEVICE
-from params.modes import ManagerClass
-from params.optimizer_table import RuleClass
 from results.console import IN_TF32, PERHAPS_IN_TF32
 from results.facts import as_fact, banner_lines, fact, run_facts
 
@@ -329,10 +327,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """The update rule: its name, what returns its class, and the arguments of the class."""
+    """The update rule: its name, and the arguments of its class."""
 
     name: str
-    rule: RuleClass
     arguments: tuple[float | bool, ...]
 
 
@@ -342,7 +339,8 @@ class VariableFacts:
 
     Attributes:
       variable_update: the name of the mode.
-      manager: returns the class of its variable manager; None if the run only evaluates.
+      staged: whether its variables are one step old, --staged_vars.
+      relaxed: whether its gradients are, --variable_consistency=relaxed.
       sync: whether the steps are synchronous.
       sums: the all-reduce algorithm for each range of gradient sizes in bytes; None: --hierarchical_copy.
       leaders: for --hierarchical_copy, the pairs of linked towers, see managers.all_reduce.by_halves.
@@ -356,7 +354,8 @@ class VariableFacts:
     """
 
     variable_update: str = field(metadata=fact('variable_update', label='Variables'))
-    manager: ManagerClass | None
+    staged: bool
+    relaxed: bool
     sync: bool = field(metadata=fact('sync', label='Sync'))
     sums: tuple[Range, ...] | None
     leaders: tuple[tuple[int, int], ...]

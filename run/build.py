@@ -4,15 +4,17 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from inputs.catalog import InputRow, Source, input_for
+from cluster.topology import place_of
+from inputs.catalog import InputRow, Source
 from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import InputParts, InputPipeline, WorkersInput
+from inputs.pipelines import PIPELINE_CLASSES
 from inputs.stages import TRANSFER
-from inputs.validation import Share, ValidationInput, read_images
+from inputs.synthetic import SyntheticInput
+from inputs.validation import Dataset, Share, ValidationInput, array_examples, read_images, record_examples
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
@@ -27,6 +29,7 @@ from run.evaluation import Evaluation, SavedVariables
 from run.exchange import GradientsInMemory, shapes_of
 from run.export import Array, export_saved_model
 from run.step_graph import StepGraph, build_step_graph
+from training.optimizers import UPDATE_RULES
 from training.schedules import steps_of
 from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 
@@ -38,7 +41,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     """Adds a step to the current graph. restart is 0 when training starts, another number each time it continues."""
     manager = _make_manager(plan)
     chosen = plan.variables.optimizer
-    optimizer = chosen.rule()(*chosen.arguments)
+    optimizer = UPDATE_RULES[chosen.name](*chosen.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
     settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
     frozen = None
@@ -107,7 +110,6 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
 
 def _make_manager(plan: Plan) -> VariableMgr:
     processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
-    assert variables.manager, 'a run that only evaluates has no variable manager'
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
     servers = ParameterServers(
@@ -134,7 +136,10 @@ def _make_manager(plan: Plan) -> VariableMgr:
         horovod_device=variables.horovod_device,
         variable_dtype=precision.variables,
     )
-    return make_variable_mgr(variables.manager(), parts)
+    place = place_of(processes.cluster)
+    return make_variable_mgr(
+        variables.variable_update, place, parts, staged=variables.staged, relaxed=variables.relaxed
+    )
 
 
 def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
@@ -199,18 +204,19 @@ def _make_share(
         tf_data=data.tf_data,
         until=until,
     )
-    return row.pipeline()(parts)
+    return PIPELINE_CLASSES[row.name](parts)
 
 
-def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Any]:
-    examples = input_for(source).examples
-    assert examples, source
-    return functools.partial(examples(), source, plan.data.data_set.num_classes, options, share)
+def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Dataset]:
+    num_classes = plan.data.data_set.num_classes
+    if isinstance(source, Shards):
+        return functools.partial(record_examples, source, num_classes, options, share)
+    return functools.partial(array_examples, source, options, share)
 
 
 def _make_synthetic(plan: Plan, devices: Sequence[str], batch_size: int, seed: int) -> InputPipeline:
     num_classes, options = plan.data.data_set.num_classes, _image_options(plan, training=False)
-    return input_for(None).pipeline()(InputParts(None, devices, batch_size, num_classes, options, seed))
+    return SyntheticInput(InputParts(None, devices, batch_size, num_classes, options, seed))
 
 
 def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions:

@@ -45,104 +45,6 @@ def dotted(path: Path) -> str:
 
 
 MODULES = {dotted(path): path for path in PATHS}
-# Modules that must work without TensorFlow.
-WITHOUT_TENSORFLOW = [
-    'tf_cnn_benchmarks',
-    'errors',
-    'cluster.agent',
-    'cluster.child_process',
-    'cluster.discovery',
-    'cluster.environments',
-    'cluster.hosts',
-    'cluster.launcher',
-    'cluster.roster',
-    'cluster.ssh',
-    'cluster.topology',
-    'commands.benchmark',
-    'commands.checkpoint',
-    'commands.cluster',
-    'commands.compare',
-    'commands.completion',
-    'commands.doctor',
-    'commands.help',
-    'commands.models',
-    'commands.predict',
-    'commands.records',
-    'commands.report',
-    'commands.sweep',
-    'machine.atomic',
-    'machine.cgroups',
-    'machine.cuda_driver',
-    'machine.cuda_libraries',
-    'machine.data_formats',
-    'machine.doctor_checks',
-    'machine.doctor_process',
-    'machine.gpus',
-    'machine.meters',
-    'machine.missing_gpu',
-    'machine.numa',
-    'machine.tensorflow_build',
-    'machine.processors',
-    'machine.quiet',
-    'machine.surroundings',
-    'machine.tensorflow_import',
-    'machine.visible_gpus',
-    'inputs.array_files',
-    'inputs.catalog',
-    'inputs.data_folder',
-    'inputs.data_sets',
-    'inputs.buffers',
-    'inputs.preprocessors',
-    'inputs.stages',
-    'inputs.tf_data_settings',
-    'models.costs',
-    'models.model_facts',
-    'models.registry',
-    'params',
-    'params.help_text',
-    'params.modes',
-    'params.optimizer_table',
-    'params.descriptions',
-    'records',
-    'records.framing',
-    'planning.counts',
-    'planning.data',
-    'planning.environment',
-    'planning.found',
-    'planning.make_plan',
-    'planning.machine',
-    'planning.outputs',
-    'planning.plan',
-    'planning.process_settings',
-    'planning.processes',
-    'planning.schema',
-    'planning.subject',
-    'planning.this_process',
-    'results.advice',
-    'results.facts',
-    'results.benchmark_log',
-    'comparison.ratios',
-    'comparison.changes',
-    'comparison.predict',
-    'results.console',
-    'comparison.intervals',
-    'results.live',
-    'comparison.original_logs',
-    'comparison.report_page',
-    'comparison.regression',
-    'results.result',
-    'results.sections',
-    'results.statistics',
-    'results.summary',
-    'comparison.tables',
-    'run.input_stages',
-    'run.schedule',
-    'run.step_loop',
-    *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
-    'sweeps.repeat',
-    'training.checkpoint_files',
-    'training.schedules',
-]
 # Modules that every room may import.
 FOR_ALL_ROOMS = {'machine.atomic', 'machine.tensorflow_import'}
 # Runs in a process of its own, and uses the whole program; no module imports it.
@@ -303,13 +205,6 @@ def test_only_few_rooms_know_the_flags() -> None:
     ] == ['cluster.discovery']
 
 
-def test_planners_ask_the_environment_and_nothing_else() -> None:
-    world = {'glob', 'os', 'pathlib', 'platform', 'shutil', 'socket', 'subprocess', 'sys', 'time'}
-    planners = [module for module in MODULES if room_of(module) == 'planning']
-    asking = {module for module in planners if world & set(imports_of(MODULES[module]))}
-    assert asking == {'planning.environment', 'planning.schema', 'planning.this_process'}
-
-
 def test_only_the_command_and_a_check_of_it_know_the_benchmark() -> None:
     users = [module for module, path in MODULES.items() if 'benchmark_cnn' in set(imports_of(path))]
     assert users == ['commands.benchmark', CHECKS_OF_THE_PROGRAM]
@@ -331,33 +226,23 @@ def test_only_the_plan_refuses_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ('table', 'names'),
+    ('tables', 'names'),
     [
-        ('params.modes', [name for name in MODES if name not in ('independent', 'horovod')]),
-        ('params.optimizer_table', []),
+        (('params.modes', 'managers.classes'), [name for name in MODES if name not in ('independent', 'horovod')]),
+        (('params.optimizer_table', 'training.optimizers'), []),
     ],
 )
-def test_the_names_of_a_table_stand_nowhere_else(table: str, names: list[str]) -> None:
+def test_the_names_of_a_table_stand_nowhere_else(tables: tuple[str, ...], names: list[str]) -> None:
     words = re.compile(rf'\b({"|".join(names)})\b') if names else None
-    exact = {*MODES} if table == 'params.modes' else {*OPTIMIZERS} - {'momentum'}
+    exact = {*MODES} if names else {*OPTIMIZERS} - {'momentum'}
     found = [
         f'{module}:{line}: {text}'
         for module, path in MODULES.items()
-        if module != table
+        if module not in tables
         for line, text in strings_in(path)
         if text in exact or (words and words.search(text))
     ]
     assert found == []
-
-
-def test_only_tables_name_what_they_do_not_import() -> None:
-    users = [module for module, path in MODULES.items() if re.search(r'= LazyPackage\(', path.read_text())]
-    assert [each for each in users if each != 'machine.tensorflow_import'] == [
-        'inputs.catalog',
-        'models.zoo',
-        'params.modes',
-        'params.optimizer_table',
-    ]
 
 
 def test_only_one_module_reaches_behind_tensorflows_public_names() -> None:
@@ -369,43 +254,9 @@ def test_only_one_module_reaches_behind_tensorflows_public_names() -> None:
     assert users == ['run.instruments']
 
 
-@pytest.mark.parametrize('module', WITHOUT_TENSORFLOW)
-def test_importing_reaches_no_tensorflow(module: str) -> None:
-    found = [name for name in (module, *sorted(_imported_at_once(module))) if _imports_tensorflow(name)]
-    assert found == []
-
-
-def _imported_at_once(start: str) -> set[str]:
-    """Returns the modules of this program that importing one imports too, packages included."""
-    found: set[str] = set()
-    waiting = [start]
-    while waiting:
-        tree = syntax_of(MODULES[waiting.pop()])
-        for name in _top_level_imports(tree):
-            parts = name.split('.')
-            for prefix in ('.'.join(parts[:end]) for end in range(1, len(parts) + 1)):
-                if prefix in MODULES and prefix not in found:
-                    found.add(prefix)
-                    waiting.append(prefix)
-    return found
-
-
-def _top_level_imports(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f'{node.module}.{alias.name}' for alias in node.names)
-
-
-def _imports_tensorflow(module: str) -> bool:
-    return any(name.split('.')[0] == 'tensorflow' for name in _top_level_imports(syntax_of(MODULES[module])))
-
-
-def test_the_command_and_the_plan_load_no_tensorflow() -> None:
-    names = ', '.join(WITHOUT_TENSORFLOW)
-    code = f'import {names}, sys; assert "tensorflow" not in sys.modules'
+def test_the_command_the_subcommands_and_the_plan_load_no_tensorflow() -> None:
+    names = [module for module in MODULES if room_of(module) in ('tf_cnn_benchmarks', 'commands', 'sweeps')]
+    code = f'import {", ".join(names)}, planning.make_plan, sys; assert "tensorflow" not in sys.modules'
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)
 
 

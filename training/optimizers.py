@@ -5,7 +5,7 @@ The kernels lock the variables, so that no update by asynchronous workers is los
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -224,6 +224,16 @@ class Lars(Optimizer):
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         # prepare has already multiplied the gradients by the learning rate.
         return Momentum(self.momentum).applier(tf.constant(1.0), step, make_slot)
+
+
+# By the values of --optimizer, whose other facts are in params/optimizer_table.py.
+UPDATE_RULES: Mapping[str, Callable[..., Optimizer]] = {
+    'sgd': GradientDescent,
+    'momentum': Momentum,
+    'rmsprop': RmsProp,
+    'adam': Adam,
+    'lars': Lars,
+}
 
 
 class OptimizerStep:

@@ -14,7 +14,7 @@ from inputs.synthetic import SyntheticInput
 from managers.all_reduce import by_copies
 from models.registry import MODELS
 from params.device_flags import HOST_DEVICE
-from params.modes import MODES, Place
+from params.modes import Place
 from preprocessing import ImageOptions
 from run.step_graph import StepGraph, StepSettings, build_step_graph
 from tests.support.graphs import cpus, open_session
@@ -92,8 +92,8 @@ def one_tower_graph(
         learning_rate=LearningRate((learning_rate,)),
         seed=SEED,
     )
-    manager = MODES['parameter_server'].manager(Place.ALONE, staged=staged)()
-    variables = make_variable_mgr(manager, ManagerParts(cpus(1), SEED, cpus(1), by_copies(cpus(1))))
+    parts = ManagerParts(cpus(1), SEED, cpus(1), by_copies(cpus(1)))
+    variables = make_variable_mgr('parameter_server', Place.ALONE, parts, staged=staged)
     return build_step_graph(settings, optimizer, variables, images)
 
 

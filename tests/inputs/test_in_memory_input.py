@@ -134,7 +134,7 @@ def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
 def test_images_of_another_size_are_held_in_that_of_the_model() -> None:
     with tf.Graph().as_default():
         options = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest', training=False)
-        arrays = read_images(SOURCE, lambda: array_examples(SOURCE, 10, options, Share()), options, tf.ConfigProto())
+        arrays = read_images(SOURCE, lambda: array_examples(SOURCE, options, Share()), options, tf.ConfigProto())
     np.testing.assert_array_equal(arrays.images, IMAGES.repeat(2, 1).repeat(2, 2))
     np.testing.assert_array_equal(arrays.labels, SOURCE.labels)
     same = replace(options, height=6, width=6)

@@ -1,4 +1,4 @@
-"""Each row of the table of input pipelines names a class and a function that there are, for a source of its own."""
+"""Each row of the table of input pipelines has a class, for a source of its own."""
 
 import inspect
 import typing
@@ -16,20 +16,17 @@ from inputs.catalog import (
     PIPELINES_OF_SYNTHETIC,
     RECORD_INPUT,
     TF_DATA,
-    InputRow,
     Source,
     input_for,
     record_pipeline,
 )
 from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import InputParts, InputPipeline
-from inputs.synthetic import SyntheticInput
+from inputs.pipelines import PIPELINE_CLASSES
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus
 
 pytestmark = pytest.mark.unit
-
-by_row = pytest.mark.parametrize('row', INPUTS, ids=lambda row: row.name)
 
 
 def test_each_type_of_source_has_a_row_and_names_are_used_once() -> None:
@@ -57,9 +54,13 @@ def test_a_source_finds_the_row_of_its_type() -> None:
         assert input_for(source, FEED_DICT).name == FEED_DICT
 
 
-@by_row
-def test_the_pipeline_of_a_row_needs_nothing_but_the_parts(row: InputRow) -> None:
-    pipeline = row.pipeline()
+def test_each_row_has_a_class_and_each_class_a_row() -> None:
+    assert [*PIPELINE_CLASSES] == [row.name for row in INPUTS]
+
+
+@pytest.mark.parametrize('name', PIPELINE_CLASSES)
+def test_the_class_of_a_row_needs_nothing_but_the_parts(name: str) -> None:
+    pipeline = PIPELINE_CLASSES[name]
     assert isinstance(pipeline, type)
     assert issubclass(pipeline, InputPipeline)
     assert not inspect.isabstract(pipeline)
@@ -67,18 +68,8 @@ def test_the_pipeline_of_a_row_needs_nothing_but_the_parts(row: InputRow) -> Non
     assert [each.name for each in parameters if each.default is inspect.Parameter.empty] == ['parts']
 
 
-@by_row
-def test_the_examples_of_a_row_are_a_function_of_a_source_and_a_share(row: InputRow) -> None:
-    # Who reads nothing evaluates with the pipeline itself, and who holds images as the first row that reads them.
-    assert (row.examples is None) == (row.reads is type(None) or row.in_memory)
-    if row.examples is not None:
-        parameters = inspect.signature(row.examples()).parameters
-        assert list(parameters) == ['source', 'num_classes', 'options', 'share']
-
-
 def test_a_pipeline_is_made_of_the_parts_that_it_needs() -> None:
     options = ImageOptions(height=4, width=5, channels=3, training=True)
     with tf.Graph().as_default():
-        pipeline = input_for(None).pipeline()(InputParts(None, cpus(1), 2, 10, options, shift=0.5))
-        assert isinstance(pipeline, SyntheticInput)
+        pipeline = PIPELINE_CLASSES['synthetic'](InputParts(None, cpus(1), 2, 10, options, shift=0.5))
         assert pipeline.tower_batch(0).images.shape == [2, 4, 5, 3]

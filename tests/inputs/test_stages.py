@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from inputs.catalog import INPUTS, RECORD_INPUT, TF_DATA, input_for
 from inputs.data_sets import Arrays, Shards, find_shards
 from inputs.pipeline import InputParts
+from inputs.pipelines import PIPELINE_CLASSES
 from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER, stages_up_to
 from preprocessing import ImageOptions
 from records.layout import shard_name
@@ -36,7 +37,7 @@ def run(source: Shards | Arrays, name: str, until: str, *, towers: int = 1, step
     """Takes steps of a pipeline that ends after a stage; returns the types of the ops that a step runs last."""
     with tf.Graph().as_default(), open_session(num_cpus=towers) as session:
         parts = InputParts(source, cpus(towers), 4, 10, TRAINING, until=until)
-        pipeline = input_for(source, name).pipeline()(parts)
+        pipeline = PIPELINE_CLASSES[name](parts)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         for _ in range(steps):

@@ -76,7 +76,7 @@ def test_functions_are_not_rewritten(shards: Shards) -> None:
     with tf.Graph().as_default():
         TfDataPipeline(InputParts(shards, cpus(1), 4, NUM_CLASSES, TRAINING, shift=0.4))
         record_examples(shards, NUM_CLASSES, EVALUATION, Share())
-        array_examples(arrays, NUM_CLASSES, EVALUATION, Share())
+        array_examples(arrays, EVALUATION, Share())
     rewritten = [module for name, module in sys.modules.items() if name.startswith('__autograph_generated_file')]
     # Those of other tests may be gone with their temporary folders.
     texts = [path.read_text() for module in rewritten if (path := Path(str(module.__file__))).exists()]

@@ -57,7 +57,7 @@ def test_resnets_and_no_other_models_are_residual() -> None:
 
 
 def test_a_model_twice_for_one_data_set_is_refused() -> None:
-    network = Network(lambda: print)
+    network = Network(print)
     row = ModelFacts('lenet', 'mnist', 28, 32, 0.1, network)
     same_model = ModelFacts('lenet', 'mnist', 32, 64, 0.2, network)
     for_another_data_set = ModelFacts('lenet', 'imagenet', 28, 32, 0.1, network)
@@ -69,7 +69,7 @@ def test_a_model_twice_for_one_data_set_is_refused() -> None:
 
 
 def test_a_registry_knows_its_own_models_alone() -> None:
-    registry = Registry([ModelFacts('mine', 'mnist', 28, 32, 0.1, Network(lambda: print))])
+    registry = Registry([ModelFacts('mine', 'mnist', 28, 32, 0.1, Network(print))])
     assert registry.list_models() == ['mine']
     assert 'mine' not in MODELS.list_models()
     for models, unknown in ((registry, 'lenet'), (Registry(), 'mine')):

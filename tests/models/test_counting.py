@@ -190,7 +190,7 @@ def test_multiply_adds_of_an_operation(operation: str) -> None:
         # Logits that depend on the result of the operation.
         return tf.reduce_sum(function(x)) + tf.zeros([1, num_classes])
 
-    assert network_cost(Network(lambda: sample), (8, 8, 6), 10) == Cost(parameters=0, multiply_adds=multiply_adds)
+    assert network_cost(Network(sample), (8, 8, 6), 10) == Cost(parameters=0, multiply_adds=multiply_adds)
 
 
 def test_an_auxiliary_head_has_parameters_and_takes_no_arithmetic_of_a_forward_pass() -> None:

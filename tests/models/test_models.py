@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from inputs.data_sets import DATA_SETS
+from models.builders import BUILDERS
 from models.counting import cost_of
 from models.registry import MODELS
 from tests.support.graphs import DATA_FORMATS, open_session
@@ -148,6 +149,7 @@ def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test()
     models = {*LIKE, 'inception3_aux'}
     networks = {case.facts.network for case in CONFORMANCE} | {MODELS.find_model(name).network for name in models}
     assert {facts.network for facts in MODELS.list_facts()} == networks
+    assert {network.builder for network in networks} == {*BUILDERS}
     assert {*MODELS.list_models()} == {case.model for case in CONFORMANCE} | models
     for case in CONFORMANCE:
         assert case.image_size == case.facts.image_size
@@ -157,7 +159,7 @@ def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test()
 def test_a_deeper_network_is_made_as_the_one_that_is_compared_with_keras(model: str, shallower: str) -> None:
     deep, compared = (MODELS.find_model(name).network for name in (model, shallower))
     assert deep.batch_norm == compared.batch_norm
-    assert deep.builder() is compared.builder()
+    assert deep.builder == compared.builder
     sizes = {'depth', 'blocks', 'growth_rate', 'transition_filters', 'num_cells', 'penultimate_filters', 'stem_filters'}
     assert deep.options.keys() == compared.options.keys()
     different = {key for key, value in deep.options.items() if key not in sizes and value != compared.options[key]}

@@ -57,7 +57,7 @@ def test_a_registered_model_has_the_facts_it_was_given() -> None:
     register_model('mine', logits, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
     mine = MODELS.find_model('mine')
     assert mine == ModelFacts('mine', 'mnist', 20, 3, 0.5, mine.network)
-    assert mine.network.builder() is logits
+    assert mine.network.builder is logits
     assert MODELS.find_model('mine', 'records').image_size == 20
     assert MODELS.list_models('mi*') == ['mine']
 

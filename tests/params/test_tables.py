@@ -1,27 +1,20 @@
-"""The tables of modes and of optimizers name classes that there are, which take what the rows say."""
+"""Each row of the tables of modes and of optimizers has its classes, which take what the row says."""
 
 import inspect
+from collections.abc import Callable
 
 import pytest
 
 import variable_mgr
 from managers.base import VariableMgr
+from managers.classes import MANAGERS, RELAXED, STAGED
 from params import make_params
-from params.modes import DEFAULT_MODE, MODES, Manager, Place, Refusal
+from params.modes import DEFAULT_MODE, MODES, Mode, Place
 from params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS
 from params.table import SPECS
-from training.optimizers import Optimizer
+from training.optimizers import UPDATE_RULES, Optimizer
 
 pytestmark = pytest.mark.unit
-
-MANAGERS = {
-    found()
-    for mode in MODES.values()
-    for manager in mode.runs.values()
-    if isinstance(manager, Manager)
-    for found in (manager.plain, manager.staged, manager.relaxed)
-    if found is not None
-}
 
 
 def test_the_flags_have_the_values_of_the_tables() -> None:
@@ -39,24 +32,32 @@ def test_the_rule_of_an_optimizer_is_made_of_the_values_of_its_flags(name: str) 
     row, params = OPTIMIZERS[name], make_params()
     assert {*row.arguments} <= {*SPECS}
     values = [getattr(params, argument) for argument in row.arguments]
-    rule = row.rule()(*values)
+    rule = UPDATE_RULES[name](*values)
     assert isinstance(rule, Optimizer)
     # A dataclass, each of whose fields is one of the flags.
     assert list(vars(rule).values()) == values
 
 
+def places_where(fits: Callable[[Mode], bool]) -> set[tuple[str, Place]]:
+    return {(mode.name, place) for mode in MODES.values() if fits(mode) for place in Place if mode.runs(place)}
+
+
+def test_each_row_has_its_classes_and_each_class_a_row() -> None:
+    assert {*UPDATE_RULES} == {*OPTIMIZERS}
+    assert {*MANAGERS} == places_where(lambda mode: True)
+    assert {*STAGED} == places_where(lambda mode: mode.can_stage)
+    assert {*RELAXED} == places_where(lambda mode: mode.can_relax)
+    assert {name for name, _ in MANAGERS} == {*MODES}
+
+
 @pytest.mark.parametrize('name', MODES)
-def test_a_mode_has_a_manager_or_a_refusal_for_every_place(name: str) -> None:
-    mode = MODES[name]
-    assert {*mode.runs} == {*Place}
-    assert any(isinstance(found, Manager) for found in mode.runs.values())
-    for found in mode.runs.values():
-        if isinstance(found, Refusal):
-            written = found.sentence.format(mode='(mode)', members='(members)', ps='(ps)')
-            assert written.startswith('(mode) ')
+def test_a_mode_is_named_in_the_error_where_it_does_not_run(name: str) -> None:
+    for sentence in MODES[name].refusals.values():
+        assert sentence.format(mode='(mode)', members='(members)', ps='(ps)').startswith('(mode) ')
 
 
 def test_the_managers_of_the_modes_are_those_that_are_exported() -> None:
     exported = {getattr(variable_mgr, name) for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
-    assert exported - {VariableMgr} == MANAGERS
-    assert not any(map(inspect.isabstract, MANAGERS))
+    managers = {*MANAGERS.values(), *STAGED.values(), *RELAXED.values()}
+    assert exported - {VariableMgr} == managers
+    assert not any(map(inspect.isabstract, managers))

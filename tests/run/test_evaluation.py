@@ -354,7 +354,7 @@ def test_a_validation_shard_that_is_cut_short_is_named(
 def evaluation_of(digits: Arrays, variables: OwnVariables) -> Evaluation:
     """The evaluation of LeNet on all of these digits, in batches of 2 on one tower."""
     options = ImageOptions(28, 28, 1, training=False)
-    pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, 10, options, Share()))
+    pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
     network = MODELS.find_model('mnist', 'mnist').network
     return Evaluation(network, 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
 

@@ -100,7 +100,7 @@ NETWORKS: Mapping[str, tuple[Network, int]] = {
     'resnet20_v2': (MODELS.find_model('resnet20_v2').network, 16),
     'mobilenet': (MODELS.find_model('mobilenet').network, 32),
     'trivial': (MODELS.find_model('trivial').network, 8),
-    'twice': (Network(lambda: twice), 8),
+    'twice': (Network(twice), 8),
 }
 
 
@@ -124,7 +124,7 @@ def test_a_batch_norm_that_is_not_of_the_layer_builder_stays_as_it_is() -> None:
         x = tf.raw_ops.FusedBatchNormV3(x=x, **facts, is_training=False).y
         return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
 
-    _, folded = plain_logits(Network(lambda: network), random_images((8, 8, 3)))
+    _, folded = plain_logits(Network(network), random_images((8, 8, 3)))
     assert (folded.norms, set(folded.values)) == ({}, {'conv/kernel', 'conv/bias', 'logits/kernel', 'logits/bias'})
 
 

@@ -123,11 +123,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tests.support.images import encoded, example, write_shard
-from inputs.catalog import input_for
 from inputs.data_sets import find_shards
 from records.layout import shard_name
 from inputs.buffers import most_bytes
 from inputs.pipeline import InputParts
+from inputs.pipelines import PIPELINE_CLASSES
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session
 
@@ -142,7 +142,7 @@ for shard in range(4):
 shards = find_shards(str(folder), 'train')
 options = ImageOptions(height=64, width=64, channels=3, training=True, seed=3)
 with tf.Graph().as_default(), open_session() as session:
-    pipeline = input_for(shards, name).pipeline()(InputParts(shards, cpus(1), 16, 10, options))
+    pipeline = PIPELINE_CLASSES[name](InputParts(shards, cpus(1), 16, 10, options))
     before = resident_bytes()
     session.run(pipeline.initializers)
     pipeline.warm_up(session)

@@ -14,7 +14,7 @@ from models.layers import LayerBuilder
 from models.model_facts import Network
 from models.registry import MODELS
 from params.all_reduce_spec import parse_spec
-from params.modes import MODES, Place
+from params.modes import Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
 from tests.support.graphs import cpus, open_session, preceding
 from tests.support.oracles import OPTIMIZERS
@@ -58,7 +58,8 @@ def build(
     }
     towers = cpus(num_towers)
     manager = make_variable_mgr(
-        MODES[mode].manager(Place.ALONE, staged=False)(),
+        mode,
+        Place.ALONE,
         ManagerParts(towers, 7, cpus(1), make_algorithm(parse_spec('psgpu'), towers, cpus(1)[0])),
     )
     chosen = StepSettings(**{**settings, **overrides})
@@ -202,7 +203,7 @@ def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float) -> None:
     def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
         return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
-    settings: dict[str, Any] = {'network': Network(lambda: linear), 'weight_decay': 0.0, 'label_smoothing': smoothing}
+    settings: dict[str, Any] = {'network': Network(linear), 'weight_decay': 0.0, 'label_smoothing': smoothing}
     _, start = train(1, num_steps=0, **settings)
     fetched, after = train(2, num_steps=1, learning_rate=0.1, **settings)
     x, kernel = _IMAGES.reshape(8, -1).astype(np.float64), start['logits/kernel']

@@ -36,7 +36,7 @@ def labels_of(num_towers: int, share: Share) -> list[int]:
     options = ImageOptions(2, 2, 1, training=False)
     found: list[int] = []
     with tf.Graph().as_default(), open_session(num_towers) as session:
-        examples = functools.partial(array_examples, source, NUM_VALIDATION, options, share)
+        examples = functools.partial(array_examples, source, options, share)
         pipeline = ValidationInput(cpus(num_towers), BATCH, examples)
         session.run(pipeline.initializers)
         batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
@@ -64,7 +64,7 @@ def test_round_robin_resizes_an_image_by_its_number_in_every_process(data_dir: P
         options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
         with tf.Graph().as_default(), open_session() as session:
             of_records = record_examples(shards, 1001, options, share).take(num_records)
-            of_arrays = array_examples(arrays, 10, replace(options, channels=1), share)
+            of_arrays = array_examples(arrays, replace(options, channels=1), share)
             found = []
             for examples in (of_records, of_arrays):
                 iterator = tf.data.make_initializable_iterator(examples.batch(9))

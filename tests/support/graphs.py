@@ -78,7 +78,7 @@ def training_step(
     }
     if not isinstance(network, Network):
         build = network
-        network = Network(lambda: build)
+        network = Network(build)
     return StepSettings(network=network, num_classes=num_classes, **{**settings, **more})
 
 

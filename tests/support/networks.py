@@ -272,5 +272,4 @@ def make_manager(
         on_towers='gpu' in devices[0],
         variable_dtype=variable_dtype,
     )
-    row = MODES[mode].manager(place, staged=staged, relaxed=relaxed)
-    return make_variable_mgr(row(), replace(common, **parts))
+    return make_variable_mgr(mode, place, replace(common, **parts), staged=staged, relaxed=relaxed)

@@ -70,7 +70,7 @@ def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: i
         for tower in range(way.num_towers):
             batch = pipeline.tower_batch(tower)
             logits = build_network(
-                Network(lambda: way.network),
+                Network(way.network),
                 batch.images,
                 NUM_CLASSES,
                 fed,

@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 NETWORKS = {
     'lenet': MODELS.find_model('lenet').network,
-    'residual': Network(lambda: residual),
-    'modern': Network(lambda: modern),
+    'residual': Network(residual),
+    'modern': Network(modern),
 }
 
 
