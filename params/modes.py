@@ -35,13 +35,7 @@ class Place(enum.Enum):
 
 @dataclass(frozen=True)
 class Manager:
-    """The variable managers of a mode in one place.
-
-    Attributes:
-      plain: the usual manager.
-      staged: the manager for --staged_vars, if any.
-      relaxed: the manager for --variable_consistency=relaxed, if any.
-    """
+    """The variable managers of a mode in one place: the usual one, for --staged_vars, and for relaxed consistency."""
 
     plain: ManagerClass
     staged: ManagerClass | None = None
@@ -64,15 +58,11 @@ class Mode:
     """One value of --variable_update.
 
     Attributes:
-      name: the flag's value.
-      summary: what the mode does, for the docs and --help.
       runs: for each place its variable manager, or why it cannot run there.
       always_synchronous: several workers always take each step together, also without --cross_replica_sync.
       forward_only_in_cluster: whether several processes have something to share in a --forward_only run.
       shares_model: whether all towers train one model; otherwise each tower has its own.
       sums_towers: whether one process sums the gradients of its towers, for which packing and transfer types matter.
-      takes_all_reduce_spec: whether --all_reduce_spec chooses how.
-      takes_hierarchy: whether --hierarchical_copy does.
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of gradients, or None.
       transfer_dtypes: the 16-bit types in which gradients can travel; where NCCL sums them, NCCL_TRANSFER_DTYPES of
         params.all_reduce_spec applies instead.
@@ -98,17 +88,14 @@ class Mode:
 
     @property
     def can_stage(self) -> bool:
-        """Whether the mode has a manager for --staged_vars."""
         return any(manager.staged for manager in self._managers)
 
     @property
     def can_relax(self) -> bool:
-        """Whether the mode has a manager for --variable_consistency=relaxed."""
         return any(manager.relaxed for manager in self._managers)
 
     @property
     def needs_servers(self) -> bool:
-        """Whether several workers need parameter servers."""
         return self._has(Place.WITH_SERVERS) and not self._has(Place.AS_PEERS)
 
     @property
@@ -128,7 +115,7 @@ class Mode:
         return self.launcher is None and any(self._has(place) for place in places)
 
     def manager(self, place: Place, *, staged: bool = False, relaxed: bool = False) -> ManagerClass:
-        """Returns what returns the class of its variable manager. The mode must run in that place."""
+        """Returns the function that loads the class of the variable manager. The mode must run in that place."""
         manager = self.runs[place]
         assert isinstance(manager, Manager), (self.name, place)
         return (manager.staged if staged else None) or (manager.relaxed if relaxed else None) or manager.plain

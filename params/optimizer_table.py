@@ -23,10 +23,7 @@ class OptimizerRow:
     """One value of --optimizer.
 
     Attributes:
-      name: the flag's value.
-      summary: what the optimizer does, for the docs and --help.
-      rule: returns the class of its update rule.
-      arguments: the flags whose values are the arguments of that class, in order.
+      arguments: the flags whose values are the arguments of the class of its update rule, in order.
       fits_16_bits: whether its slots can be stored in 16 bits.
     """
 
