@@ -29,11 +29,9 @@ class Range:
 
     Attributes:
       limit_bytes: tensors smaller than this that no earlier range takes; None for all others.
-      algorithm: a name in ALGORITHMS.
       shards: the number of parts into which the algorithm cuts a tensor, to sum each separately.
       between: the algorithm that sums between processes, after `algorithm` has summed within each process; None if
         `algorithm` sums over all towers.
-      between_shards: the number of parts for `between`.
     """
 
     algorithm: str
@@ -44,22 +42,15 @@ class Range:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The algorithms."""
         return (self.algorithm,) if self.between is None else (self.algorithm, self.between)
 
 
 def parse_spec(spec: str) -> tuple[Range, ...]:
-    """Reads the value of --all_reduce_spec.
+    """Returns the ranges of --all_reduce_spec in order of their limits; the last one has none.
 
-    Args:
-      spec: WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are summed in the way before the
-        limit. A way is ALG, ALG#SHARDS, or two of these separated by a slash: within processes, and between them.
-
-    Returns:
-      The ranges in order of their limits; the last one has none.
-
-    Raises:
-      UsageError: the spec has another form, or names an unknown algorithm.
+    The spec is WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are summed in the way before
+    the limit. A way is ALG, ALG#SHARDS, or two of these separated by a slash: within processes, and between them.
+    Raises UsageError if the spec has another form, or names an unknown algorithm.
     """
 
     def refusal(why: str) -> UsageError:
@@ -105,12 +96,7 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
 
 
 def idle_parts(spec: str, ranges: Sequence[Range], *, has_workers: bool) -> list[str]:
-    """Returns one line for each part of a spec that has no effect.
-
-    Args:
-      ranges: the ranges that parse_spec read from it.
-      has_workers: whether one process sums the gradients of several workers.
-    """
+    """Returns one line for each part of a spec without effect; has_workers: whether one process sums for several."""
     written = spelled('all_reduce_spec', spec)
     lines = []
     if not has_workers and any(part.between for part in ranges):

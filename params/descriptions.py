@@ -17,16 +17,12 @@ _GROUPS = {
 
 @dataclass(frozen=True)
 class FlagDescription:
-    """The description of one flag.
+    """The description of one flag in words.
 
     Attributes:
-      name: its name without dashes.
       group: its heading in --help; for flags of the original that are not ours, a heading of _GROUPS.
-      usage: how it is written.
-      meaning: what it means, in sentences.
       fate: what becomes of the flag if the last version of the original has it, else None.
-      facts: further facts that apply, each a title and a text: its values, its default, when it has no effect, ...
-      choices: the only values that it takes, if these are few.
+      facts: further facts that apply, by title: its values, its default, when it has no effect, ...
     """
 
     name: str
@@ -39,14 +35,9 @@ class FlagDescription:
 
 
 def describe_flag(name: str, others: Iterable[str] = ()) -> FlagDescription:
-    """Describes a flag of ours or of the original.
+    """Describes a flag of ours or of the original; raises UsageError if there is none.
 
-    Args:
-      name: with or without dashes in front; --noNAME is the switch NAME.
-      others: other names that help accepts, which an error may suggest.
-
-    Raises:
-      UsageError: there is no such flag.
+    The name may begin with dashes; --noNAME is the switch NAME. The error may suggest one of the `others`.
     """
     plain = _plain(name)
     if plain in SPECS:
@@ -59,7 +50,7 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> FlagDescription:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is a flag of this name, which is read as by describe_flag."""
+    """Whether describe_flag knows a flag of this name."""
     plain = _plain(name)
     return plain in SPECS or plain in TABLE
 
@@ -73,12 +64,10 @@ def describe_all_flags() -> list[FlagDescription]:
 
 
 def usage_of(spec: FlagSpec) -> str:
-    """Returns how a flag is written: --[no]eval, --batch_size=VALUE."""
     return f'--[no]{spec.name}' if spec.type is bool else f'--{spec.name}=VALUE'
 
 
 def value_of(spec: FlagSpec) -> str:
-    """Returns the values that a flag takes, in words."""
     takes = 'switch' if spec.type is bool else spec.expects
     return f'{takes}, in {spec.unit}' if spec.unit else takes
 

@@ -33,12 +33,7 @@ measure something else than asked is refused, with the reason."""
 
 
 def format_help(subcommands: Mapping[str, HelpSubcommand], *, everything: bool = False) -> str:
-    """Returns the text of --help, at most 100 columns wide: subcommands, then flags by group.
-
-    Args:
-      subcommands: the subcommands by name.
-      everything: whether to list all flags and models, as --help=all does, instead of the common flags.
-    """
+    """Returns the text of --help, or of --help=all for `everything`, at most 100 columns wide."""
     specs = [spec for spec in SPECS.values() if everything or spec.common]
     parts = [_format_usage(subcommands)]
     if everything:
@@ -59,7 +54,6 @@ def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
 
 
 def format_flag(spec: FlagSpec) -> str:
-    """Returns the lines about one flag, at most 100 columns wide: its name, meaning, values and default."""
     facts = [value_of(spec)]
     if (default := default_of(spec)) is not None:
         facts.append(f'default {default}')
@@ -70,7 +64,6 @@ def format_flag(spec: FlagSpec) -> str:
 
 
 def format_description(description: FlagDescription) -> str:
-    """Returns the text of --help=FLAG, at most 100 columns wide: everything about one flag."""
     width = max(map(len, description.facts)) + 2
     facts = [
         textwrap.fill(text, 100, initial_indent=f'  {f"{title}:":{width}}', subsequent_indent=' ' * (width + 2))

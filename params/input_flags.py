@@ -142,7 +142,6 @@ class InputFlags:
 
 
 def tf_data_settings(params: 'Params') -> TfDataSettings:
-    """The settings of tf.data, from the flags."""
     return TfDataSettings(
         cycle_length=params.datasets_parallel_interleave_cycle_length or _DEFAULTS.cycle_length,
         sloppy=params.datasets_sloppy_parallel_interleave,

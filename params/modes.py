@@ -23,12 +23,8 @@ class Mode:
     """One value of --variable_update.
 
     Attributes:
-      name: the flag's value.
-      summary: what the mode does, for the docs and --help.
       refusals: why it does not run, for each place where it does not. In the text {mode} stands for the flag with its
         value, {members} for the processes, and {ps} for the source that names the parameter servers.
-      can_stage: whether it has classes for --staged_vars.
-      can_relax: whether it has one for --variable_consistency=relaxed.
       always_synchronous: several workers always take each step together, also without --cross_replica_sync.
       forward_only_in_cluster: whether several processes have something to share in a --forward_only run.
       shares_model: whether all towers train one model; otherwise each tower has its own.
@@ -62,7 +58,6 @@ class Mode:
 
     @property
     def needs_servers(self) -> bool:
-        """Whether several workers need parameter servers."""
         return self.runs(Place.WITH_SERVERS) and not self.runs(Place.AS_PEERS)
 
     @property

@@ -41,17 +41,9 @@ LEFT: Mapping[str, str] = {
 
 
 def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Translates older flags into ours.
+    """Adds the values that flags of OLDER_NAMES set to `values`, which are those of our flags.
 
-    Args:
-      older: the values of the given flags of OLDER_NAMES.
-      values: the values of our flags by name; the values that the older flags set are added.
-
-    Returns:
-      The text in which each added flag was written, by our name.
-
-    Raises:
-      UsageError: flags contradict each other.
+    Returns the text in which each added flag was written, by our name. Raises UsageError if flags contradict others.
     """
     as_written, refusals = {}, Refusals()
     rate = older.get('learning_rate')

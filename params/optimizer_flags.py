@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def _takers_of(name: str) -> str:
-    """Returns the optimizers that take this flag as an argument, as --help names them."""
     return optimizers_that(lambda row: name in row.arguments)
 
 

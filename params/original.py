@@ -25,11 +25,9 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True)
 class OriginalFlag:
-    """One flag of the original.
+    """One flag of the original; `spec` has its name, and reads its value.
 
     Attributes:
-      fate: what becomes of it.
-      spec: its name, and how its value is read.
       says: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the remedy if REFUSED.
       silent: the value that asks for what this program always does and brings no warning; None for an empty value.
     """
@@ -175,22 +173,14 @@ class Asked:
 
 
 def read(name: str, value: object) -> Asked | None:
-    """Reads a flag of NAMES. Returns None if the value asks for what this program always does, or is empty.
-
-    Raises:
-      UsageError: the value has the wrong type.
-    """
+    """Reads a flag of NAMES. Returns None if the value asks for what this program always does, or is empty."""
     row = TABLE[name]
     given = row.spec.read(value)
     return None if given is None or given == row.silent else Asked(row, value)
 
 
 def warnings_about(asked: Iterable[Asked]) -> list[str]:
-    """Returns one line for each of these flags, which says what happens instead.
-
-    Raises:
-      UsageError: the run would not measure what these flags ask for.
-    """
+    """Returns one line for each flag, which says what happens instead; raises UsageError for refused flags."""
     lines, refusals = [], Refusals()
     for flag in asked:
         if flag.row.fate is Fate.REFUSED:

@@ -29,24 +29,13 @@ class Parsed:
 
 
 def parse_argv(argv: Sequence[str]) -> Parsed:
-    """Reads the flags of a command line.
-
-    Args:
-      argv: the words after the name of the program.
-
-    Raises:
-      UsageError: a flag is unknown, has no value or a wrong one, or clashes with another one; or a word is not a flag.
-    """
+    """Reads the flags of a command line, without the program's name; raises UsageError with a line for each mistake."""
     refusals = Refusals()
     return _build(_split(argv, refusals).items(), refusals)
 
 
 def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
-    """Returns the text of each flag of a command line by name, not yet read, including the flags of a --flagfile.
-
-    Raises:
-      UsageError: a flag is unknown or has no value, or a word is not a flag.
-    """
+    """Returns the text of each flag of a command line by name, not yet read, including the flags of a --flagfile."""
     refusals = Refusals()
     texts = _split(argv, refusals)
     refusals.raise_all()
@@ -63,7 +52,7 @@ def make_params(**overrides: Any) -> Params:
     """Returns the defaults with these flags changed, checked like a command line. Warnings become UserWarnings.
 
     Raises:
-      UsageError: as for parse_argv.
+      UsageError: a flag is unknown, has a wrong value, or clashes with another one.
     """
     parsed = _build(overrides.items(), Refusals())
     for line in parsed.warnings:

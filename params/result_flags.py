@@ -29,14 +29,7 @@ def fill(path: str, values: Mapping[str, Any]) -> str:
 
 
 def field_values(params: 'Params', *, model: str, batch_size: int, shape: object, run: int = 1) -> dict[str, Any]:
-    """Returns the current values of all fields that a path may have, by name.
-
-    Args:
-      model: the full name of the model.
-      batch_size: images per device, as the run uses it.
-      shape: the shape of the cluster.
-      run: the number of the repeat.
-    """
+    """Returns all fields that a path may have, by name; `model` is the full name, `run` the number of the repeat."""
     now = datetime.datetime.now()
     return {
         **{field.name: getattr(params, field.name) for field in dataclasses.fields(params)},

@@ -16,9 +16,7 @@ class RunFacts:
     Attributes:
       alone: whether no other process takes part. It is False under a mode's launcher, such as horovodrun, even if the
         launcher starts only one process.
-      residual: whether the model is a residual network.
       has_records: whether --data_dir, if given, contains records rather than arrays.
-      num_ps: the number of parameter servers.
     """
 
     alone: bool

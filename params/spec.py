@@ -48,12 +48,9 @@ def _to_str(value: Any) -> str:
 
 
 def expand(path: str) -> str:
-    """Replaces ~ and ~user in a path by the home directory; the path of an unknown user stays as it is.
+    """Replaces ~ and ~user in a path by the home directory, which a shell does not do after an equal sign.
 
-    A shell does this too, but not after an equal sign.
-
-    Raises:
-      ValueError: the path contains a zero byte.
+    The path of an unknown user stays as it is. Raises ValueError if the path contains a zero byte.
     """
     if '\0' in path:
         raise ValueError(path)
@@ -110,21 +107,10 @@ class FlagSpec:
     """One flag, with all that is true of it.
 
     Attributes:
-      name: the flag's name without dashes.
-      type: int, float, str or bool.
-      optional: whether the value may be None.
-      default: the value if the flag is not given.
-      group: the heading in --help.
-      help: what the flag means.
-      unit: the unit of a number.
-      choices: the only values allowed, if not None.
-      lower_bound, upper_bound: the smallest and the largest value allowed.
       is_path: whether the text names a file or folder, in which ~ is expanded.
       repeated: whether it may be given several times; the value is then a tuple.
-      output: what the path names, if the run writes there.
       inside: the files, with wildcards, that a run reads or writes below the path; another output must not replace
         them.
-      opened_by_tensorflow: whether TensorFlow opens the path.
       common: whether --help without `all` lists it.
       original: how it differs in the original tf_cnn_benchmarks, or NEW or OTHER.
       agreed: whether all processes of a cluster that compute need the same value.
@@ -134,9 +120,8 @@ class FlagSpec:
         one setting.
       resolved: whether the result has the used value of the flag: --batch_size=0 became 64.
       in_sweep: where a sweep takes the value from, if the sweep gives the flag to each run.
-      not_in_exchange: whether it clashes with --exchange_only.
       variable: the environment variable that TensorFlow reads instead of the flag.
-      idle: when it has no effect; the first reason that applies is told.
+      idle: when it has no effect; the message gives the first reason that applies.
     """
 
     name: str
@@ -177,12 +162,9 @@ class FlagSpec:
         return noun if self.lower_bound is None else f'{noun} of at least {self.lower_bound:g}'
 
     def read(self, value: object) -> Value:
-        """Converts the text of a command line, or a Python value, to the flag's type. Empty text is None.
+        """Converts the text of a command line, or a Python value, to the flag's type; raises UsageError if it cannot.
 
-        Two quotes count as empty text, since nested quoting in a script leaves them.
-
-        Raises:
-          UsageError: the value has another type, is not one of the choices, is out of bounds, or is missing.
+        Empty text is None. Two quotes count as empty text, since nested quoting in a script leaves them.
         """
         if value is None or value in _EMPTY:
             if self.optional:
@@ -260,14 +242,7 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
 
 
 def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
-    """Returns the numbers in a comma-separated list; empty for None or empty text.
-
-    Args:
-      kind: int or float.
-
-    Raises:
-      ValueError: an item is not a number above 0.
-    """
+    """Returns the numbers in a comma-separated list, [] for no text; raises ValueError unless all are above 0."""
     numbers = [kind(part) for part in text.split(',')] if text else []
     if not all(0 < number < math.inf for number in numbers):
         raise ValueError(text)

@@ -69,17 +69,14 @@ class Params(
 
     @property
     def trains(self) -> bool:
-        """Whether the run updates variables."""
         return not self.forward_only and not self.eval
 
     @property
     def evaluates_in_training(self) -> bool:
-        """Whether training pauses for evaluations."""
         return not self.forward_only and any(getattr(self, name) is not None for name in EVAL_DURING_TRAINING)
 
     @property
     def evaluates(self) -> bool:
-        """Whether the run evaluates a model on validation images."""
         return self.eval or self.evaluates_in_training
 
 
@@ -87,7 +84,7 @@ SPECS: Mapping[str, FlagSpec] = specs_of(Params)
 
 
 def flags_to_agree_on(params: Params, *, serves: bool) -> dict[str, Any]:
-    """Returns the flags that all processes which have them here need with one value; serves: those of a server."""
+    """Returns the flags that need one value in all processes of a cluster; serves: those that servers need."""
     names = [name for name, spec in SPECS.items() if (spec.agreed_by_servers if serves else spec.agreed)]
     return {name: getattr(params, name) for name in names}
 

@@ -121,11 +121,7 @@ class TensorFlowFlags:
 
 
 def chosen_gpus(gpu_indices: str | None) -> list[int]:
-    """Returns the numbers of the GPUs to use; empty for all.
-
-    Raises:
-      ValueError: the text is not a list of different numbers from 0.
-    """
+    """Returns the numbers of the GPUs to use, [] for all; raises ValueError unless they are different and from 0."""
     indices = [int(word) for word in gpu_indices.split(',')] if gpu_indices else []
     if any(index < 0 for index in indices) or len(set(indices)) < len(indices):
         raise ValueError(gpu_indices)

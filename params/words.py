@@ -18,7 +18,6 @@ class Words:
     Attributes:
       texts: the text of each given flag by name; of a repeated flag all of them, of another one the last.
       others: the words that are not flags; a word after an unknown flag, which may be its value, is left out.
-      unknown: the names of unknown flags.
       mistakes: one line for each flag that lacks its value, or cannot have one.
     """
 
@@ -32,10 +31,8 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str = '
     """Splits a command line into flags and other words, in the forms of absl.
 
     These are --name=value, --name value, --switch, --noswitch, one dash instead of two, --flagfile=FILE,
-    --undefok=NAME, and --, which ends the flags. `see` tells where to read more.
-
-    Raises:
-      UsageError: a --flagfile cannot be read.
+    --undefok=NAME, and --, which ends the flags. `see` tells where to read more. Raises UsageError if a --flagfile
+    cannot be read.
     """
     words, mistakes = _expanded(argv, known), list[str]()
     while True:
@@ -86,7 +83,7 @@ def _flags_of(known: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> fla
 
 
 def _expanded(argv: Sequence[str], known: Mapping[str, FlagSpec]) -> list[str]:
-    """The words, with those of each --flagfile in its place."""
+    """Returns the words, with those of each --flagfile in its place."""
     path = ''
     try:
         for number, word in enumerate(argv):

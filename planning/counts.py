@@ -16,7 +16,6 @@ _MOST_BATCHES = 2**31 - 1
 
 
 def count_steps(params: Params, processes: Processes, subject: Subject, data: Data) -> Counts:
-    """The batch sizes and numbers of steps."""
     # An exchange has no images: each device counts one for a step.
     batch_size = 1 if params.exchange_only else params.batch_size or subject.model.batch_size
     own = batch_size * processes.num_hosts * params.num_gpus
@@ -45,7 +44,7 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
 
 
 def find_evaluations(params: Params, processes: Processes, data: Data, counts: Counts) -> Evaluations | None:
-    """Which images are evaluated, and when; None if the run evaluates none."""
+    """Plans which images are evaluated, and when; None if the run evaluates none."""
     if not params.evaluates:
         return None
     batch_size = params.eval_batch_size or counts.batch_size

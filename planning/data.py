@@ -19,11 +19,6 @@ _CROPPED, _KEPT = 'resized_crop', 'padded_crop'
 
 
 def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
-    """The images that steps and evaluations read.
-
-    Raises:
-      UsageError: the data set cannot be changed at random as the flags ask, or does not fit into memory.
-    """
     model, folder = subject.model, subject.folder
     data_set = folder.data_set if folder else DATA_SETS[model.data_set]
     usual = params.augmentation or data_set.augmentation
@@ -73,7 +68,7 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
 
 
 def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list[str]) -> Source:
-    """The images of a subset; adds what is odd about them to the warnings."""
+    """Opens the images of a subset, and warns of anything odd about them."""
     images = folder.open(subset)
     if isinstance(images, Arrays) and params.augmentation == _CROPPED:
         raise UsageError(
@@ -94,11 +89,6 @@ def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any
 
 
 def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: list[str]) -> tuple[str, ...]:
-    """The stages of the input pipeline that --input_only measures.
-
-    Raises:
-      UsageError: the pipeline has no stage as early as that.
-    """
     if params.input_only is None:
         return ()
     written = spelled('input_only', params.input_only)
@@ -115,7 +105,7 @@ def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: 
 
 
 def _check_host_memory(params: Params, data: Data) -> None:
-    """Raises UsageError if the images that are to be held do not fit into the memory of this process."""
+    """Raises UsageError if images that the run keeps in memory do not fit into it."""
     if not keeps_images_in_memory(params) or data.images is None:
         return
     if isinstance(data.images, Arrays) and data.images.images.shape[1:] == data.image_shape:

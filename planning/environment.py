@@ -19,9 +19,7 @@ class Environment:
     """The process in which a run is planned, and its host.
 
     Args:
-      variables: the environment variables, which may describe a cluster; by default those of the process, as the user
-        set them.
-      process: what earlier runs have set for the whole process.
+      variables: the environment variables; by default those of the process, as the user set them.
       root: the folder that holds dev/, proc/ and sys/.
     """
 
@@ -33,9 +31,9 @@ class Environment:
         self.root = root
 
     def has_no_gpus(self, device: str | None) -> bool:
-        """Whether a run with this --device finds no GPU, which is known without TensorFlow's seconds of importing.
+        """Whether a run with this --device surely finds no GPU. Avoids importing TensorFlow, which takes seconds.
 
-        A process that has imported it already loses nothing by asking it.
+        Once TensorFlow is imported, asking TensorFlow itself costs nothing, so the answer is False.
         """
         return device == 'cpu' or not ('tensorflow' in sys.modules or may_have_gpu(self.root))
 

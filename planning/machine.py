@@ -32,16 +32,12 @@ _LINKS_OF_GCP = ((0, 5), (2, 7))
 
 
 def with_a_device(params: Params) -> Params:
-    """The flags with --num_gpus=0, which asks for no GPU, as one device of the CPU."""
+    """Returns the flags with --num_gpus=0, which asks for no GPU, as one device of the CPU."""
     return params if params.num_gpus else replace(params, num_gpus=1, device=params.device or 'cpu')
 
 
 def check_num_gpus(params: Params, warnings: list[str]) -> None:
-    """What with_a_device makes of the flags of a process that computes.
-
-    Raises:
-      UsageError: --num_gpus=0 with --device=gpu.
-    """
+    """Warns of what with_a_device makes of --num_gpus=0; raises UsageError if --device=gpu is given too."""
     if params.num_gpus:
         return
     if params.device == 'gpu':
@@ -56,14 +52,11 @@ def find_machine(
     gpus_of_host: VisibleGpus | None,
     gpus: Sequence[Any],
 ) -> Machine:
-    """The devices of the towers, and what fits them.
+    """Plans the devices of the towers, and what fits them; raises UsageError if this machine lacks them.
 
     Args:
       gpus_of_host: None if this host has no GPUs; those that it has may be hidden from this process.
       gpus: those that TensorFlow sees in this process.
-
-    Raises:
-      UsageError: the settings ask for GPUs, or for sums by NCCL, that this machine does not have.
     """
     mode, elsewhere = MODES[params.variable_update], processes.elsewhere
     kind = _find_kind(params, len(gpus), is_here=not elsewhere, host_has_gpus=gpus_of_host is not None)
@@ -101,7 +94,7 @@ def find_machine(
 def warn_of_devices(
     params: Params, environment: Environment, machine: Machine, facts: RunFacts, warnings: list[str]
 ) -> None:
-    """Warnings about the devices that a run without --device has found."""
+    """Warns about the devices that a run without --device has found."""
     if params.device is not None:
         return
     variables, root = environment.variables, environment.root
@@ -116,7 +109,7 @@ def warn_of_devices(
 
 
 def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
-    """The compute capability of each of TensorFlow's GPUs; None if it does not tell. Opens no GPU."""
+    """Returns the compute capability of each of TensorFlow's GPUs; None if unknown. Opens no GPU."""
     import tensorflow.compat.v1 as tf
 
     found: list[Capability | None] = []
@@ -130,7 +123,7 @@ def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
 
 
 def _find_kind(params: Params, num_gpus_found: int, *, is_here: bool, host_has_gpus: bool) -> str:
-    """The kind of device of the towers, 'cpu' or 'gpu'; is_here: whether they are in this process."""
+    """Returns the kind of device of the towers, 'cpu' or 'gpu'; is_here: whether they are in this process."""
     # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
     has_gpus = bool(num_gpus_found) or (not is_here and host_has_gpus)
     if not is_here and params.device is None and not has_gpus:
@@ -142,7 +135,6 @@ def _find_kind(params: Params, num_gpus_found: int, *, is_here: bool, host_has_g
 
 
 def _check_devices(params: Params, environment: Environment, kind: str, num_gpus_found: int, *, is_here: bool) -> None:
-    """Raises UsageError with a line for each flag on which the devices decide."""
     refusals = Refusals()
     for check in (
         _find_missing_gpus(params, environment, kind, num_gpus_found) if is_here else None,
@@ -197,11 +189,7 @@ def _how_to_see_gpus(environment: Environment) -> str:
 def find_surroundings(
     params: Params, environment: Environment, data: Data, machine: Machine, session: 'SessionFacts'
 ) -> Surroundings:
-    """What the run runs on, as it is when the settings of the process are applied.
-
-    Raises:
-      UsageError: a GPU cannot hold the images that are to be held.
-    """
+    """Returns the facts of this machine as they are once the settings of the process are applied."""
     process, threads = session.process, session.threads
     set_here = {**process.variables, VISIBLE: environment.process.setting(VISIBLE)}
     variables = {**environment.variables, **{name: value for name, value in set_here.items() if value is not None}}
@@ -217,11 +205,7 @@ def find_surroundings(
 
 
 def place_variables(params: Params, processes: Processes, machine: Machine, computed_in: str) -> VariableFacts:
-    """Where variables live, and how gradients are summed and applied.
-
-    Args:
-      computed_in: the name of the dtype of activations, such as 'bfloat16'.
-    """
+    """Plans where variables live, and how gradients are summed and applied; computed_in: the activations' dtype."""
     mode, place = MODES[params.variable_update], place_of(processes.cluster)
     num_towers = len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
@@ -251,12 +235,11 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:
-    """The pairs of linked GPUs, one of each half, through which the halves exchange their sums;
-    params.variable_flags checks that there are as many towers as they need.
+    """Returns the pairs of linked GPUs, one of each half, through which the halves exchange their sums.
 
-    In the hybrid cube mesh of the DGX-1, GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked to GPU i + 4
-    (NVIDIA DGX-1 System Architecture, WP-08437-002, figure 4). Of eight V100 of the Google Cloud, 0 is linked to 5 and
-    2 to 7 (`nvidia-smi topo -m` there).
+    params.variable_flags checks that there are enough towers. In the hybrid cube mesh of the DGX-1, GPUs 0-3 and 4-7
+    are two cliques of NVLinks and GPU i is linked to GPU i + 4 (NVIDIA DGX-1 System Architecture, WP-08437-002,
+    figure 4). Of eight V100 of the Google Cloud, 0 is linked to 5 and 2 to 7 (`nvidia-smi topo -m` there).
     """
     if params.network_topology == 'dgx1':
         half = num_towers // 2
@@ -265,7 +248,7 @@ def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int]
 
 
 def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> str | None:
-    """The one of these dtypes in which gradients are sent; None: their own dtype."""
+    """Returns the one of these dtypes in which gradients are sent; None: their own dtype."""
     fits = computed_in in dtypes
     compacts = fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
     if not compacts:
@@ -274,6 +257,5 @@ def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> s
 
 
 def _find_optimizer(params: Params) -> OptimizerFacts:
-    """The update rule that --optimizer names."""
     row = OPTIMIZERS[params.optimizer]
     return OptimizerFacts(row.name, tuple(getattr(params, name) for name in row.arguments))

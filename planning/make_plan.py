@@ -107,10 +107,8 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
 def check_launch(params: Params, *, alone: bool = False, here: bool = True) -> None:
     """Checks the flags of a whole cluster, or of one process, before any process is started, without TensorFlow.
 
-    `here` is whether the processes are to run on this machine, with its folders and files.
-
-    Raises:
-      UsageError: as for make_plan, except for errors that depend on the role of a process or on its devices.
+    `here`: whether the processes are to run on this machine, with its folders and files. Leaves errors that depend on
+    the role of a process or on its devices to make_plan.
     """
     problems = Refusals()
     with problems.collecting():

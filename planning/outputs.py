@@ -27,12 +27,7 @@ _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
 def check_files(params: Params, processes: Processes) -> None:
-    """Makes sure that the files of the run can be written, and that what it starts from is there.
-
-    Raises:
-      UsageError: a file cannot be written; --backbone_model_path names neither a folder nor a checkpoint, and is surely
-        needed.
-    """
+    """Checks that the files of the run can be written, and that --backbone_model_path exists if it is surely needed."""
     check_outputs(params, is_chief=processes.is_chief)
     path, folder = params.backbone_model_path, params.train_dir
     # Whether training continues from one of these is told when they are read.
@@ -44,12 +39,6 @@ def check_files(params: Params, processes: Processes) -> None:
 
 
 def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) -> Checkpoints:
-    """What is saved, and what training starts from.
-
-    Raises:
-      UsageError: --backbone_model_path names no checkpoint.
-      RunError: --backbone_model_path is a folder without checkpoints.
-    """
     from training.checkpoint_files import find_checkpoint, latest_checkpoint
 
     is_chief = processes.is_chief
@@ -76,11 +65,7 @@ def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) 
 
 
 def find_reports(params: Params, processes: Processes, subject: Subject, counts: Counts) -> Reports:
-    """Where the result goes. Only the chief writes it.
-
-    Raises:
-      UsageError: a file cannot be written.
-    """
+    """Plans where the result goes. Only the chief writes it."""
     values = field_values(params, model=subject.model.name, batch_size=counts.batch_size, shape=processes.shape)
 
     def filled(name: str) -> str | None:
@@ -110,13 +95,10 @@ def find_reports(params: Params, processes: Processes, subject: Subject, counts:
 
 
 def find_instruments(params: Params, processes: Processes, counts: Counts, warnings: list[str]) -> Instruments:
-    """Which diagnostic files are written.
+    """Plans which diagnostic files are written.
 
     Only the chief writes profiles and summaries: processes of one machine would overwrite each other's profile, and
     TensorBoard would merge the curves of all workers into one.
-
-    Raises:
-      UsageError: --profile_steps names a step after the last timed one.
     """
     is_chief, num_timed = processes.is_chief, counts.num_timed
     profile_steps = summaries = None
@@ -151,7 +133,7 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
 
 
 def _most_verbose(params: Params) -> tuple[int, str]:
-    """The largest --summary_verbosity for which there is something to write, and why there is no more."""
+    """Returns the largest --summary_verbosity for which there is something to write, and what limits it."""
     if params.trains:
         return 3, ''
     if params.freeze_when_forward_only:
@@ -160,7 +142,6 @@ def _most_verbose(params: Params) -> tuple[int, str]:
 
 
 def _describe_losses(params: Params) -> Losses:
-    """How losses are shown, and what happens if one is not finite."""
     advice = []
     if params.precision == 'fp16':
         advice.append('--precision=bf16, which has larger numbers')
@@ -177,11 +158,7 @@ def _describe_losses(params: Params) -> Losses:
 def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged.
 
-    Args:
-      is_chief: whether this process writes the files that a cluster writes once.
-
-    Raises:
-      UsageError: a file cannot be written; the message names the flag, the path and the reason.
+    `is_chief`: whether this process writes the files that a cluster writes once.
     """
     refusals = Refusals()
     for name in (name for name, spec in SPECS.items() if spec.opened_by_tensorflow):
@@ -214,7 +191,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
 
 
 def _check_name(name: str, path: str | None) -> None:
-    """Refuses a path that TensorFlow cannot open, which it would tell only after it has trained and saved there."""
+    """Refuses a path that TensorFlow cannot open, which it would report only after training and saving there."""
     try:
         (path or '').encode()
     except UnicodeEncodeError:
@@ -233,11 +210,7 @@ def _check_name(name: str, path: str | None) -> None:
 
 
 def check_file(name: str, path: str) -> None:
-    """Checks that the file which a flag names can be written. Creates its folder if that is missing.
-
-    Raises:
-      UsageError: it cannot, or it is --result_file, and something else than a result is there.
-    """
+    """Checks that a flag's file can be written, and creates its folder. --result_file may replace only a result."""
     if path == STDOUT:
         return
     with _refusing(name, path):
@@ -250,14 +223,7 @@ def check_file(name: str, path: str) -> None:
 
 
 def check_clashes(paths: Mapping[str, str]) -> None:
-    """Checks that no output replaces the file of another flag, whatever links lead there.
-
-    Args:
-      paths: the path of each flag that has one, by name.
-
-    Raises:
-      UsageError: two flags name one file, or one names a file that a run has in the folder of the other.
-    """
+    """Checks that no output replaces another flag's path, or a file that a run has in its folder. Follows links."""
     real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDOUT}
     for output in outputs_that_are(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
         if output not in real or (os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)):
@@ -320,11 +286,7 @@ def _try_file(path: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes a folder if it is missing, and writes to it.
-
-    Raises:
-      OSError: it cannot be made, or not be written to.
-    """
+    """Makes a folder if it is missing, and writes to it."""
     folder.mkdir(parents=True, exist_ok=True)
     # The file is deleted when it is closed.
     tempfile.TemporaryFile(dir=folder).close()

@@ -1,11 +1,10 @@
 """Plans what a run sets for its whole process: the start of TensorFlow, GPUs, threads, and the binding to a NUMA node.
 
 Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and TF_GPU_THREAD_COUNT (2) when a
-session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc, BaseGPUDevice::Init): with threads of their own,
-kernels are not started late because a pool is full of hundreds of operations that decode JPEGs. cuDNN's wrapper reads
-TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT at the first batch norm of the process, TF_ENABLE_WINOGRAD_NONFUSED at the
-first convolution (xla/stream_executor/cuda/cuda_dnn.cc), and so does TF_AUTOTUNE_THRESHOLD what chooses the algorithm
-(tensorflow/core/kernels/gpu_utils.h). A session of one process reads TF_SYNC_ON_FINISH when it is made
+session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc, BaseGPUDevice::Init): kernels with threads of their
+own do not wait for a pool full of JPEGs to decode. TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT is read at the first batch
+norm of the process, TF_ENABLE_WINOGRAD_NONFUSED (both: xla/stream_executor/cuda/cuda_dnn.cc) and TF_AUTOTUNE_THRESHOLD
+(tensorflow/core/kernels/gpu_utils.h) at the first convolution, TF_SYNC_ON_FINISH when a session of one process is made
 (tensorflow/core/common_runtime/direct_session.cc).
 """
 
@@ -48,15 +47,7 @@ _THREADS_OF_GPU = 2
 def find_visible_gpus(
     params: Params, environment: Environment, place: PlaceOnHost, *, computes: bool = True
 ) -> VisibleGpus | None:
-    """The GPUs that this process is to see; None if its host has none.
-
-    Args:
-      place: the number of the process among those of its host, and how many these are.
-      computes: whether its towers are in it.
-
-    Raises:
-      UsageError: the host has fewer GPUs than are needed, or none with such a number.
-    """
+    """Returns the GPUs that this process is to see; None if its host has none. computes: whether it has towers."""
     needed = params.num_gpus if computes and params.device != 'cpu' else 0
     indices = chosen_gpus(params.gpu_indices) if needed else ()
     value = choose_visible(needed, place, environment.variables, indices)
@@ -64,7 +55,6 @@ def find_visible_gpus(
 
 
 def usable_cores() -> tuple[int, ...]:
-    """The logical cores that this process may use."""
     if hasattr(os, 'sched_getaffinity'):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
@@ -77,7 +67,7 @@ def choose_start(
     gpus: VisibleGpus | None,
     warnings: list[str],
 ) -> ProcessSettings:
-    """What TensorFlow reads when it starts, with a warning for each flag about OpenMP or memory without effect."""
+    """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without effect."""
     asked = {flag: getattr(params, flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
     if has_openmp():
@@ -105,10 +95,7 @@ def choose_start(
 
 
 def choose_gpu_variables(params: Params, environment: Environment, warnings: list[str]) -> Mapping[str, str | None]:
-    """The environment variables that GPUs read, unless the user has set them.
-
-    Warns of each flag that was given and that the environment contradicts.
-    """
+    """Returns the variables that GPUs read, except those that the user has set; warns of flags that these overrule."""
     own = environment.variables
     wanted = {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()}
     warnings += (
@@ -133,19 +120,18 @@ def _as_text(value: object) -> str | None:
 
 
 def _plain(value: str) -> str:
-    """A value as TensorFlow reads it: truths as numbers, modes in lower case."""
+    """Returns a value as TensorFlow reads it: truths as numbers, modes in lower case."""
     return {'true': '1', 'false': '0'}.get(value.lower(), value.lower())
 
 
 @dataclass(frozen=True)
 class Threads:
-    """The threads of sessions.
+    """The threads of sessions, and why in words.
 
     Attributes:
       intra_op: threads within operations, a pool that all CPU devices of a process share; 0 is TensorFlow's default: as
         many as cores in the affinity.
       inter_op: operations at the same time; 0 as for intra_op.
-      reason: why, in words, for those who read the result.
     """
 
     intra_op: int
@@ -156,15 +142,12 @@ class Threads:
 def choose_threads(
     params: Params, environment: Environment, machine: Machine, num_cores: int, warnings: list[str]
 ) -> Threads:
-    """The threads of a process: those of the flags, else those of an earlier run in it, else what fits its towers.
+    """Chooses the threads of a process: those of the flags, of an earlier run in it, or that fit its towers.
 
     On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
     has one thread: sharing it would only move work between busy cores. (8 towers of ResNet-50 with a global batch of 32
     on 2 cores have 0.90 to 0.94 of the images/sec of one tower with two threads for each operation, 0.93 to 1.02 with
     one.) The images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
-
-    Args:
-      num_cores: those that this process may use.
     """
     chosen = (
         _beside_gpus(params, environment, machine, num_cores)
@@ -223,12 +206,9 @@ def choose_binding(
     gpus: VisibleGpus | None,
     warnings: list[str],
 ) -> NumaBinding:
-    """The NUMA node that fits this process, to which it is bound before TensorFlow starts its threads.
+    """Chooses the NUMA node to which this process is bound before TensorFlow starts its threads.
 
     The workers of a controller are servers, and only TensorFlow binds their devices.
-
-    Args:
-      gpus: those that this process sees.
     """
     if not params.use_numa_affinity or not machine.is_here:
         return NumaBinding()

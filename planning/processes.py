@@ -18,11 +18,6 @@ from planning.process_settings import find_visible_gpus
 
 
 def find_processes(params: Params, environment: Environment, warnings: list[str]) -> Processes:
-    """The processes of the run.
-
-    Raises:
-      UsageError: flags and environment contradict each other, or the mode does not work in this cluster.
-    """
     horovod, cluster = _find_cluster(params, environment)
     in_step = params.cross_replica_sync and not params.forward_only
     serves = cluster is not None and cluster.serves
@@ -48,7 +43,7 @@ def find_processes(params: Params, environment: Environment, warnings: list[str]
 
 
 def own_outputs(params: Params, processes: Processes) -> Params:
-    """The flags of this process, without the files that another one writes.
+    """Returns the flags without the files that another process writes.
 
     horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags may differ.
     """
@@ -60,7 +55,7 @@ def own_outputs(params: Params, processes: Processes) -> Params:
 
 
 def warn_of_public_hosts(processes: Processes, warnings: list[str]) -> None:
-    """A warning if somebody outside of a private network may reach the servers of this cluster."""
+    """Warns if somebody outside of a private network may reach the servers of this cluster."""
     if processes.cluster is None or processes.horovod:
         return
     if public := public_hosts(processes.cluster):
@@ -71,7 +66,7 @@ def warn_of_public_hosts(processes: Processes, warnings: list[str]) -> None:
 
 
 def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluster | None]:
-    """The module horovod.tensorflow if the mode needs it, and the cluster."""
+    """Returns the module horovod.tensorflow if the mode needs it, and the cluster."""
     if MODES[params.variable_update].launcher is None:
         return None, find_cluster(params, environment.variables)
     from cluster.horovod_worker import horovod_cluster, load_horovod

@@ -41,13 +41,7 @@ _USEFUL = ('remapping',)
 
 @dataclass(frozen=True)
 class SessionFacts:
-    """How sessions compute.
-
-    Attributes:
-      config: their settings.
-      process: what is set for the whole process.
-      threads: those of the process.
-    """
+    """How sessions compute, and what is set for their whole process."""
 
     config: tf.ConfigProto
     process: ProcessSettings
@@ -62,15 +56,7 @@ def describe_session(
     start: ProcessSettings,
     warnings: list[str],
 ) -> SessionFacts:
-    """How the sessions of this process, or its server, compute, and what the process needs for that.
-
-    Args:
-      machine: the devices of its towers; None for a parameter server, which keeps variables on the CPU.
-      start: what TensorFlow was started with.
-
-    Raises:
-      UsageError: --rewriter_config cannot be read, or XLA does not compile in this process.
-    """
+    """Plans how sessions, or a server, compute; no machine: a parameter server, which keeps variables on the CPU."""
     if machine is None:
         return SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''))
     on_gpus = machine.kind == 'gpu' and machine.is_here
@@ -95,14 +81,7 @@ def describe_session(
 
 
 def session_config(params: Params, machine: Machine, threads: Threads, *, in_cluster: bool) -> tf.ConfigProto:
-    """The settings of the session.
-
-    Args:
-      in_cluster: whether the session is on a server, to which other processes send graphs.
-
-    Raises:
-      UsageError: --rewriter_config cannot be read.
-    """
+    """Returns the settings of the session; in_cluster: whether it is on a server that runs graphs of others."""
     config = tf.ConfigProto(allow_soft_placement=True)
     if machine.kind == 'cpu' or not machine.is_here:
         config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
@@ -134,11 +113,7 @@ def session_config(params: Params, machine: Machine, threads: Threads, *, in_clu
 
 
 def check_xla(config: tf.ConfigProto, device: str) -> None:
-    """Runs a few operations to check that XLA compiles them.
-
-    Raises:
-      UsageError: XLA does not compile in this process.
-    """
+    """Runs a few operations; raises UsageError if XLA does not compile them in this process."""
     with tf.Graph().as_default() as graph, tf.device(device):
         x = tf.random.uniform([8, 8], seed=1)
         for _ in range(4):
@@ -165,11 +140,7 @@ def _read_graph_passes(text: str, rewrite: Any) -> None:
 
 
 def _choose_graph_passes(rewrite: Any, optimizes: bool) -> None:
-    """Switches off the graph passes that take long with many towers and do not speed up the step.
-
-    Args:
-      optimizes: otherwise those that do speed it up are off as well.
-    """
+    """Switches off slow graph passes that do not speed up the step; without `optimizes`, also those that do."""
     rewrite.meta_optimizer_iterations = rewrite.ONE
     for name in _USELESS if optimizes else (*_USELESS, *_USEFUL):
         setattr(rewrite, name, rewrite.OFF)

@@ -24,12 +24,10 @@ class StepSettings:
     """What a step computes; most names are those of flags.
 
     Attributes:
-      with_accuracy: whether the step has top-1 and top-5 accuracy.
       first_tower: the number of this process's first tower, counted over the towers of all processes.
       deterministic: whether each op must repeat its results, which excludes reading the clock.
       freezes: whether the network computes with constants instead of variables.
-      exchange_only: whether nothing is computed, and gradients that are in memory meet.
-      exchange_bytes: the bytes of the one tensor whose gradients these are; None: those of the network.
+      exchange_bytes: the size of the one tensor that --exchange_only exchanges; None: the gradients of the network are.
     """
 
     network: Network
@@ -60,11 +58,6 @@ def describe_step(
     machine: Machine,
     counts: Counts,
 ) -> StepSettings:
-    """What a step computes.
-
-    Raises:
-      UsageError: the network of a user's model cannot be built or trained.
-    """
     model, precision = subject.model, _find_precision(params)
     if not model.network.is_builtin:
         _check_builds(params, model, data, machine, counts, precision)
@@ -126,7 +119,7 @@ def _find_precision(params: Params) -> Precision:
 
 
 def _make_learning_rate(params: Params, model: ModelFacts, data: Data, counts: Counts) -> LearningRate:
-    """What the flags say, or without any of them the model's own schedule."""
+    """Returns the schedule of the flags, or without any of them the model's own."""
     num_examples = data.data_set.num_train_examples
     steps = functools.partial(whole_steps_of, num_examples=num_examples, images_per_step=counts.images_of_step)
     warmup_epochs = params.num_learning_rate_warmup_epochs

@@ -9,14 +9,7 @@ from planning.plan import Processes, Role, Subject
 
 
 def find_subject(params: Params, *, reads: bool) -> Subject:
-    """The model for the data set, and the data folder.
-
-    Args:
-      reads: whether this process reads data.
-
-    Raises:
-      UsageError: there is no such model, or the folder does not hold what it is for.
-    """
+    """Finds the model for the data set, and the data folder; reads: whether this process reads data."""
     if params.model_file:
         load_model_file(params.model_file)
     role, model = _role_of(params), MODELS.find_model(params.model, params.data_name)
@@ -32,11 +25,7 @@ def find_subject(params: Params, *, reads: bool) -> Subject:
 def check_rules(
     params: Params, environment: Environment, processes: Processes, subject: Subject, warnings: list[str]
 ) -> RunFacts:
-    """What the rules between flags need to know of the run, with a warning for each flag without effect.
-
-    Raises:
-      UsageError: the run breaks a rule between flags.
-    """
+    """Returns the facts of the run for the rules between flags; warns of flags without effect."""
     facts = check_run_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps)
     # An evaluator is started with the flags of the training tasks, where they do have an effect.
     if not is_evaluator(environment.variables):
@@ -45,15 +34,7 @@ def check_rules(
 
 
 def check_run_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> RunFacts:
-    """What the rules between flags need to know of the run.
-
-    Args:
-      is_alone: whether it has one process, which no launcher starts.
-      num_ps: how many parameter servers it has. No rule refuses a run because of them.
-
-    Raises:
-      UsageError: the run breaks one of these rules.
-    """
+    """Checks the rules that depend on the run, and returns its facts. No rule refuses a run because of num_ps."""
     folder = subject.folder
     has_records = folder is None or folder.data_set.has_records
     facts = RunFacts(alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps)

@@ -1,10 +1,8 @@
 """What a run sets for its whole process, and the one place that sets it.
 
 TensorFlow and the libraries below it read many settings once in a process: environment variables, threads, how memory
-is taken. So a process has one setting, which its first run chooses. A later run that needs another one is refused, and
-nothing is taken back.
-
-Does not import TensorFlow until it starts it.
+is taken. So the first run of a process chooses them, later runs that need others are refused, and nothing is taken
+back. Does not import TensorFlow until it starts it.
 """
 
 import contextlib
@@ -34,12 +32,7 @@ _KEEP_MEMORY = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
 
 @dataclass(frozen=True)
 class VisibleGpus:
-    """Which GPUs of its host a process sees.
-
-    Attributes:
-      value: of CUDA_VISIBLE_DEVICES.
-      is_share: whether other workers of this host have the other GPUs.
-    """
+    """The CUDA_VISIBLE_DEVICES of a process; is_share: whether other workers of its host have the other GPUs."""
 
     value: str
     is_share: bool
@@ -52,8 +45,6 @@ class ProcessSettings:
     Attributes:
       gpus: those that the process sees; None if its host has none.
       memory: how the memory of GPUs is taken; None if the process computes on none.
-      keeps_memory: whether freed memory of the host stays with the process, see keep_memory.
-      is_verbose: whether TensorFlow's notices about GPUs are shown.
       variables: environment variables, by name; None leaves one as it is.
       flags: what else the runs of a process share, by the flag, such as '--xla'.
       numa: what the banner shows as bound to NUMA nodes; empty if nothing is bound.
@@ -71,10 +62,9 @@ class ProcessSettings:
 
 
 class ThisProcess:
-    """The process as earlier runs have left it, and the one that changes it.
+    """The settings that runs have given this process, and the methods that give them.
 
-    Args:
-      environ: its environment.
+    The methods raise UsageError if an earlier run, or another program in this process, used other settings.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -85,7 +75,7 @@ class ThisProcess:
         self._of_user: dict[str, str | None] = {}
 
     def setting(self, name: str) -> Any:
-        """The value of a flag or variable that a run has set for the whole process; None if none did."""
+        """Returns the value of a flag or variable that a run has set for the whole process; None if none did."""
         return self._settings.get(name)
 
     @property
@@ -95,11 +85,7 @@ class ThisProcess:
         return {name: value for name, value in found.items() if value is not None}
 
     def start_tensorflow(self, settings: ProcessSettings) -> 'list[tf.config.PhysicalDevice]':
-        """Sets what TensorFlow reads when it starts, imports it, and returns the GPUs that it sees.
-
-        Raises:
-          UsageError: an earlier run in this process, or another program in it, used other settings.
-        """
+        """Sets what TensorFlow reads when it starts, imports it, and returns the GPUs that it sees."""
         self.show(settings.gpus)
         self._keep_variables(settings.variables)
         if settings.keeps_memory:
@@ -116,11 +102,7 @@ class ThisProcess:
         return gpus
 
     def apply(self, settings: ProcessSettings) -> None:
-        """Sets what sessions read. Call it before graphs are built: ops may be chosen by these settings.
-
-        Raises:
-          UsageError: an earlier run in this process used other settings.
-        """
+        """Sets what sessions read. Call it before graphs are built: ops may be chosen by these settings."""
         import tensorflow.compat.v1 as tf
 
         self.keep(settings.flags)
@@ -135,8 +117,7 @@ class ThisProcess:
     def show(self, gpus: VisibleGpus | None) -> None:
         """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for them.
 
-        Raises:
-          UsageError: an earlier run in this process was shown others. It may have been shown more.
+        An earlier run in this process may have been shown more, but no others.
         """
         if gpus is None:
             return
@@ -146,11 +127,7 @@ class ThisProcess:
         self._keep_variables({VISIBLE: shown})
 
     def keep(self, settings: Mapping[str, Any]) -> None:
-        """Notes settings of the whole process, by the flag or variable.
-
-        Raises:
-          UsageError: an earlier run in this process used another value.
-        """
+        """Notes settings of the whole process, by the flag or variable."""
         for name, value in settings.items():
             first = self._settings.get(name, value)
             if first != value:
@@ -175,12 +152,9 @@ class ThisProcess:
         self.keep(options)
 
     def _confirm_shown(self, gpus: VisibleGpus, num_found: int) -> None:
-        """Call it when TensorFlow has listed the GPUs. If it sees more than it was shown, it was used before.
+        """Checks that TensorFlow, which has listed the GPUs, sees no more than it was shown; else it was used before.
 
         That does no harm to a process that is alone on its host.
-
-        Raises:
-          UsageError: it would use GPUs of the other workers.
         """
         shown = self._settings[VISIBLE]
         names = gpus.value if shown is None else shown

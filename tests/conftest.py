@@ -52,7 +52,6 @@ def fresh_process() -> Iterator[None]:
 
 @pytest.fixture
 def make_cluster() -> 'Iterator[Callable[..., LocalCluster]]':
-    """Makes clusters in this process, which end with the test."""
     from tests.cluster.local_cluster import local_clusters
 
     with local_clusters() as make:

@@ -28,13 +28,9 @@ _FENCE = re.compile(r'```(\w*)$')
 
 @dataclass(frozen=True)
 class ShellLine:
-    """A shell line with its continuation lines.
+    """A shell line with its continuation lines, without the backslashes at line ends.
 
-    Attributes:
-      page: the path of the page in the project.
-      number: the number of its first line in the page.
-      text: its text without the backslashes at line ends.
-      needs: the text of the comment `<!-- needs: ... -->` above its block: resources that this machine may lack.
+    `needs` is the text of the comment `<!-- needs: ... -->` above its block: resources that this machine may lack.
     """
 
     page: str
@@ -47,7 +43,6 @@ class ShellLine:
 
 
 def shell_lines() -> Iterator[ShellLine]:
-    """Yields all shell lines of all pages, in order."""
     for page in PAGES:
         yield from _lines_of(page)
 
@@ -83,7 +78,6 @@ def _lines_of(page: Path) -> Iterator[ShellLine]:
 
 
 def python_block(page: str) -> str:
-    """Returns the only block of Python in a page of docs/."""
     (block,) = re.findall(r'^```python\n(.*?)^```$', (ROOT / 'docs' / page).read_text(), flags=re.M | re.S)
     return str(block)
 
@@ -120,7 +114,6 @@ def split_line(text: str) -> CommandLine | None:
 
 
 def joined(argv: Sequence[str]) -> list[str]:
-    """Writes --flag value as --flag=value."""
     found: list[str] = []
     for word in argv:
         if not word.startswith('-') and found and '=' not in found[-1]:
@@ -133,16 +126,10 @@ def joined(argv: Sequence[str]) -> list[str]:
 def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = False) -> list[str]:
     """Returns the flags of a run for a machine without GPUs and without the original machine's folders.
 
-    - GPUs become as many virtual devices of the CPU, which also stores the variables.
+    - GPUs become as many virtual devices of the CPU, which also stores the variables; not with keep_devices.
     - NCCL, which works between GPUs, becomes ring sums.
     - --num_intra_threads and --xla are left out: TensorFlow keeps their values from the first run of a process.
     - Data are read from `data`/imagenet or `data`/cifar10, and files are written below `outputs`.
-
-    Args:
-      argv: the flags, without a subcommand.
-      data: the folder of the data.
-      outputs: the folder of written files.
-      keep_devices: whether to skip the first rule.
     """
     found = []
     given = dict(word.lstrip('-').partition('=')[::2] for word in joined(argv))

@@ -65,7 +65,6 @@ class GpuGraph:
         return len({op.device for op in self.step})
 
     def of_type(self, *types: str) -> list[tf.Operation]:
-        """Returns the ops of these types in a step, in the order in which they were added."""
         return [op for op in self.graph.get_operations() if op in self.step and op.type in types]
 
 

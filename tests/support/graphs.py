@@ -42,7 +42,6 @@ def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
 
 
 def cpus(count: int) -> list[str]:
-    """Returns the names of a number of devices of one CPU."""
     return [f'/device:CPU:{number}' for number in range(count)]
 
 
@@ -129,7 +128,6 @@ class Model:
         return self.checkpointer.save(session, step)
 
     def number_in(self, session: tf.Session) -> int:
-        """Returns the value of all variables."""
         values = session.run([variable.value for variable in self.variables])
         (number,) = {int(number) for value in values for number in np.unique(np.float64(value))}
         return number
@@ -137,7 +135,7 @@ class Model:
 
 @contextlib.contextmanager
 def open_model(folder: Path) -> Iterator[tuple[Model, Any]]:
-    """A model on two devices that keeps two checkpoints in the folder, and a session of it."""
+    """Opens a model on two devices that keeps two checkpoints in the folder, and a session of it."""
     with tf.Graph().as_default():
         model = Model(folder, cpus(2), max_to_keep=2)
         tf.get_default_graph().finalize()
@@ -146,7 +144,7 @@ def open_model(folder: Path) -> Iterator[tuple[Model, Any]]:
 
 
 def restored(folder: Path) -> int:
-    """The number in the latest checkpoint, restored into uninitialised variables on another device."""
+    """Returns the number in the latest checkpoint, restored into uninitialised variables on another device."""
     latest = latest_checkpoint(str(folder))
     assert latest is not None
     with tf.Graph().as_default(), open_session() as session:
@@ -156,7 +154,6 @@ def restored(folder: Path) -> int:
 
 
 def files_of(*names: str) -> set[str]:
-    """The names of all files in a folder with these checkpoints."""
     return {'checkpoint', *(f'{name}.{suffix}' for name in names for suffix in ('index', DATA))}
 
 
@@ -172,7 +169,6 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def damage(file: Path) -> None:
-    """Changes a byte in the middle."""
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0xFF
     file.write_bytes(content)

@@ -6,9 +6,8 @@
         network.run('ssh', '-F', network.ssh_config, 'node1', 'hostname')
 
 Each host has a name, an address, a link to a switch, an sshd with a key of its own, and its own /tmp, /run and
-/dev/shm. All other files are those of this machine, as on a network disk. The network has no way out, so several can
-exist at the same time. Nothing of it has a name outside: it lasts as long as its processes, and these end with the
-thread that made it, even by SIGKILL.
+/dev/shm; all other files are those of this machine, as on a network disk. Networks are separate from each other and
+from outside, and end with the thread that made them, even by SIGKILL.
 """
 
 import contextlib
@@ -103,7 +102,6 @@ def why_not() -> str | None:
 
 @functools.cache
 def _has_netem() -> bool:
-    """Whether the kernel can delay packets."""
     trial = 'tc qdisc add dev lo root netem delay 1ms'
     return not subprocess.run(['unshare', '--net', 'sh', '-c', trial], capture_output=True).returncode
 
@@ -123,17 +121,14 @@ class _Namespaces:
         self.pid = 0
 
     def await_ready(self) -> None:
-        """Waits until its files are mounted."""
         self.pid = int(self._line() or 0)
         self._await_line('ready')
 
     def go_on(self, line: str = '') -> None:
-        """Lets it go on, with what it needs for that."""
         self._stdin.write(f'{line}\n')
         self._stdin.flush()
 
     def await_up(self) -> None:
-        """Waits until it does what it is there for."""
         self._await_line('up')
 
     @property
@@ -162,12 +157,9 @@ class _Namespaces:
 
 @dataclass(frozen=True)
 class Host:
-    """One of the hosts.
+    """One of the hosts, with the name that other hosts and ssh use.
 
     Attributes:
-      name: as other hosts and ssh call it.
-      address: its IPv4 address.
-      cores: the cores of its processes.
       folder: its keys, the settings and the log of its sshd.
       pid: its first process, as this machine numbers it. All others end with it.
     """
@@ -207,10 +199,9 @@ class Host:
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts on a switch, and a desk there from which users start commands.
+    """Hosts on a switch (node1, node2 and so on), and a desk there from which users start commands.
 
     Attributes:
-      hosts: node1, node2 and so on.
       folder: a folder that this machine, the desk and all hosts see. It disappears with the network.
       pid: the process whose network and files are those of the desk.
     """
@@ -252,16 +243,12 @@ def make_hosts(
     """Makes hosts for the block. Two hosts take about 0.4 s on two idle cores.
 
     Args:
-      count: how many.
       rate_mbit: what each link carries in each direction, in Mbit/s with Ethernet's headers; None for no limit.
       latency_ms: how long each link takes in each direction. Between two hosts are two links.
       cores: the cores of each host; by default each has all cores of this process.
-      shared: folders in /tmp, /run or /dev/shm that all hosts see, such as those of a test; tmp_path for example. They
-        see the program itself and its Python wherever these are.
+      shared: folders in /tmp, /run or /dev/shm that all hosts see, such as tmp_path. They see the program itself and
+        its Python wherever these are.
       files: what a host has in the place of files or folders of this machine, {'node1': {'/there': Path('here')}}.
-
-    Raises:
-      subprocess.CalledProcessError: this machine refused a part of it; see why_not.
     """
     _remove_leftovers()
     usable = sorted(os.sched_getaffinity(0))
@@ -355,7 +342,6 @@ def _run(command: Sequence[str], options: Mapping[str, Any]) -> 'subprocess.Comp
 
 
 def _write_settings(folder: Path, names: Sequence[str]) -> None:
-    """Writes the keys and settings of ssh and sshd, and /etc/hosts."""
     _make_key(folder / 'key')
     public = (folder / 'key.pub').read_text()
     known, addresses = [], ['127.0.0.1 localhost', '::1 localhost']

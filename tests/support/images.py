@@ -34,7 +34,7 @@ def write_cifar(folder: Path, images: np.ndarray, labels: np.ndarray, subset: st
 
 
 def write_cifar_pickles(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train') -> None:
-    """Writes the version for Python; the arguments are those of write_cifar."""
+    """Writes the version for Python; arguments as for write_cifar."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f'data_batch_{i}' for i in range(1, 6)] if subset == 'train' else ['test_batch']
     rows = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
@@ -54,7 +54,6 @@ def python2_pickle(rows: np.ndarray, labels: np.ndarray) -> bytes:
 
 
 def idx(array: np.ndarray) -> bytes:
-    """Returns an idx file of uint8 values."""
     sizes = b''.join(size.to_bytes(4, 'big') for size in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
@@ -147,14 +146,13 @@ def picture(width: int = 64, height: int = 48, mode: str = 'RGB') -> Image.Image
 
 
 def pixels(jpeg: bytes) -> np.ndarray:
-    """The pixels of an RGB JPEG, [H, W, 3] int."""
+    """Returns the pixels of an RGB JPEG, [H, W, 3] int."""
     with Image.open(io.BytesIO(jpeg)) as image:
         assert (image.format, image.mode) == ('JPEG', 'RGB')
         return np.asarray(image).astype(int)
 
 
 def write_files(root: Path, files: dict[str, bytes]) -> Path:
-    """Writes files by their paths below root, and returns root."""
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
@@ -178,7 +176,6 @@ def write_photos(root: Path) -> Path:
 
 
 def convert(photos: Path, output: Path, *more: str) -> int:
-    """Calls `records` with one decoding process; returns the exit code."""
     return records.main([f'--input={photos}', f'--output={output}', '--num_processes=1', *more])
 
 
@@ -206,7 +203,6 @@ def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Returns the contents of the files in a folder, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -317,7 +317,6 @@ def keras_densenet_cifar(
 
 
 def published(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Any:
-    """A model of keras.applications."""
     make = getattr(keras.applications, name)
     return make(weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options)
 
@@ -330,7 +329,6 @@ def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
 
 
 def weighted_layers(model: Any) -> Iterator[Any]:
-    """The layers that have weights, including those of nested models."""
     for layer in model.layers:
         if hasattr(layer, 'layers'):
             yield from weighted_layers(layer)
@@ -471,9 +469,8 @@ def _prefixes(pattern: str, names: list[str]) -> list[str]:
 class Case:
     """A row of the conformance table.
 
-    counterpart makes the Keras model from (shape of an image, number of classes). num_parameters is the number of
-    trainable parameters with images of image_size. Logits are compared at that size, or at smaller_size to save time.
-    data_set is None for the model's default.
+    `counterpart` makes the Keras model from (shape of an image, number of classes). `num_parameters` counts the
+    trainable ones with images of image_size. Logits are compared at that size, or at smaller_size to save time.
     """
 
     model: str
@@ -559,7 +556,6 @@ def build(
 
 
 def count(manager: VariableMgr, *, trainable: bool) -> int:
-    """Counts the parameters in the trainable or in the non-trainable variables."""
     variables = manager.savable_variables().values()
     return sum(math.prod(variable.shape) for variable in variables if variable.trainable == trainable)
 
@@ -567,7 +563,7 @@ def count(manager: VariableMgr, *, trainable: bool) -> int:
 def give_weights(model: Any, case: Case, ours: dict[str, Any]) -> tuple[Weights, dict[bool, int]]:
     """Gives a Keras model random weights; returns them by our names, and their number by whether they are trainable.
 
-    ours are our variables by name. Convolution biases that our network lacks are set to zero and not returned.
+    `ours` are our variables by name. Convolution biases that our network lacks are set to zero and not returned.
     """
     our_layers = list(dict.fromkeys(name.rpartition('/')[0] for name in ours))
     weighted = list(weighted_layers(model))

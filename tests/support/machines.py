@@ -72,7 +72,6 @@ BATCH_JOB = {
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> Path:
-    """Writes texts to these paths under a folder, and returns the folder."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding='utf-8')
@@ -141,17 +140,15 @@ CONTROLLED: dict[str, Any] = {
 
 
 def controlled(job: str, index: int) -> Cluster:
-    """The cluster of CONTROLLED, seen from one of its tasks."""
+    """Returns the cluster of CONTROLLED, seen from one of its tasks."""
     return Cluster((), WORKERS, job, index, FLAGS, ('10.0.0.9:2222',))
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
-    """The cluster that a process with these flags and this environment finds, or None."""
     return find_cluster(Params(**flags), environ or {})
 
 
 def found(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:
-    """Like find, for a process that must be in a cluster."""
     cluster = find(environ, **flags)
     assert cluster is not None
     return cluster
@@ -271,7 +268,7 @@ def pmix(rank: int, **changes: str) -> dict[str, str]:
 
 
 def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, str]:
-    """What mpiexec of MPICH 4.0 sets, as captured; Intel MPI's sets the same but for the name of the host."""
+    """What mpiexec of MPICH 4.0 sets, as captured; Intel MPI's sets the same except the name of the host."""
     return {
         'HYDI_CONTROL_FD': '7',
         'MPIR_CVAR_CH3_INTERFACE_HOSTNAME': f'gpu0{rank // local_size + 1}',
@@ -287,7 +284,7 @@ def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, st
 def hydra_in_slurm(rank: int, local_size: int = 2) -> dict[str, str]:
     """Hydra in a batch script, with ranks on each of 3 nodes; its proxies are a step with one task for each node.
 
-    The ranks get the environment of mpiexec, which hides that of the proxies but for the SLURM_STEP_ variables.
+    The ranks get the environment of mpiexec, which hides that of the proxies except the SLURM_STEP_ variables.
     """
     proxies = {'SLURM_STEP_NODELIST': 'gpu[01-03]', 'SLURM_STEP_NUM_TASKS': '3', 'SLURM_STEP_TASKS_PER_NODE': '1(x3)'}
     return {**slurm_batch(), **proxies, 'SLURM_STEP_ID': '0', **hydra(rank, 3 * local_size, local_size)}
@@ -339,7 +336,6 @@ def use_pynvml(monkeypatch: pytest.MonkeyPatch, path: Path) -> ModuleType:
 
 
 def without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes this process find no pynvml, as if it were not installed."""
     monkeypatch.setitem(sys.modules, 'pynvml', None)
 
 
@@ -355,14 +351,12 @@ _CUDA = Path(__file__).parent / 'cuda_stand_in.c'
 
 
 def compile_library(folder: Path, name: str, code: str = 'int nothing;', *options: str) -> Path:
-    """Compiles C code to a shared library of this name."""
     command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name), *options]
     subprocess.run(command, input=code, text=True, check=True)
     return folder / name
 
 
 def compile_driver(folder: Path) -> Path:
-    """Compiles cuda_stand_in.c to a libcuda.so.1."""
     return compile_library(folder, 'libcuda.so.1', _CUDA.read_text())
 
 

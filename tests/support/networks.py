@@ -124,10 +124,9 @@ def build(
     exchanged: Sequence[tuple[str, Sequence[int]]] = (),
     **parts: Any,
 ) -> Built:
-    """Builds the graph of a worker, or of the controller, in a mode. parts are arguments of make_manager.
+    """Builds the graph of a worker, or of the controller, in a mode. `parts` are arguments of make_manager.
 
-    Args:
-      exchanged: the variables whose gradients meet in place of those of the network; empty: those of the network.
+    `exchanged` are the variables whose gradients are exchanged instead of those of the network; empty: the network's.
     """
     parts = {'server_devices': servers(NUM_SERVERS), 'num_workers': NUM_WORKERS, **parts}
     images = [[worker * len(devices) + tower] for tower in range(len(devices))]
@@ -174,7 +173,6 @@ def bytes_of(shape: Sequence[int]) -> int:
 
 
 def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
-    """Returns these ops and all ops that must run before them."""
     found, new = set(ops), list(ops)
     while new:
         op = new.pop()
@@ -251,7 +249,6 @@ def make_manager(
     """Makes the variable manager of towers on these devices.
 
     Args:
-      mode: a value of --variable_update that can run in this place.
       algorithm: how the towers of one process sum float32; by default on the first CPU.
       slices: whether large variables are cut into one part for each parameter server.
       server_devices: one device per parameter server.

@@ -111,11 +111,7 @@ class Read:
 
 
 def read_output(text: str, *, with_accuracy: bool = False) -> Read:
-    """Reads the whole standard output of a run; fails if it contains anything else, or if programs read another total.
-
-    Args:
-      with_accuracy: whether the step lines have accuracies.
-    """
+    """Reads the standard output of a run; fails if it contains anything else, or if programs read another total."""
     lines = text.split('\n')
     assert lines.pop() == '', 'the last line ends'
     end_of_banner = lines.index('==========')
@@ -139,7 +135,6 @@ def read_output(text: str, *, with_accuracy: bool = False) -> Read:
 
 
 def totals_read_by(program: tuple[str, ...], text: str) -> str:
-    """Returns the text that a program prints for the output."""
     done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=20, check=True)
     return done.stdout.removesuffix('\n')
 

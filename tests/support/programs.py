@@ -59,9 +59,7 @@ def members(
 ) -> list[Member]:
     """Returns the processes of a cluster at these addresses of this machine.
 
-    Args:
-      cores: the cores of each worker.
-      gpus: the CUDA_VISIBLE_DEVICES of each worker; parameter servers then see none.
+    `cores` and `gpus`, the CUDA_VISIBLE_DEVICES, are those of each worker; parameter servers then see no GPUs.
     """
     servers = [Member('ps', number, host, gpus=None if gpus is None else '') for number, host in enumerate(ps_hosts)]
     workers = [
@@ -76,7 +74,6 @@ STARTED = ' is process '
 
 
 def without_starts(err: str) -> list[str]:
-    """Returns the lines of standard error, except those that report a started process."""
     return [line for line in err.splitlines() if STARTED not in line]
 
 
@@ -103,13 +100,11 @@ class Watched:
 
 
 def check_error(line: str, *facts: object) -> None:
-    """Checks a line of standard error that reports an error of the launcher."""
     check_line(line, *facts)
     assert line.startswith('tf_cnn_benchmarks: error: ')
 
 
 def check_warning(line: str, *facts: object) -> None:
-    """Checks a line of standard error with a warning of the launcher."""
     check_line(line, *facts)
     assert line.startswith('tf_cnn_benchmarks: warning: ')
 
@@ -124,9 +119,7 @@ _MAX_LINES = 200
 class Terminal:
     """The controlling terminal of a process, with its standard streams; Ctrl-C reaches the process.
 
-    Attributes:
-      process: the process.
-      written: everything that it has written so far, with control sequences.
+    `written` is everything that the process has written so far, with control sequences.
     """
 
     def __init__(self, command: Sequence[str], *, columns: int, cwd: Path | None, environ: dict[str, str]) -> None:
@@ -178,7 +171,6 @@ class Terminal:
 
     @property
     def column(self) -> int:
-        """Returns the column of the cursor, from 0."""
         return int(self._screen.cursor.x)
 
     @property
@@ -209,11 +201,7 @@ def terminal(
 
 
 class Relay:
-    """Passes connections on to a server, or closes them at once if there is none. Listens until the process ends.
-
-    Attributes:
-      address: the HOST:PORT at which it listens.
-    """
+    """Passes connections at HOST:PORT on to a server, or closes them if there is none, until the process ends."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(('127.0.0.1', 0))
@@ -322,13 +310,7 @@ class Commands:
         return self._process
 
     def run(self, *argv: str, at: str = '', during: Callable[[], object] | None = None) -> Ended:
-        """Runs a command, which must end within DEADLINE_SECS.
-
-        Args:
-          argv: the words of the command.
-          at: a pattern for the beginning of a line of standard output.
-          during: called when there is such a line.
-        """
+        """Runs a command for at most DEADLINE_SECS; calls `during` once a line begins with the pattern `at`."""
         process = self._open()
         assert process.stdin
         assert process.stdout
@@ -355,7 +337,6 @@ class Commands:
         return Ended(int(code), *said)
 
     def close(self) -> None:
-        """Ends the process, even during a command."""
         if self._process:
             self._process.kill()
             self._process.communicate()

@@ -56,7 +56,6 @@ def sample_document(
     Args:
       rate: images/sec of all devices together.
       seconds: the seconds of each timed step; by default 50 that are drawn around `rate`.
-      seed: decides which seconds are drawn.
       gap: the seconds of printing after each step.
       flags: further given flags. They change facts of the run: num_gpus changes its devices, batch_size its images.
       **sections: other parts of the document. The keys of an object replace only those keys of the recorded one, as in
@@ -82,7 +81,6 @@ def step_seconds(mean: float = 0.32, num_steps: int = 50, noise: float = 0.02, s
 
 
 def cut_off(reason: str) -> dict[str, Any]:
-    """Returns the sections of a run that ended early, for this reason."""
     return {'complete': False, 'ended': {'exit_code': 1, 'reason': reason}}
 
 
@@ -175,12 +173,10 @@ def sample_failure(
 
 
 def sample_record(source: str = 'sample.json', **changes: Any) -> Record:
-    """Returns sample_document as read from a file."""
     return Record(source, sample_document(**changes))
 
 
 def write_sample(path: Path, **changes: Any) -> Path:
-    """Writes sample_document to a file, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(sample_document(**changes)), encoding='utf-8')
     return path
@@ -194,7 +190,6 @@ FAKE = (sys.executable, '-I', '-S', str(Path(__file__).with_name('fake_benchmark
 
 
 def accept(params: Params, alone: bool) -> None:
-    """A check that accepts every run."""
     del params, alone
 
 
@@ -217,14 +212,12 @@ def environment(folder: Path, behaviours: Mapping[str, object] | None = None, nu
 
 
 def starter(folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
-    """Returns a starter of the small program within the limits of the plan."""
     settings = plan.settings if plan else Settings()
     limits = Limits(settings.timeout_secs, settings.memory_bytes, settings.memory_limit)
     return Starter(FAKE, environment(folder, behaviours), limits)
 
 
 def created(folder: Path, plan: SweepPlan) -> Folder:
-    """Creates the folder of a sweep that has not begun."""
     made = Folder(folder / 'out')
     made.create(plan)
     return made
@@ -266,7 +259,6 @@ def assert_ended(pids: list[int]) -> None:
 
 
 def runs_in(folder: Path) -> list[Sequence[str]]:
-    """Returns the words of each started run, in order."""
     log = folder / 'log.txt'
     return [json.loads(line)[1:] for line in log.read_text().splitlines()] if log.exists() else []
 
