@@ -1,5 +1,6 @@
 """Layers compute what NumPy and SciPy compute from their papers' formulas, in both data formats."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import scipy.special
 import tensorflow.compat.v1 as tf
 
 from models.layers import BatchNorm, LayerBuilder
-from models.registry import MODELS
+from models.small import lenet
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import BATCH, load, one_tower, random_images, random_weight, relative_error
 from tests.support.oracles import Weights
@@ -75,7 +76,7 @@ def infer_in(data_format: str, network: Callable[..., Any], images: np.ndarray, 
 
 @pytest.mark.parametrize(
     'network',
-    [every_layer, every_modern_layer, MODELS.find_model('lenet').network.build],
+    [every_layer, every_modern_layer, functools.partial(lenet, units=512)],
     ids=['every layer', 'every modern layer', 'lenet'],
 )
 def test_weights_trained_in_one_data_format_are_used_in_the_other(network: Callable[..., Any]) -> None:

@@ -60,4 +60,5 @@ def test_the_managers_of_the_modes_are_those_that_are_exported() -> None:
     exported = {getattr(variable_mgr, name) for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
     managers = {*MANAGERS.values(), *STAGED.values(), *RELAXED.values()}
     assert exported - {VariableMgr} == managers
+    assert len(managers) == len({*MANAGERS.values()}) + len(STAGED) + len(RELAXED)
     assert not any(map(inspect.isabstract, managers))
