@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Starter:
         """
         unfinished = unfinished_name(path)
         unfinished.unlink(missing_ok=True)
-        started_at = datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
+        started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
         target = STDOUT if contestant.is_elsewhere else unfinished
         argv = [*self.program, *contestant.words, spelled('result_file', target)]
         try:

@@ -117,7 +117,6 @@ SMALL = {'model': 'lenet', 'batch_size': '2', 'num_batches': '2', 'num_warmup_ba
 def test_the_commands_about_your_own_images_run_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip('PIL', reason='records needs Pillow')
     write_photos(tmp_path / 'PHOTOS')
     monkeypatch.chdir(tmp_path)
     totals = 0

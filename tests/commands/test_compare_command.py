@@ -3,8 +3,6 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -278,14 +276,11 @@ def _write_bad_files() -> None:
     Path('cut.json').write_text(whole[: len(whole) // 2])
     Path('newer.json').write_text(whole.replace('"schema_version": 1', '"schema_version": 9'))
     Path('damaged.json').write_text(json.dumps({**sample_document(), 'workers': [{'steps': 5}]}))
-    Path('list.json').write_text('[1, 2]')
     Path('failure.json').write_text(json.dumps(sample_failure(reason='out of memory')))
     write_untimed(Path('untimed.json'), 'interrupted early')
     Path('garbage').write_bytes(bytes(range(256)) * 9)
     Path('empty.json').write_text('')
     Path('folder').mkdir()
-    Path('notes').mkdir()
-    Path('notes/a.json').write_text('{}')
 
 
 @pytest.mark.parametrize(
@@ -294,22 +289,16 @@ def _write_bad_files() -> None:
         (['good.json', 'cut.json'], ['cut.json']),
         (['good.json', 'newer.json'], ['newer.json', '9']),
         (['good.json', 'damaged.json'], ['damaged.json']),
-        (['good.json', 'list.json'], ['list.json']),
         (['good.json', 'failure.json'], ['failure.json', 'out of memory']),
         (['good.json', 'untimed.json'], ['untimed.json', 'interrupted early']),
         (['good.json', 'garbage'], ['garbage']),
         (['good.json', 'empty.json'], ['empty.json', 'empty']),
-        (['good.json', 'missing.json'], ['missing.json']),
         (['good.json', 'folder'], ['folder']),
-        (['good.json', 'notes'], ['notes']),
         (['good.json'], ['good.json', 'one setting']),
         ([], ['compare']),
-        (['good.json', 'good.json', '--fail_below=much'], ['--fail_below=much']),
-        (['good.json', 'good.json', '--format=xml'], ['--format=xml']),
         (['good.json', '--against=missing'], ['--against=missing']),
         (['good.json', '--against=folder'], ['folder']),
         (['good.json', '--history=h'], ['--history', '--against=FOLDER']),
-        (['good.json', '--agianst=x'], ['--agianst', '--against']),
     ],
 )
 def test_bad_input_is_refused_in_one_line(
@@ -329,16 +318,6 @@ def test_text_of_a_result_cannot_control_the_terminal(capsys: pytest.CaptureFixt
     text = run_compare(capsys, 'a.json', 'b.json')
     assert '\x1b' not in text
     assert not any(line.startswith('fake') for line in text.splitlines())
-
-
-def test_it_starts_without_tensorflow() -> None:
-    write_sample(Path('a.json'))
-    write_sample(Path('b.json'), seed=1)
-    program = [sys.executable, '-X', 'importtime', str(ROOT / 'tf_cnn_benchmarks.py'), 'compare', 'a.json', 'b.json']
-    ran = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
-    imported = {line.rpartition('|')[2].strip() for line in ran.stderr.splitlines()}
-    assert 'numpy' in imported
-    assert 'tensorflow' not in imported
 
 
 def test_runs_of_two_versions_are_never_one_row(capsys: pytest.CaptureFixture[str]) -> None:

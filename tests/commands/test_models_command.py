@@ -1,8 +1,6 @@
 """The subcommand `models` lists models and their costs, those of a user's own file too."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 import tf_cnn_benchmarks
 from models.registry import MODELS
 from params import parse_argv
-from tests.support.documents import ROOT, python_block, shell_lines, split_line
+from tests.support.documents import python_block, shell_lines, split_line
 from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
@@ -75,7 +73,6 @@ def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> Non
         (['lenett'], ['lenet']),
         (['x*'], ["models 'resnet*'"]),
         (['a', 'b'], ['models']),
-        (['--jsn'], ['models', '--json']),
     ],
 )
 def test_wrong_use_is_refused_with_the_argument_that_is_wrong(
@@ -87,16 +84,6 @@ def test_wrong_use_is_refused_with_the_argument_that_is_wrong(
     start = f'tf_cnn_benchmarks: error: {argv[-1]}'
     assert err.startswith(start)
     check_line(err.removeprefix(start), *facts)
-
-
-def test_the_subcommand_runs_without_tensorflow() -> None:
-    code = (
-        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["models", "--json"]);'
-        'print(sorted({"tensorflow", "numpy"} & set(sys.modules)), code, file=sys.stderr)'
-    )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert (done.returncode, done.stderr) == (0, '[] 0\n')
-    assert len(json.loads(done.stdout)) == len(MODELS.list_facts())
 
 
 @pytest.mark.parametrize('body', ["raise ValueError('oops')", 'return images'])

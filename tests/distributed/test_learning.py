@@ -67,7 +67,6 @@ def running(words: Sequence[str], folder: Path) -> Iterator[Process]:
 @pytest.fixture(scope='module', autouse=True)
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All commands run in a folder that has the records of the digits in data/."""
-    pytest.importorskip('sklearn', reason='the digits come with it; the dev extra installs it')
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('recipe'))
         subprocess.run([sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]], check=True, timeout=DEADLINE_SECS)
