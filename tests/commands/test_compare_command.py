@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -167,15 +166,6 @@ def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[s
     assert 'new/notes.json' in text
 
 
-def test_the_settings_of_a_folder_are_compared_with_its_first(capsys: pytest.CaptureFixture[str]) -> None:
-    for number, size in enumerate((64, 32, 128)):
-        started_at = f'2026-11-22T08:00:0{number}Z'
-        write_sample(Path(f'all/{size}.json'), started_at=started_at, rate=size, seed=size, flags={'batch_size': size})
-    rows = rows_of(capsys, 'all')
-    assert [row['name'] for row in rows] == ['batch_size=64', 'batch_size=32', 'batch_size=128']
-    assert [row['ratio'] and round(row['ratio'], 1) for row in rows] == [None, 0.5, 2.0]
-
-
 def test_an_incomplete_run_besides_complete_repeats_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     write_repeats('old', 100)
     write_repeats('new', 100, machine={'hostname': 'beta'})
@@ -183,14 +173,6 @@ def test_an_incomplete_run_besides_complete_repeats_does_not_count(capsys: pytes
     rows = rows_of(capsys, 'old', 'new')
     assert [(row['num_runs'], row['verdict']) for row in rows[:2]] == [(3, None), (3, 'no significant difference')]
     assert 'interrupted' in rows[2]['remark']
-
-
-def test_an_incomplete_result_is_compared_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    write_sample(Path('a.json'))
-    write_sample(Path('b.json'), rate=50, **cut_off('stopped by SIGTERM'))
-    _, row = rows_of(capsys, 'a.json', 'b.json')
-    assert (row['status'], row['verdict']) == ('incomplete', 'too few runs')
-    assert 'stopped by SIGTERM' in row['remark']
 
 
 def test_fail_below_fails_for_significantly_slower_results_only(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,16 +217,6 @@ def test_a_log_is_compared_with_a_result(capsys: pytest.CaptureFixture[str]) -> 
     assert (first['images_per_second'], first['low']) == (80.0, None)
     assert second['ratio'] == pytest.approx(100 / 80, rel=0.01)
     assert (second['ratio_low'], second['verdict']) == (None, 'too few runs')
-
-
-def test_a_log_that_begins_like_json_is_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, rate in (('a', 80), ('b', 40)):
-        lines = LOG.replace('80.00', f'{rate}.00').splitlines()
-        Path(f'{name}.log').write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in lines))
-    assert rows_of(capsys, 'a.log', 'b.log')[1]['ratio'] == 0.5
-    # Only compare reads logs.
-    assert tf_cnn_benchmarks.main(['report', 'a.log']) == 2
-    check_line(capsys.readouterr().err.strip(), 'a.log', '--result_file', 'compare')
 
 
 def test_results_are_judged_by_earlier_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,19 +292,6 @@ def test_text_of_a_result_cannot_control_the_terminal(capsys: pytest.CaptureFixt
     assert not any(line.startswith('fake') for line in text.splitlines())
 
 
-def test_runs_of_two_versions_are_never_one_row(capsys: pytest.CaptureFixture[str]) -> None:
-    for version in ('2.20.0', '2.21.0'):
-        for number in range(2):
-            document = sample_document(seed=number)
-            document['machine']['versions']['tensorflow'] = version
-            document['id'] = f'{version}-{number}'
-            Path('both').mkdir(exist_ok=True)
-            Path(f'both/{version}-{number}.json').write_text(json.dumps(document))
-    rows = rows_of(capsys, 'both')
-    assert [(row['name'], row['num_runs']) for row in rows] == [('tensorflow=2.20.0', 2), ('tensorflow=2.21.0', 2)]
-    assert rows[1]['different_machine'] == {'versions.tensorflow': ['2.20.0', '2.21.0']}
-
-
 def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
     for version, folder in (('2.20.0', 'old'), ('2.21.0', 'new')):
         for size in (32, 64):
@@ -344,18 +303,6 @@ def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.
     assert {row['name']: row['baseline'] for row in rows if row['baseline']} == {
         f'new: batch_size={size}': f'old: batch_size={size}' for size in (32, 64)
     }
-
-
-def test_an_evaluation_is_refused_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    document = sample_document(run={'role': 'evaluation'})
-    document['workers'] = []
-    document['throughput'] = untimed_throughput(document)
-    Path('eval.json').write_text(json.dumps(document))
-    write_sample(Path('run.json'))
-    assert tf_cnn_benchmarks.main(['compare', 'run.json', 'eval.json']) == 2
-    line = capsys.readouterr().err.strip()
-    check_line(line, 'eval.json', '--eval')
-    assert 'None' not in line
 
 
 def test_an_outlying_run_is_named_and_the_same_runs_on_both_sides_are_refused(
@@ -405,26 +352,6 @@ def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest
     write_sample(Path('short.json'), **cut_off('the run was interrupted'))
     assert tf_cnn_benchmarks.main(['compare', 'short.json', '--against=earlier']) == 0
     check_line(capsys.readouterr().err.strip(), 'short.json', 'interrupted')
-
-
-def test_piped_rows_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    count = 500
-    for number in range(count):
-        long = {'num_intra_threads': number, 'xla_dump': 'x' * 150}
-        path = Path(f'many/{number:03}.json')
-        write_sample(
-            path,
-            seconds=step_seconds(32 / (100 + number / 100), num_steps=8, noise=0.001, seed=number),
-            flags=long,
-        )
-    Path('many/cut.json').write_text('{')
-    begin = time.process_time()
-    text = run_compare(capsys, 'many')
-    # Many times what it needs; the time once grew with the square of the number of files.
-    assert time.process_time() - begin < 0.02 * count
-    assert 'many/cut.json' in text
-    assert sum(line.endswith('too few runs') for line in text.splitlines()) == count - 1
-    assert len(rows_of(capsys, 'many')) == count
 
 
 def test_two_commands_run_in_turns(

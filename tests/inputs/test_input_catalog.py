@@ -1,11 +1,8 @@
 """Each row of the table of input pipelines names a class and a function that there are, for a source of its own."""
 
-import inspect
 import typing
 
-import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 
 from inputs.catalog import (
     DEVICE,
@@ -16,20 +13,13 @@ from inputs.catalog import (
     PIPELINES_OF_SYNTHETIC,
     RECORD_INPUT,
     TF_DATA,
-    InputRow,
     Source,
     input_for,
     record_pipeline,
 )
-from inputs.data_sets import Arrays, Shards
-from inputs.pipeline import InputParts, InputPipeline
-from inputs.synthetic import SyntheticInput
-from preprocessing import ImageOptions
-from tests.support.graphs import cpus
+from inputs.data_sets import Shards
 
 pytestmark = pytest.mark.unit
-
-by_row = pytest.mark.parametrize('row', INPUTS, ids=lambda row: row.name)
 
 
 def test_each_type_of_source_has_a_row_and_names_are_used_once() -> None:
@@ -47,38 +37,3 @@ def test_records_can_be_read_by_each_named_pipeline_and_in_a_repeatable_order_by
     assert record_pipeline(None, deterministic=False).name == RECORD_INPUT
     assert record_pipeline(None, deterministic=True).name == TF_DATA
     assert record_pipeline(RECORD_INPUT, deterministic=True).name == RECORD_INPUT
-
-
-def test_a_source_finds_the_row_of_its_type() -> None:
-    arrays = Arrays('train', np.zeros([1, 2, 2, 3], np.uint8), np.zeros(1, np.int32))
-    for source in (None, arrays, Shards('train', ('train-00000-of-00001',), num_missing=0)):
-        assert input_for(source).reads is type(source)
-        assert isinstance(source, input_for(source, FEED_DICT).reads)
-        assert input_for(source, FEED_DICT).name == FEED_DICT
-
-
-@by_row
-def test_the_pipeline_of_a_row_needs_nothing_but_the_parts(row: InputRow) -> None:
-    pipeline = row.pipeline()
-    assert isinstance(pipeline, type)
-    assert issubclass(pipeline, InputPipeline)
-    assert not inspect.isabstract(pipeline)
-    parameters = inspect.signature(pipeline).parameters.values()
-    assert [each.name for each in parameters if each.default is inspect.Parameter.empty] == ['parts']
-
-
-@by_row
-def test_the_examples_of_a_row_are_a_function_of_a_source_and_a_share(row: InputRow) -> None:
-    # Who reads nothing evaluates with the pipeline itself, and who holds images as the first row that reads them.
-    assert (row.examples is None) == (row.reads is type(None) or row.in_memory)
-    if row.examples is not None:
-        parameters = inspect.signature(row.examples()).parameters
-        assert list(parameters) == ['source', 'num_classes', 'options', 'share']
-
-
-def test_a_pipeline_is_made_of_the_parts_that_it_needs() -> None:
-    options = ImageOptions(height=4, width=5, channels=3, training=True)
-    with tf.Graph().as_default():
-        pipeline = input_for(None).pipeline()(InputParts(None, cpus(1), 2, 10, options, shift=0.5))
-        assert isinstance(pipeline, SyntheticInput)
-        assert pipeline.tower_batch(0).images.shape == [2, 4, 5, 3]

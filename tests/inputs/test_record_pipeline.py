@@ -141,21 +141,6 @@ def test_only_the_shards_are_read(tmp_path: Path) -> None:
     assert set(itertools.chain(*labels_of(shards, 6, 2))) == {0, 2}
 
 
-@pytest.mark.parametrize(
-    'folder', ['plain', 'a b', 'a,b', '[1]', 'a*', 'what?', 'back\\slash', '{a,b}', '~', '$HOME', 'é']
-)
-def test_the_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
-    (tmp_path / folder).mkdir()
-    for shard in range(2):
-        write_shard(tmp_path / folder / shard_name('train', shard, 2), [record(shard)])
-    assert sorted(labels_of(find_shards(str(tmp_path / folder), 'train'), 1, 2)[0]) == [0, 1]
-
-
-def test_a_folder_in_the_current_one_is_found(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(data_dir)
-    assert len(labels_of(find_shards('.', 'train'), 1, 4)[0]) == 4
-
-
 def test_a_folder_that_differs_from_another_one_by_a_comma_is_refused(tmp_path: Path) -> None:
     for folder in ('a,b', 'a_b'):
         (tmp_path / folder).mkdir()

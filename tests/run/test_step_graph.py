@@ -113,12 +113,6 @@ def test_towers_take_the_step_of_one_tower_with_the_whole_batch(mode: str, optim
         np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5 * np.abs(value).max())
 
 
-def test_independent_towers_take_another_step() -> None:
-    expected, _ = train(1)
-    fetched, _ = train(4, 'independent')
-    assert fetched[-1]['loss'] != pytest.approx(expected[-1]['loss'], rel=1e-4)
-
-
 def test_a_clipped_gradient_moves_no_weight_further_than_the_rate_allows() -> None:
     _, start = train(1, num_steps=0)
     _, free = train(1, num_steps=1, learning_rate=0.1)
