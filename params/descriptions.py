@@ -85,7 +85,7 @@ def value_of(spec: FlagSpec) -> str:
 
 def default_of(spec: FlagSpec) -> str | None:
     """Returns the default as written on a command line; None if the run chooses it, or there is none."""
-    if spec.default in (None, ()):
+    if spec.default is None or spec.default == ():
         return None
     return str(spec.default).lower() if spec.type is bool else str(spec.default)
 

@@ -170,7 +170,7 @@ def failure_document(facts: FailedRun, reason: str, exit_code: int | None, start
         'schema': FAILURE,
         'schema_version': SCHEMA_VERSION,
         'id': uuid.uuid4().hex,
-        **facts,
+        **facts,  # type: ignore[typeddict-item]  # which lacks the keys that are not required
         'reason': reason,
         'exit_code': exit_code,
         'started_at': started_at,

@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from cluster.launcher import Command, launch
+from cluster.hosts import Command
+from cluster.launcher import launch
 from commands import cluster as cluster_command
 from tests.support.outputs import check_line, failed
 from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, terminal, without_starts

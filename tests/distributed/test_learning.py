@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from cluster.launcher import Command
+from cluster.hosts import Command
 from params import parse_argv
 from tests.distributed.milestones import EVALUATED
 from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment

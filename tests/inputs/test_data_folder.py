@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from commands import records
-from inputs.data_folder import Arrays, open_folder, recognise
-from inputs.data_sets import DATA_SETS, DataSet, Shards
+from inputs.data_folder import open_folder, recognise
+from inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from params import Params, make_params
 from planning.environment import Environment
 from planning.line import check_launch, make_plan

@@ -12,8 +12,8 @@ import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from inputs.data_sets import DATA_SETS
 from models import costs
-from models.layers import BatchNorm, LayerBuilder
-from models.model_facts import ModelFacts
+from models.layers import LayerBuilder
+from models.model_facts import BatchNorm, ModelFacts
 from models.registry import MODELS, load_model_file, register_model
 from params import make_params
 from tests.support.documents import python_block

@@ -15,7 +15,8 @@ from models.model_facts import Network
 from models.registry import MODELS
 from params.all_reduce_spec import parse_spec
 from params.modes import MODES, Place
-from run.step_graph import StepGraph, StepSettings, build_step_graph
+from planning.step import StepSettings
+from run.step_graph import StepGraph, build_step_graph
 from tests.support.graphs import cpus, open_session, preceding
 from tests.support.oracles import OPTIMIZERS
 from training.schedules import LearningRate
