@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
+from google.protobuf import text_format
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
 from benchmark_cnn import BenchmarkCNN
