@@ -4,33 +4,48 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+LOCK := deploy/requirements-dev.txt
 RECORDS := data/.records-complete
 # Where the driver of NVIDIA is, TensorFlow gets its libraries for GPUs. `make install EXTRAS=dev` leaves them out.
 NVIDIA_DRIVER := /proc/driver/nvidia/version /dev/nvidiactl /usr/lib/wsl/lib/libcuda.so.1
 comma := ,
 EXTRAS ?= dev$(if $(wildcard $(NVIDIA_DRIVER)),$(comma)cuda)
 
-.PHONY: help install bench test test-fast check docs clean
+.PHONY: help install lock bench test test-fast test-matrix check docs clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13; EXTRAS=$(EXTRAS);'
+	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.11 to 3.13; EXTRAS=$(EXTRAS);'
 	@echo '               TENSORFLOW_PACKAGE=tensorflow-cpu is smaller, for machines without a GPU)'
+	@echo 'make lock      write deploy/requirements-*.txt: the newest versions of all packages, with hashes'
 	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, and compare three modes'
 	@echo 'make test      run the tests'
 	@echo 'make test-fast run those that take at most 2 minutes together'
-	@echo 'make check     check format, lint and types'
+	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
+	@echo 'make check     check format, lint, types and spelling'
 	@echo 'make docs      write docs/flags.md, the page of all flags'
 	@echo 'make clean     remove what the others made, $(VENV) and the records included'
 
+PIP = $(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+
 install: $(INSTALLED)
 
-$(INSTALLED): setup.py pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.10 to 3.13; write make install PYTHON=python3.12' >&2; exit 1; }
+# The constraints have no hashes: with them, pip would want a hash of the checkout too.
+$(INSTALLED): setup.py pyproject.toml $(LOCK)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; write make install PYTHON=python3.12' >&2; exit 1; }
 	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt
+	$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }
 	touch $@
+
+COMPILE := $(RUN) -m uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --python-version=3.11
+IMAGE := --python-platform=x86_64-manylinux_2_28 --extra=records --extra=report setup.py -o deploy/requirements
+
+lock: $(INSTALLED)
+	$(COMPILE) --universal --all-extras setup.py -o $(LOCK)
+	$(COMPILE) $(IMAGE)-cpu.txt
+	$(COMPILE) --extra=cuda $(IMAGE)-cuda.txt
 
 $(RECORDS): | $(INSTALLED)
 	rm -rf data/photographs
@@ -57,10 +72,20 @@ test: $(INSTALLED)
 test-fast: $(INSTALLED)
 	$(PYTEST) -m '(unit or graph) and not long'
 
+UNIT := -m uv run --quiet --isolated --no-project --no-python-downloads --with-editable '.[dev]'
+
+test-matrix: $(INSTALLED)
+	@export PATH="$$PATH$$(printf ':%s' ~/.pyenv/versions/*/bin)"; \
+	for with in 3.11 3.12 3.13 '3.11 --resolution=lowest-direct'; do \
+	  $(RUN) -m uv python find --quiet --no-python-downloads $${with%% *} > /dev/null || { echo "make: there is no Python $$with"; continue; }; \
+	  echo "Python $$with"; $(RUN) $(UNIT) --python $$with python -m pytest -q -m unit || exit 1; \
+	done
+
 check: $(INSTALLED)
 	$(RUN) -m ruff format --check
 	$(RUN) -m ruff check
 	$(RUN) -m mypy
+	$(VENV)/bin/codespell
 
 docs: $(INSTALLED)
 	$(RUN) tf_cnn_benchmarks.py help --markdown > docs/flags.md

@@ -15,7 +15,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
-# Read, not imported: the program's dependencies may not be installed yet.
+# That of a tree without a tag. Read, not imported: the program's dependencies may not be installed yet.
 VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'results' / '__init__.py').read_text(encoding='utf-8'))[0]
 README = ROOT / 'README.md'
 
@@ -32,8 +32,6 @@ CORE = [
     # Those of TensorFlow, which knows the versions that it works with.
     'grpcio',
     'protobuf',
-    # Part of Python since 3.11.
-    "tomli>=2.0; python_version < '3.11'",
 ]
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
@@ -46,6 +44,7 @@ ALL = [*RECORDS, *REPORT, *TENSORBOARD]
 # the browser in which pages are tested, axe looks for what keeps people out of them.
 DEV = [
     'axe-selenium-python>=2.1.6',
+    'codespell>=2.3',
     'hypothesis>=6.100',
     'jsonschema>=4.18',
     'keras>=3.0',
@@ -65,8 +64,11 @@ DEV = [
     'scikit-learn>=1.4',
     'scipy>=1.11',
     'selenium>=4.20',
-    # Builds the wheel that a test installs.
-    'setuptools>=70.1',
+    # Build the wheel that a test installs.
+    'setuptools>=77',
+    'setuptools-scm>=8.1',
+    # Writes the lock files, and tests other versions.
+    'uv>=0.5',
 ]
 
 ROOMS = find_packages(exclude=['benchmarks*', 'installed*', 'tests*'])
@@ -90,7 +92,10 @@ class BuildWithCommit(build_py):
         super().run()
         # An editable installation asks git.
         if not self.editable_mode:
-            record_commit(Path(self.build_lib, *PROGRAM.split('.')))
+            program = Path(self.build_lib, *PROGRAM.split('.'))
+            record_commit(program)
+            results = program / 'results' / '__init__.py'
+            results.write_text(results.read_text().replace(f"'{VERSION}'", f"'{self.distribution.get_version()}'"))
 
 
 class SourceWithCommit(sdist):
@@ -101,13 +106,24 @@ class SourceWithCommit(sdist):
 
 setup(
     name='tf_cnn_benchmarks',
-    version=VERSION,
+    # The newest tag: --version adds the commit.
+    use_scm_version={'version_scheme': 'only-version', 'local_scheme': 'no-local-version', 'fallback_version': VERSION},
     description='Measures how fast machines train convolutional networks with TensorFlow',
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
-    license='Apache-2.0',
+    license_expression='Apache-2.0',
     license_files=['LICENSE'],
-    python_requires='>=3.10,<3.14',
+    classifiers=[
+        'Environment :: Console',
+        'Environment :: GPU :: NVIDIA CUDA',
+        'Intended Audience :: Science/Research',
+        'Operating System :: POSIX :: Linux',
+        *(f'Programming Language :: Python :: 3.{minor}' for minor in (11, 12, 13)),
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Topic :: System :: Benchmark',
+        'Typing :: Typed',
+    ],
+    python_requires='>=3.11,<3.14',
     py_modules=[f'{PROGRAM}.{module}' for module in AT_THE_TOP],
     packages=['tf_cnn_benchmarks', *(f'{PROGRAM}.{room}' for room in ROOMS)],
     package_dir={
@@ -116,6 +132,7 @@ setup(
         **{f'{PROGRAM}.{room}': room.replace('.', '/') for room in ROOMS},
     },
     package_data={
+        'tf_cnn_benchmarks': ['py.typed'],
         f'{PROGRAM}.models': ['costs.csv'],
         f'{PROGRAM}.comparison': ['templates/*'],
         f'{PROGRAM}.results': ['result.schema.json'],

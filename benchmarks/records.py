@@ -11,7 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import PROGRAM, ROOT, make_parser, print_report, run_script, take_runs
+from benchmarks.turns import ROOT, make_parser, print_report, run_script, take_runs
+from sweeps.runner import PROGRAM
 
 _PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_tensorflow.py'))
 _SIZES = {'batch_size': 64, 'num_batches': 60, 'num_warmup_batches': 10}

@@ -13,8 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import PROGRAM, ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
+from benchmarks.turns import ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
 from results.document import Record
+from sweeps.runner import PROGRAM
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')

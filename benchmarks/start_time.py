@@ -17,8 +17,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.turns import PROGRAM, ROOT, Numbers, make_parser, print_report, run_script, take_turns
+from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, take_turns
 from errors import RunError
+from sweeps.runner import PROGRAM
 
 _IMPORT = 'import tensorflow'
 # The beginning of the line about the first timed step, and the line that the other cases print.

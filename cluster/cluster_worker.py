@@ -18,9 +18,9 @@ from cluster.failure_detector import (
     failure_of_loss,
     peer_in_error,
 )
-from cluster.rendezvous import Incarnations, Rendezvous, Timeout
+from cluster.rendezvous import Incarnations, Rendezvous
 from cluster.server import start_server
-from cluster.topology import Cluster
+from cluster.topology import Cluster, Timeout
 from cluster.worker import LostError, Offer, Worker
 from errors import UsageError, format_error
 

@@ -7,10 +7,10 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, failure_of_end, failure_of_loss, fault_of
-from cluster.rendezvous import End, Incarnations, Rendezvous, Timeout
+from cluster.rendezvous import End, Incarnations, Rendezvous
 from cluster.server import start_server
 from cluster.signals import Stop
-from cluster.topology import Cluster, Task
+from cluster.topology import Cluster, Task, Timeout
 from errors import BenchmarkError, RunError, UsageError
 
 _INTERVAL_SECS = 0.25

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,7 @@ def _make_report(arguments: Arguments[ReportOptions]) -> int:
     if options.plots:
         _make_folder('plots', Path(options.plots))
     collection = collect(arguments.positional)
-    page = make_page(collection, now=datetime.now(timezone.utc), title=options.title)
+    page = make_page(collection, now=datetime.now(UTC), title=options.title)
     _write(page, output, options.plots)
     _warn_of_problems(collection.problems)
     size = output.stat().st_size / 1000

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
+from google.protobuf import text_format
 
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError, counted

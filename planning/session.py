@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
+from google.protobuf import text_format
 
 from errors import UsageError, spelled
 from machine.gpu_memory import GpuMemory

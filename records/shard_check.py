@@ -125,7 +125,7 @@ def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> C
     import tensorflow.compat.v1 as tf
 
     # protobuf ships no types.
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     size = len(item.data) + FRAME_BYTES
     try:

@@ -142,4 +142,4 @@ def _typed(value: Any) -> dict[str, Any]:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime(_TIME)
+    return datetime.datetime.now(datetime.UTC).strftime(_TIME)

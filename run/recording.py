@@ -268,4 +268,4 @@ class Recording:
 
 
 def _utc(unix_secs: float) -> str:
-    return datetime.datetime.fromtimestamp(unix_secs, datetime.timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
+    return datetime.datetime.fromtimestamp(unix_secs, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Starter:
         """
         unfinished = unfinished_name(path)
         unfinished.unlink(missing_ok=True)
-        started_at = datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
+        started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
         target = STDOUT if contestant.is_elsewhere else unfinished
         argv = [*self.program, *contestant.words, spelled('result_file', target)]
         try:
@@ -170,7 +170,7 @@ def failure_document(facts: FailedRun, reason: str, exit_code: int | None, start
         'schema': FAILURE,
         'schema_version': SCHEMA_VERSION,
         'id': uuid.uuid4().hex,
-        **facts,
+        **facts,  # type: ignore[typeddict-item]  # which lacks the keys that are not required
         'reason': reason,
         'exit_code': exit_code,
         'started_at': started_at,

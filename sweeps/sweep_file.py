@@ -1,7 +1,7 @@
 """Reads a sweep from a TOML file: a user's, or one that comes with the program."""
 
 import math
-import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,6 @@ from errors import UsageError, nearest, read_regular
 from params.spec import specs_of
 from sweeps.request import Axes, Request, Setting, read_setting, read_value
 from sweeps.settings import Settings
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _SETTINGS = specs_of(Settings)
 _TEXTS = ('title', 'published_in')

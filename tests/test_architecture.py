@@ -1,273 +1,62 @@
-"""Who may import whom, what importing does, and which names stand where."""
+"""Which room may import which, and which modules start without TensorFlow."""
 
 import ast
-import functools
-import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from params.modes import MODES
-from params.optimizer_table import OPTIMIZERS
-
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = (
-    'cluster',
-    'commands',
-    'comparison',
-    'machine',
-    'inputs',
-    'managers',
-    'models',
-    'params',
-    'planning',
-    'records',
-    'results',
-    'run',
-    'sweeps',
-    'training',
-)
-AT_THE_TOP = ('benchmark_cnn', 'errors', 'preprocessing', 'tf_cnn_benchmarks', 'variable_mgr')
-PATHS = [ROOT / f'{name}.py' for name in AT_THE_TOP] + sorted(
-    path for room in ROOMS for path in (ROOT / room).glob('*.py')
-)
-
-
-def dotted(path: Path) -> str:
-    """The name under which a file is imported."""
-    return '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
-
-
-MODULES = {dotted(path): path for path in PATHS}
-# Modules that every room may import.
-FOR_ALL_ROOMS = {'machine.atomic', 'machine.tensorflow_import'}
-# Runs in a process of its own, and uses the whole program; no module imports it.
-CHECKS_OF_THE_PROGRAM = 'machine.doctor_program'
-# The rooms and top-level modules that each room may import, directly or through other modules.
-MAY_KNOW = {
+# Imports that are for type annotations alone do not count. Rooms that are no key see everything below the commands.
+MAY_IMPORT = {
+    'cluster': {'errors', 'machine', 'params', 'results'},
+    'comparison': {'errors', 'params', 'results'},
     'errors': set(),
+    'inputs': {'errors', 'machine', 'params', 'preprocessing', 'records', 'training'},
     'machine': {'errors'},
-    'params': {'errors', 'inputs', 'models', 'training', 'records'},
-    'records': {'errors', 'params'},
-    'training': {'errors'},
-    'models': {'errors', 'inputs', 'params', 'training', 'records'},
+    'managers': {'errors', 'params', 'training'},
+    'models': {'errors', 'inputs', 'machine', 'training'},
+    'params': {'errors', 'inputs', 'machine', 'models', 'training'},
+    'planning': {'cluster', 'errors', 'inputs', 'machine', 'models', 'params', 'results', 'training'},
     'preprocessing': set(),
-    'inputs': {'errors', 'preprocessing', 'records', 'training', 'params'},
-    'managers': {'errors', 'training', 'params'},
-    'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
-    'results': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
-    'comparison': {'errors', 'params', 'inputs', 'models', 'training', 'records', 'results'},
-    'planning': {
-        'cluster',
-        'errors',
-        'machine',
-        'inputs',
-        'models',
-        'params',
-        'preprocessing',
-        'records',
-        'results',
-        'training',
-    },
-    'cluster': {'errors', 'machine', 'params', 'results', 'inputs', 'models', 'training', 'records'},
-    'sweeps': {
-        'errors',
-        'cluster',
-        'comparison',
-        'machine',
-        'params',
-        'results',
-        'inputs',
-        'models',
-        'training',
-        'records',
-    },
+    'records': {'errors', 'machine'},
+    'results': {'errors', 'inputs', 'machine', 'params'},
+    'sweeps': {'cluster', 'comparison', 'errors', 'machine', 'models', 'params', 'results'},
+    'training': {'errors', 'machine'},
+    'variable_mgr': {'managers'},
 }
-# The rooms that may read Params: before the plan is made, or to record them.
-PARAMS_READERS = {
-    'benchmark_cnn',
-    'cluster',
-    'commands',
-    'comparison',
-    'machine',
-    'params',
-    'planning',
-    'results',
-    'run',
-    'sweeps',
-}
+WITHOUT_TENSORFLOW = ('commands', 'comparison', 'params', 'planning', 'records', 'results', 'sweeps')
+# The parts of planning that a run with TensorFlow asks last; and a process of `doctor` that uses the whole program.
+WITH_TENSORFLOW, DOCTOR = ('planning.session', 'planning.step'), 'machine/doctor_program.py'
 
 
-@functools.cache
-def syntax_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
-def imports_of(path: Path, *, at_runtime: bool = True) -> tuple[str, ...]:
-    """The modules that a file imports, anywhere in it, by their dotted names.
-
-    Args:
-      path: the file.
-      at_runtime: whether to skip imports for type annotations only.
-    """
-    skipped = set()
-    found: list[str] = []
-    tree = syntax_of(path)
+def imported(path: Path) -> set[str]:
+    """Returns the dotted names of the modules that a file imports at run time, anywhere in it."""
+    tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if at_runtime and isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
-            skipped |= {id(inner) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append(node.module)
-            found += (f'{node.module}.{alias.name}' for alias in node.names if f'{node.module}.{alias.name}' in MODULES)
-    return tuple(found)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
+            node.body = []
+    nodes = [*ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or '' for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
-def reachable(start: str) -> set[str]:
-    """Returns the modules of this program that a module imports, directly or not, at any time."""
-    found: set[str] = set()
-    waiting = [start]
-    while waiting:
-        for name in imports_of(MODULES[waiting.pop()]):
-            if name in MODULES and name not in found:
-                found.add(name)
-                waiting.append(name)
-    return found - {start}
+@pytest.mark.parametrize('room', [*MAY_IMPORT, 'run'])
+def test_a_room_imports_only_what_it_may_know(room: str) -> None:
+    paths = {*ROOT.glob(f'{room}.py'), *ROOT.glob(f'{room}/*.py')} - {ROOT / DOCTOR}
+    found = {name for path in paths for name in imported(path)}
+    ours = {path.stem for path in [*ROOT.glob('*.py'), *(init.parent for init in ROOT.glob('*/__init__.py'))]}
+    allowed = MAY_IMPORT.get(room, ours - {'benchmark_cnn', 'commands', 'sweeps', 'tests', 'tf_cnn_benchmarks'})
+    assert {name.split('.')[0] for name in found} & ours - {room} <= allowed
+    assert room == 'run' or not [name for name in found if name.startswith('tensorflow.python')]
 
 
-def room_of(module: str) -> str:
-    return module.partition('.')[0]
-
-
-def docstrings(tree: ast.AST) -> set[int]:
-    """The ids of the constants that are docstrings."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            # mypy cannot see that a node with a docstring begins with an expression.
-            found.add(id(node.body[0].value))  # type: ignore[attr-defined]
-    return found
-
-
-def strings_in(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the line and the text of every string of a file that is not a docstring."""
-    tree = syntax_of(path)
-    skipped = docstrings(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield node.lineno, node.value
-
-
-def test_the_whole_house_stands_on_one_screen() -> None:
-    assert {path.stem for path in ROOT.glob('*.py')} == {*AT_THE_TOP, 'setup'}
-    rooms = {path.parent.name for path in ROOT.glob('*/__init__.py')}
-    # installed/ is the package around an installation, see setup.py.
-    assert rooms == {*ROOMS, 'benchmarks', 'installed', 'tests'}
-
-
-def test_no_two_classes_and_no_two_modules_share_a_name() -> None:
-    paths = [*PATHS, *(ROOT / 'benchmarks').rglob('*.py')]
-    classes = [node.name for path in paths for node in syntax_of(path).body if isinstance(node, ast.ClassDef)]
-    assert not [name for name, count in Counter(classes).items() if count > 1 and not name.startswith('_')]
-    # A subcommand has the name that users write; a session is planned and then opened.
-    known = {*(path for path in paths if path.parent.name == 'commands'), ROOT / 'planning/session.py'}
-    modules = Counter(path.stem for path in paths if path.stem != '__init__' and path not in known)
-    assert not [name for name, count in modules.items() if count > 1]
-
-
-@pytest.mark.parametrize('module', MODULES)
-def test_no_module_knows_what_is_none_of_its_business(module: str) -> None:
-    room = room_of(module)
-    assert CHECKS_OF_THE_PROGRAM not in imports_of(MODULES[module])
-    if room in MAY_KNOW and module != CHECKS_OF_THE_PROGRAM:
-        known = {room_of(name) for name in reachable(module) - FOR_ALL_ROOMS} - {room}
-        assert known <= MAY_KNOW[room], known - MAY_KNOW[room]
-
-
-def test_only_few_rooms_know_the_flags() -> None:
-    users = {room_of(module) for module, path in MODULES.items() if {'params', 'params.table'} & set(imports_of(path))}
-    assert users <= PARAMS_READERS
-    # After the plan is made nobody reads a flag.
-    assert not [module for module, path in MODULES.items() if room_of(module) == 'run' and 'params' in imports_of(path)]
-    assert [
-        module for module in MODULES if room_of(module) == 'cluster' and 'params' in imports_of(MODULES[module])
-    ] == ['cluster.discovery']
-
-
-def test_only_the_command_and_a_check_of_it_know_the_benchmark() -> None:
-    users = [module for module, path in MODULES.items() if 'benchmark_cnn' in set(imports_of(path))]
-    assert users == ['commands.benchmark', CHECKS_OF_THE_PROGRAM]
-
-
-def test_only_the_plan_refuses_settings() -> None:
-    graph_builders = [
-        module
-        for module in MODULES
-        if room_of(module) in ('managers', 'training', 'preprocessing', 'variable_mgr')
-        or module in ('run.build', 'run.step_graph', 'run.evaluation', 'run.state', 'models.layers', 'models.networks')
-        or module in ('inputs.pipeline', 'inputs.synthetic', 'inputs.staged', 'inputs.record_pipeline')
-        or module in ('inputs.array_pipeline', 'inputs.validation', 'inputs.array_draws')
-        or module in ('inputs.device_input', 'inputs.feed_input')
-    ]
-    raising = [module for module in graph_builders if 'raise UsageError' in MODULES[module].read_text()]
-    # The last one finds the checkpoint that a flag names, while the plan is made.
-    assert raising == ['training.checkpoint_files']
-
-
-@pytest.mark.parametrize(
-    ('tables', 'names'),
-    [
-        (('params.modes', 'managers.classes'), [name for name in MODES if name not in ('independent', 'horovod')]),
-        (('params.optimizer_table', 'training.optimizers'), []),
-    ],
-)
-def test_the_names_of_a_table_stand_nowhere_else(tables: tuple[str, ...], names: list[str]) -> None:
-    words = re.compile(rf'\b({"|".join(names)})\b') if names else None
-    exact = {*MODES} if names else {*OPTIMIZERS} - {'momentum'}
-    found = [
-        f'{module}:{line}: {text}'
-        for module, path in MODULES.items()
-        if module not in tables
-        for line, text in strings_in(path)
-        if text in exact or (words and words.search(text))
-    ]
-    assert found == []
-
-
-def test_only_one_module_reaches_behind_tensorflows_public_names() -> None:
-    users = [
-        module
-        for module, path in MODULES.items()
-        if any(name.startswith('tensorflow.python') for name in imports_of(path))
-    ]
-    assert users == ['run.instruments']
-
-
-def test_the_command_the_subcommands_and_the_plan_load_no_tensorflow() -> None:
-    names = [module for module in MODULES if room_of(module) in ('tf_cnn_benchmarks', 'commands', 'sweeps')]
-    code = f'import {", ".join(names)}, planning.make_plan, sys; assert "tensorflow" not in sys.modules'
+def test_what_is_needed_before_a_run_imports_no_tensorflow() -> None:
+    paths = [path.relative_to(ROOT) for room in WITHOUT_TENSORFLOW for path in (ROOT / room).glob('*.py')]
+    names = {'.'.join(path.with_suffix('').parts).removesuffix('.__init__') for path in paths} - {*WITH_TENSORFLOW}
+    names |= {'cluster.launcher', 'models.registry', 'sys'}
+    code = f'import {", ".join(names)}; sys.exit("tensorflow" in sys.modules)'
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)
-
-
-def test_importing_everything_leaves_no_trace() -> None:
-    code = (
-        'import os, sys, tensorflow.compat.v1 as tf; from absl import flags\n'
-        'before = dict(os.environ), set(flags.FLAGS), list(sys.argv)\n'
-        f'import {", ".join(MODULES)}\n'
-        'assert before == (dict(os.environ), set(flags.FLAGS), list(sys.argv))\n'
-        'assert not tf.get_default_graph().get_operations()\n'
-    )
-    ran = subprocess.run([sys.executable, '-c', code], cwd=ROOT, timeout=120, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == ''

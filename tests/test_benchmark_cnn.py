@@ -21,7 +21,7 @@ from results.console import Console
 from results.document import Record, read_file
 from results.result import Phase, Result
 from tests.support.images import encoded, example, write_shard
-from tests.support.outputs import check_warning, failed, refused, warnings_in
+from tests.support.outputs import check_warning, failed, refused
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -57,15 +57,6 @@ def test_a_result_keeps_every_step_with_its_phase_and_seconds() -> None:
     assert result.complete
 
 
-def test_batch_size_0_is_the_default_of_the_model() -> None:
-    assert run(batch_size=0, num_batches=1).batch_size == 32
-
-
-def test_training_lowers_the_loss() -> None:
-    found = losses(run(num_batches=20))
-    assert found[-1] < 0.9 * found[0]
-
-
 def test_runs_in_one_process_do_not_disturb_each_other() -> None:
     first = run(tf_random_seed=5)
     other = run(tf_random_seed=6, num_gpus=3, variable_update='replicated', optimizer='adam')
@@ -94,26 +85,6 @@ def test_every_mode_trains_alike(optimizer: str) -> None:
     assert found[0][-1] < found[0][0]
 
 
-def test_independent_towers_train_otherwise() -> None:
-    shared, independent = (
-        losses(run(num_gpus=2, variable_update=mode, num_batches=5)) for mode in ('replicated', 'independent')
-    )
-    assert independent[-1] != pytest.approx(shared[-1], rel=1e-3)
-
-
-def test_both_data_formats_train_alike() -> None:
-    nhwc, nchw = (losses(run(model='lenet', data_format=data_format)) for data_format in ('NHWC', 'NCHW'))
-    assert nhwc == pytest.approx(nchw, rel=1e-4)
-
-
-def test_the_base_loss_leaves_weight_decay_out() -> None:
-    total = losses(run(num_batches=1, weight_decay=0.01))
-    base = losses(run(num_batches=1, weight_decay=0.01, loss_type_to_report='base_loss'))
-    without = losses(run(num_batches=1, weight_decay=0.0))
-    assert base[0] == pytest.approx(without[0], rel=1e-5)
-    assert total[0] > base[0] + 0.01
-
-
 def test_forward_only_changes_no_weight_and_reports_the_accuracy() -> None:
     result = run(forward_only=True)
     assert len(set(losses(result))) == 1
@@ -135,30 +106,10 @@ def test_the_auxiliary_head_adds_to_the_loss() -> None:
     assert with_head - without == pytest.approx(0.4 * np.log(1001), rel=0.2)
 
 
-def test_the_console_prints_the_lines_that_other_programs_parse() -> None:
-    out, err = io.StringIO(), io.StringIO()
-    result = run(Console(out, err), num_batches=4, display_every=2, print_training_accuracy=True)
-    text = out.getvalue().splitlines()
-    assert 'Model:       lenet' in text
-    assert 'Dataset:     imagenet (synthetic)' in text
-    start = text.index('Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy')
-    assert [line.split('\t')[0] for line in text[start + 1 : -3]] == ['1', '2', '4']
-    assert all(_STEP_LINE.match(line) for line in text[start + 1 : -3])
-    assert text[-3:] == ['-' * 64, f'total images/sec: {result.images_per_second:.2f}', '-' * 64]
-    # Progress is announced, and is no warning.
-    assert err.getvalue()
-    assert warnings_in(err.getvalue()) == []
-
-
 def test_a_setting_of_the_whole_process_cannot_change() -> None:
     run(num_batches=1)
     with refused('--num_intra_threads=1'):
         run(num_intra_threads=1)
-
-
-def test_hierarchical_copy_needs_an_even_number_of_towers() -> None:
-    with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
-        run(num_gpus=3, variable_update='replicated', hierarchical_copy=True)
 
 
 @pytest.fixture(scope='module')
@@ -203,19 +154,6 @@ def test_a_forward_only_run_reads_the_validation_shards_if_there_are_any(data_di
     assert run(data_dir=str(data_dir), forward_only=True, num_batches=2).complete
     with refused(f'--data_dir={tmp_path}', 'validation-*-of-*'):
         run(data_dir=str(tmp_path))
-
-
-def test_a_full_disk_is_an_error_with_the_flag_and_the_cause() -> None:
-    out = io.StringIO()
-    with failed('--trace_file=/dev/full', 'No space left on device'):
-        run(Console(out), trace_file='/dev/full')
-    with failed('--graph_file=/dev/full', 'No space left on device'):
-        run(Console(out), graph_file='/dev/full')
-
-
-def test_an_output_that_cannot_be_written_is_refused_before_the_run() -> None:
-    with refused('--trace_file=/dev/null/trace.json'):
-        BenchmarkCNN(make_params(trace_file='/dev/null/trace.json'))
 
 
 def test_the_banner_names_the_all_reduce_that_is_used() -> None:

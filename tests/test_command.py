@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
+from commands.subcommands import SUBCOMMANDS
 from tests.support.outputs import check_line, check_warning, warnings_in
 from tests.support.programs import terminal
 
@@ -39,15 +40,20 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 @pytest.mark.unit
-def test_help_imports_neither_tensorflow_nor_numpy() -> None:
+def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_trace() -> None:
+    quick = [['--help'], ['--help=batch_size'], ['models', '--json'], ['records', '--help']]
     code = (
-        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--help"]);'
-        'print(sorted({"tensorflow", "numpy", "rich"} & set(sys.modules)), code)'
+        'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import flags\n'
+        'assert (dict(os.environ), "batch_size" in flags.FLAGS) == (before, False)\n'
+        f'for argv in {quick}: assert tf_cnn_benchmarks.main(argv) == 0, argv\n'
+        'assert not {"numpy", "rich", "PIL"} & {*sys.modules}\n'
+        f'for name in {[*SUBCOMMANDS]}:\n'
+        '    assert [tf_cnn_benchmarks.main([name, word]) for word in ("--help", "--zzqq")] == [0, 2]\n'
+        'assert tf_cnn_benchmarks.main(["--model=renset50"]) == 2\n'
+        'assert "tensorflow" not in sys.modules'
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert done.stderr == ''
-    assert done.stdout.startswith('usage: tf_cnn_benchmarks')
-    assert done.stdout.splitlines()[-1] == '[] 0'
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.unit
@@ -55,28 +61,6 @@ def test_help_imports_neither_tensorflow_nor_numpy() -> None:
 def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFixture[str], word: str) -> None:
     assert tf_cnn_benchmarks.main(['--nonsense', word]) == 0
     assert '--batch_size=VALUE' in capsys.readouterr().out
-
-
-@pytest.mark.unit
-def test_importing_the_command_changes_nothing() -> None:
-    code = (
-        'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import flags;'
-        'print(before == dict(os.environ), "tensorflow" in sys.modules, "batch_size" in flags.FLAGS)'
-    )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert (done.stdout, done.stderr) == ('True False False\n', '')
-
-
-@pytest.mark.unit
-def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
-    code = (
-        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--model=renset50"]);'
-        'print("tensorflow" in sys.modules, code)'
-    )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert done.stdout == 'False 2\n'
-    assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
-    check_line(done.stderr, '--model=renset50', 'resnet50')
 
 
 @pytest.mark.unit
@@ -89,26 +73,14 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
         (['--forward_only', '64'], ["'64'", '--forward_only=64']),
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
-        (['--model=a\nb'], ['--model=', r'a\nb']),
-        (['--data_dir=/no\nsuch'], ['--data_dir=']),
         (['--batch\r\nsize=3'], ['batch']),
-        (['a\nb'], ['subcommand']),
-        (['models', 'a\x85b\u2028c'], ['model']),
         (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
-        (['--nocontinue_on_nan=1'], ['--nocontinue_on_nan=1']),
     ],
 )
 def test_wrong_use_ends_with_code_2_and_one_line(
     capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
 ) -> None:
     check_line(refusal(capsys, *argv), *facts)
-
-
-@pytest.mark.unit
-def test_a_very_long_value_leaves_the_flag_and_the_advice_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    line = refusal(capsys, f'--batch_size={"x" * 100_000}')
-    assert len(line) < 5000
-    check_line(line, '--batch_size=xxx', 'an integer of at least 0')
 
 
 @pytest.mark.unit
@@ -135,17 +107,12 @@ def test_verbose_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.unit
-def test_the_version_is_one_line_without_tensorflow() -> None:
-    code = (
-        'import sys, tf_cnn_benchmarks;'
-        'codes = [tf_cnn_benchmarks.main([word]) for word in ("--version", "-V", "version")];'
-        'print("tensorflow" in sys.modules, codes)'
-    )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    version, again, third, rest = done.stdout.splitlines()
+def test_the_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [tf_cnn_benchmarks.main([word]) for word in ('--version', '-V', 'version')] == [0, 0, 0]
+    version, *again = capsys.readouterr().out.splitlines()
     facts = r'(commit [0-9a-f]{12}, )?TensorFlow 2\.\S+, Python 3\.\S+'
     assert re.fullmatch(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \({facts}\)', version)
-    assert (again, third, rest) == (version, version, 'False [0, 0, 0]')
+    assert again == [version, version]
 
 
 @pytest.mark.graph
@@ -236,7 +203,6 @@ def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
     ('action', 'fact'),
     [
         ('raise MemoryError', 'MemoryError'),
-        ("raise ImportError('A long story.\\nliba.so: failed to map segment from shared object')", 'liba.so'),
         ("raise RuntimeError('can\\'t start new thread')", 'thread'),
     ],
 )
@@ -324,14 +290,11 @@ FULL = Path('/dev/full')
 
 
 @pytest.mark.unit
-@pytest.mark.skipif(not FULL.is_char_device(), reason='a device of Linux that is always full')
-@pytest.mark.parametrize('buffered', ['', '1'])
-@pytest.mark.parametrize('argv', [['--help'], ['--version'], ['models', '--help'], ['models', 'res*', '--json']])
-def test_output_into_a_full_disk_is_one_line(argv: list[str], buffered: str) -> None:
+@pytest.mark.parametrize('argv', [['--help'], ['models', 'res*', '--json']])
+def test_output_into_a_full_disk_is_one_line(argv: list[str]) -> None:
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
-    environ = {**os.environ, 'PYTHONUNBUFFERED': buffered}
     with FULL.open('w') as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=environ)
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
 
@@ -359,7 +322,6 @@ def _has_loaded_tensorflow(pid: int) -> bool:
 
 
 @pytest.mark.distributed
-@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='the state of a process is read from /proc')
 @pytest.mark.parametrize(
     ('argv', 'is_ready'),
     [
@@ -386,7 +348,6 @@ def test_sigterm_while_the_command_starts_ends_with_143_and_one_line(
 
 
 @pytest.mark.unit
-@pytest.mark.skipif(not FULL.is_char_device(), reason='a device of Linux that is always full')
 @pytest.mark.parametrize(
     ('argv', 'exit_code'), [(['--model=none'], 2), (['--num_batches=1', '--num_warmup_batches=0', '--device=cpu'], 0)]
 )

@@ -54,13 +54,6 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def test_every_section_that_shows_a_change_has_a_command_that_is_run() -> None:
-    sections = dict(re.findall(r'^## (.+)\n((?s:.*?))(?=^## |\Z)', TEXT, flags=re.MULTILINE))
-    with_changes = [title for title, section in sections.items() if '```diff\n' in section]
-    assert with_changes == [*EXPECTED]
-    assert [title for title, section in sections.items() if section.count('```sh\n') == 1] == with_changes
-
-
 def test_the_examples_run(extended: Path) -> None:
     commands = ''.join(blocks('sh'))
     ran = subprocess.run(

@@ -30,7 +30,6 @@ FOREIGN = 'raise SystemExit("the module of somebody else was imported")\n'
 
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip('setuptools', reason='it builds the wheel; the dev extra installs it')
     folder = tmp_path_factory.mktemp('wheel')
     # A copy, so that nothing is built in the checkout.
     shutil.copytree(ROOT, folder / 'copy', ignore=NOT_NEEDED)

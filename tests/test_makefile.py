@@ -2,14 +2,13 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.unit, pytest.mark.skipif(shutil.which('make') is None, reason='there is no make')]
+pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,7 +32,7 @@ def test_make_install_adds_the_libraries_of_cuda_where_there_is_a_driver(
     command = ['make', '--dry-run', '--always-make', 'install', f'NVIDIA_DRIVER={tmp_path}/version {driver}', *given]
     environment = {name: value for name, value in os.environ.items() if name not in ('EXTRAS', 'MAKEFLAGS')}
     ran = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment)
-    assert re.findall(r"--editable '\.\[(.+)\]'", ran.stdout) == [extras]
+    assert {*re.findall(r"--editable '\.\[(.+?)\]'", ran.stdout)} == {extras}
 
 
 @pytest.mark.parametrize('package', ['tensorflow', 'tensorflow-cpu'])

@@ -12,12 +12,11 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from inputs.each_image import for_each_image
-from params import make_params
 from preprocessing import RESIZE_METHODS, ImageOptions, draw, normalize, parse_example, preprocess, resize
 from preprocessing import random_window as random_window_of
 from tests.support.graphs import open_session
 from tests.support.images import encoded, example
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.graph
 
@@ -280,12 +279,6 @@ def test_a_file_that_is_not_a_jpeg_fails_the_step(options: ImageOptions, kind: s
         run(file, options)
 
 
-def test_half_a_jpeg_fails_the_step() -> None:
-    file = encoded(PHOTOGRAPHS['china']())
-    with pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'):
-        run(file[: len(file) // 2], EVALUATION)
-
-
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match='lanczos') as error:
         replace(EVALUATION, resize_method='lanczos')
@@ -293,10 +286,3 @@ def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match='distortions') as error:
         replace(TRAINING, distortions=True, channels=1)
     check_line(error.value, ' 1 ')
-
-
-def test_the_flag_of_the_resize_method_takes_every_method_and_no_other() -> None:
-    for method in RESIZE_METHODS:
-        assert make_params(resize_method=method).resize_method == method
-    with refused('--resize_method=lanczos', *RESIZE_METHODS):
-        make_params(resize_method='lanczos')

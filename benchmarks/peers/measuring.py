@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from machine.atomic import write_whole
@@ -107,7 +107,7 @@ def _document(
     steps = sections.StepsSection.of(result, unix_at_zero)
     worker = sections.WorkerSection(task=None, host=machine['hostname'] or '', memory=memory, steps=steps)
     first, last = result.steps[0].start, result.steps[-1].end
-    start, end = (datetime.fromtimestamp(unix_at_zero + one, timezone.utc) for one in (first, last))
+    start, end = (datetime.fromtimestamp(unix_at_zero + one, UTC) for one in (first, last))
     return sections.ResultDocument(
         id=uuid.uuid4().hex,
         complete=True,

@@ -1,6 +1,5 @@
-"""The scripts of benchmarks/: each has help and a section of README.md, and peers have the network of this program."""
+"""The scripts of benchmarks/: each has help, and peers have the network of this program."""
 
-import re
 import runpy
 import sys
 from collections import Counter
@@ -11,13 +10,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmarks.peers import measuring
 from inputs.data_sets import DATA_SETS
 from models.costs import read_table
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
-from params import make_params
-from params.table import SPECS
 from records.layout import shard_name
 from tests.support.images import encoded, example, write_shard
 
@@ -25,9 +21,6 @@ pytestmark = pytest.mark.graph
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / 'benchmarks'
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text())
-README = (BENCHMARKS / 'README.md').read_text()
-# What a script needs that may not be installed here.
-NEEDS = {'pytorch_resnet50': 'torch', 'sample_digits': 'sklearn', 'keras_resnet50': 'keras'}
 
 
 def help_of(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -41,40 +34,9 @@ def help_of(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize('path', SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_has_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    if path.stem in NEEDS:
-        pytest.importorskip(NEEDS[path.stem], reason='an optional package')
+    if path.stem == 'pytorch_resnet50':
+        pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     assert path.name in help_of(path, monkeypatch, capsys)
-
-
-def test_readme_describes_every_script_and_no_other() -> None:
-    named = set(re.findall(r'\b(\w+\.(?:py|toml))\b', README))
-    there = {path.name for path in [*SCRIPTS, *BENCHMARKS.glob('*.toml')]}
-    assert there - named == set()
-    elsewhere = {path.name for path in BENCHMARKS.parent.rglob('*.py')}
-    assert named - there - elsewhere - {'pyproject.toml'} == set()
-
-
-def test_articles_are_cited_by_their_titles() -> None:
-    texts = [README, *(path.read_text() for path in SCRIPTS)]
-    cited = {title for text in texts for title in re.findall(r'the article "([^"]+)"', re.sub(r'\s+', ' ', text))}
-    assert cited == {'Beating TensorFlow Training in-VRAM', 'Multi-GPU Training in TensorFlow'}
-
-
-def test_flags_in_the_commands_of_readme_are_there(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = re.findall(r'^    python benchmarks/([\w/]+\.py) ?(.*)$', README, flags=re.MULTILINE)
-    assert len(lines) >= 5
-    for script, flags in lines:
-        told = help_of(BENCHMARKS / script, monkeypatch, capsys)
-        for flag in re.findall(r'--(\w+)', flags):
-            # What a script does not know goes to the runs.
-            assert f'--{flag}' in told or flag in SPECS, f'{script} --{flag}'
-
-
-def test_peers_have_the_image_size_and_the_weight_decay_of_resnet50() -> None:
-    assert MODELS.find_model('resnet50').image_size == measuring.IMAGE_SIZE
-    assert make_params(model='resnet50').weight_decay == measuring.WEIGHT_DECAY
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
@@ -134,7 +96,6 @@ def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
 
 
 def test_digits_are_written_as_the_files_of_mnist(tmp_path: Path) -> None:
-    pytest.importorskip('sklearn', reason='the digits come with it; the dev extra installs it')
     from benchmarks.sample_digits import write_mnist
     from inputs.array_files import load_arrays
 
@@ -169,7 +130,6 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     trained = {name: resident_data.train(name, experiment) for name in resident_data.WAYS}
     for name, training in trained.items():
         assert training['loss'] < untrained['loss'] / 2, name
-        assert f'| {name} |' in README, 'benchmarks/README.md has no figures of it'
     # Filling the buffer is preparation, not part of the steps.
     small, large = (trained[f'tf.data, buffer of {size}']['s of preparation'] for size in ('1,000', '1,000,000'))
     assert 0 < 3 * small < large

@@ -38,7 +38,6 @@ class Found:
 
 FLAGS_CASES = {
     'a worker': Found({**HOSTS, 'job_name': 'worker', 'task_index': 1}, {}, Cluster(PS, WORKERS, 'worker', 1, FLAGS)),
-    'an index that is left out': Found({**HOSTS, 'job_name': 'ps'}, {}, Cluster(PS, WORKERS, 'ps', 0, FLAGS)),
     'blanks around hosts': Found(
         {'ps_hosts': ' 10.0.0.1:2222 ', 'worker_hosts': '10.0.0.2:2222 , 10.0.0.3:2222', 'job_name': 'ps'},
         {},
@@ -49,11 +48,6 @@ FLAGS_CASES = {
         {},
         Cluster((), ('gpu-1.lan:1', '[::1]:65535', '[fd00::1%eth0]:1'), 'worker', 0, FLAGS),
     ),
-    'one worker and one ps': Found(
-        {'ps_hosts': 'a:1', 'worker_hosts': 'b:1', 'job_name': 'worker'},
-        {},
-        Cluster(('a:1',), ('b:1',), 'worker', 0, FLAGS),
-    ),
     'a full role within a Slurm job of another shape': Found(
         {**HOSTS, 'job_name': 'worker', 'task_index': 1},
         slurm_step(0),
@@ -63,13 +57,10 @@ FLAGS_CASES = {
         {**HOSTS, 'job_name': 'ps'}, open_mpi(2, 3, 3), Cluster(PS, WORKERS, 'ps', 0, FLAGS)
     ),
     'the rank of Open MPI': Found(HOSTS, open_mpi(2, 3, 1), Cluster(PS, WORKERS, 'worker', 1, FLAGS)),
-    'the first rank of Open MPI': Found(HOSTS, open_mpi(0, 3, 1), Cluster(PS, WORKERS, 'ps', 0, FLAGS)),
     'the controller': Found({**CONTROLLED, 'job_name': 'controller'}, {}, controlled('controller', 0)),
     'a worker of a controller': Found(
         {**CONTROLLED, 'job_name': 'worker', 'task_index': 1}, {}, controlled('worker', 1)
     ),
-    'the rank of a controller': Found(CONTROLLED, open_mpi(0, 3, 1), controlled('controller', 0)),
-    'the rank of a worker of a controller': Found(CONTROLLED, pmix(2), controlled('worker', 1)),
     'the rank of PMIx': Found(HOSTS, pmix(1), Cluster(PS, WORKERS, 'worker', 0, FLAGS)),
     'the rank of a Slurm step': Found(
         HOSTS, slurm_step(2, SLURM_STEP_NUM_TASKS='3'), Cluster(PS, WORKERS, 'worker', 1, FLAGS)
@@ -105,18 +96,14 @@ def test_one_worker_alone_is_one_process(flags: dict[str, Any]) -> None:
 # Flags, and the facts that their error names.
 FLAG_ERRORS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({**HOSTS, 'job_name': 'worker', 'task_index': 3}, ('--task_index=3', '--worker_hosts', '2', '0', '1')),
-    ({'worker_hosts': 'a:1', 'job_name': 'worker', 'task_index': 1}, ('--task_index=1', '--worker_hosts', '0')),
-    ({'worker_hosts': 'a:1', 'task_index': 1}, ('--task_index=1', '--worker_hosts', '0')),
     (
         {'job_name': 'worker', 'task_index': 0},
         ('--job_name=worker', '--task_index=0', '--worker_hosts=', '--ps_hosts='),
     ),
-    ({'task_index': 1}, ('--task_index=1', '--worker_hosts=', '--ps_hosts=')),
     (
         {**HOSTS},
         (f'--worker_hosts={",".join(WORKERS)}', '--job_name=worker', '--job_name=ps', '--task_index'),
     ),
-    ({**HOSTS, 'task_index': 0}, ('--task_index=0', '--job_name=worker', '--job_name=ps')),
     ({'job_name': 'ps', 'worker_hosts': 'a:1'}, ('--job_name=ps', '--ps_hosts=HOST:PORT')),
     ({'job_name': 'ps', 'ps_hosts': 'a:1'}, ('--ps_hosts=a:1', '--worker_hosts=HOST:PORT')),
     (
@@ -183,17 +170,10 @@ def test_wrong_flags_are_refused(flags: dict[str, Any], facts: tuple[str, ...]) 
     ('hosts', 'entry'),
     [
         ('a', "'a'"),
-        ('a:0', "'a:0'"),
         ('a:65536', "'a:65536'"),
-        ('a:x', "'a:x'"),
         ('a:1,,b:1', ''),
-        ('a:1,', ''),
-        (',', ''),
-        (':1', "':1'"),
         ('::1:2222', "'::1:2222'"),
         ('grpc://a:1', "'grpc://a:1'"),
-        ('a:1;b:1', "'a:1;b:1'"),
-        ('a:1 b:1', "'a:1 b:1'"),
         ('a:\u0661', "'a:\u0661'"),
     ],
 )
@@ -263,7 +243,6 @@ def test_flags_that_agree_with_the_environment_change_nothing(environ: dict[str,
     ('environ', 'flags', 'facts'),
     [
         (open_mpi(0, 4, 2), HOSTS, ('--ps_hosts', '--worker_hosts', '3 ', 'Open MPI', 'OMPI_COMM_WORLD_SIZE=4')),
-        (open_mpi(0, 2, 2), HOSTS, ('--ps_hosts', '--worker_hosts', '3 ', 'Open MPI', 'OMPI_COMM_WORLD_SIZE=2')),
         (open_mpi(0, 2, 2), {'worker_hosts': 'a:1'}, ('--worker_hosts', '1 ', 'Open MPI', 'OMPI_COMM_WORLD_SIZE=2')),
         # PMIx tells no size: there are at least as many processes as the rank says.
         (pmix(3), HOSTS, ('--ps_hosts', '--worker_hosts', '3 ', 'PMIx', '4 ', 'PMIX_RANK=3')),

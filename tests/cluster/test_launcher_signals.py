@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.launcher import Command
+from cluster.hosts import Command
 from commands import cluster as cluster_command
 from tests.support.programs import STARTED, Watched, check_error, program, run
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from cluster.discovery import Cluster, check_mode
+from cluster.discovery import check_mode
+from cluster.topology import Cluster
 from params import Params
 from tests.support.machines import FLAGS, HOSTS, PS, WORKERS, find, found, open_mpi
 from tests.support.outputs import refused

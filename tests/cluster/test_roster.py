@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cluster.discovery import find_cluster
-from cluster.hosts import LocalHost, Places
 from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from commands import cluster as cluster_command
 from params import parse_argv
@@ -35,11 +34,9 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
     [
         # Open MPI
         ('# ours\na slots=4\nb slots=2 max_slots=8  # half of it\n\nc\n', {'a': 4, 'b': 2, 'c': None}),
-        ('a max-slots=8 slots = 4\nme@b\tslots= 2', {'a': 4, 'me@b': 2}),
         ('fd00::1:1 slots=2\n[fd00::2] slots=1\nfd00::a', {'fd00::1:1': 2, 'fd00::2': 1, 'fd00::a': None}),
         # MPICH and Intel MPI, LAM
         ('a:4\n[fd00::1]:2', {'a': 4, 'fd00::1': 2}),
-        ('a cpu=4', {'a': 4}),
         # PBS, LSF, `srun hostname`: a line for each slot; or LSF's one line for all
         ('a\na\nb', {'a': 2, 'b': None}),
         ('a:2\nb\na:2', {'a': 4, 'b': None}),
@@ -59,8 +56,7 @@ def test_host_files_of_other_launchers_are_read(text: str, expected: dict[str, i
 @pytest.mark.parametrize(
     'line',
     [
-        *('a b', 'a slots=x', 'a slots', 'a slots=2 rank=0', '4 a', '0: a', 'a,b', 'a:4 slots=4', 'slots=4', 'a+2'),
-        *('a:4:mlx5_0', 'n[1-4]', 'fd00::1:4', '[fd00::zz]'),
+        *('a b', 'a slots=x', 'a slots=2 rank=0', 'a,b', 'a:4 slots=4', 'n[1-4]', 'fd00::1:4'),
     ],
 )
 def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
@@ -75,15 +71,10 @@ def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
     [
         ('a,b,a', 'a is listed twice'),
         ('[fd00::1],fd00:0::1', '[fd00::1]:2'),
-        ('a,,b', "''"),
         ('', "''"),
         ('a:0', '0 slots'),
-        ('a:99999', '99999 slots'),
         ('-oProxyCommand=x', 'is no host'),
-        ('-l@a', 'is no host'),
-        ('a b', 'is no host'),
         ('a;reboot', 'is no host'),
-        ('[fd00::zz]', 'is no host'),
         ('fd00::1:4', '[fd00::1]:4'),
         (','.join(f'n{i}' for i in range(5000)), '5000 hosts'),
     ],
@@ -116,14 +107,11 @@ def jobs(layout: Layout) -> list[str]:
         ('a,b', 5, 0, 0, ['worker0 worker1 worker2', 'worker3 worker4']),
         ('a:2,b:2', None, 3, 0, ['ps0 ps2 worker0 worker1', 'ps1 worker2 worker3']),
         ('a:4,b', None, 0, 0, ['worker0 worker1 worker2 worker3', 'worker4']),
-        ('a:4,b:4', 5, 0, 0, ['worker0 worker1 worker2 worker3', 'worker4']),
         ('a,b', None, 0, 1, ['controller0 worker0', 'worker1']),
         ('a,b,c', 2, 3, 0, ['ps0 worker0', 'ps1 worker1', 'ps2']),
         # Parameter servers are on the hosts without workers, if there are such hosts.
         ('a:0,b', None, 1, 0, ['ps0', 'worker0']),
-        ('a:0,b', 1, 2, 0, ['ps0 ps1', 'worker0']),
         ('a:0,b:2,c:0', None, 3, 0, ['ps0 ps2', 'worker0 worker1', 'ps1']),
-        ('a:0,b,c', 2, 1, 0, ['ps0', 'worker0', 'worker1']),
     ],
 )
 def test_workers_fill_the_slots_and_servers_go_round(
@@ -208,23 +196,6 @@ def test_the_address_of_each_printed_process_is_on_its_host(
     for title, line in zip(lines[::2], lines[1::2], strict=True):
         words = shlex.split(shlex.split(line)[2])
         assert_listens_on(title.rpartition(' on ')[2], words[words.index('exec') + 3 :])
-
-
-@pytest.mark.parametrize('argv', SHAPES)
-def test_the_address_of_each_started_process_is_on_its_host(argv: list[str]) -> None:
-    options, run_flags = argv[: argv.index('--')], argv[argv.index('--') + 1 :]
-    num_ps = sum(int(word.partition('=')[2]) for word in options if word.startswith('--ps='))
-    layout = lay_out(read_hosts_flag(options[0].partition('=')[2]), '--hosts', None, num_ps, int(not num_ps))
-    hosts, places = [], []
-    for name, here in zip(layout.names, layout.jobs, strict=True):
-        hosts.append(LocalHost())
-        hosts[-1].name = name
-        places.append(Places(tuple(f'{name}:{port}' for port in range(1, len(here) + 1)), (None,) * len(here), None))
-    commands = cluster_command.make_commands(run_flags, layout.members(hosts, places), {})
-    assert len(commands) == sum(map(len, layout.jobs))
-    for command in commands:
-        assert command.host is not None
-        assert_listens_on(command.host.name, command.argv[2:])
 
 
 def test_a_printed_command_runs_at_home_on_a_host_without_the_working_folder(

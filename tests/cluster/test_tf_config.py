@@ -80,7 +80,6 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone(text: str) -> None
         ('{"cluster":', ['JSON', 'column 12']),
         ('[1]', ['JSON']),
         pytest.param('[' * 10_000, ['nested'], id='nested lists'),
-        pytest.param('{"cluster":' * 10_000, ['nested'], id='nested objects'),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "' + '9' * 5000 + '"}}', ['"task"']),
         ('{"cluster": ["a:1"]}', ['"cluster"']),
         ('{"cluster": {"worker": "a:1"}}', ['worker', 'HOST:PORT', 'enableDynamicWorker: false']),
@@ -88,10 +87,6 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone(text: str) -> None
         # With enableDynamicWorker, a ps gets a TF_CONFIG that lists itself alone.
         (
             '{"cluster": {"worker": {}, "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}',
-            ['ps', 'worker', 'enableDynamicWorker: false'],
-        ),
-        (
-            '{"cluster": {"worker": {}, "ps": ["b:1"]}, "task": {"type": "ps", "index": 1}}',
             ['ps', 'worker', 'enableDynamicWorker: false'],
         ),
         ('{"cluster": {"worker": ["a"]}}', ['cluster', 'worker', "'a'", 'HOST:PORT']),
@@ -102,17 +97,11 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone(text: str) -> None
         ),
         ('{"task": {"type": "ps", "index": 0}}', ['ps 0', '"cluster"']),
         ('{"cluster": {}, "task": {"type": "worker", "index": 1}}', ['worker 1', '"cluster"']),
-        ('{"cluster": {"worker": []}, "task": {"type": "Worker", "index": 0}}', ['Worker 0', '"cluster"']),
-        ('{"task": {"type": "worker"}}', ['"task"', '"index"']),
         ('{"Cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}', ['"Cluster"']),
-        ('{"Task": {"type": "ps", "index": 0}}', ['"Task"']),
         ('{"cluster": {"tpu": ["a:1"]}}', ['tpu', 'chief', 'master', 'worker', 'ps']),
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', ['chief', 'a:1', 'b:1']),
         ('{"cluster": {"worker": ["a:1"]}}', ['"task"']),
-        ('{"cluster": {"worker": ["a:1"]}, "task": "ps"}', ['"task"']),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}', ['"task"']),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', ['"task"']),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": -1}}', ['"task"']),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', ['worker 1']),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}', ['ps 0']),
         (

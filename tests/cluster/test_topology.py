@@ -33,15 +33,6 @@ def test_a_cluster_lists_its_tasks_and_knows_its_own() -> None:
     assert Cluster(('10.0.0.2:1',), WORKERS[:1], 'worker', 0, FLAGS).is_on_one_host
 
 
-def test_the_store_task_is_the_first_ps_or_else_the_first_worker() -> None:
-    assert Cluster(PS, WORKERS, 'worker', 1, FLAGS).store_task == Task('ps', 0, PS[0])
-    assert Cluster((), WORKERS, 'worker', 1, FLAGS).store_task == Task('worker', 0, WORKERS[0])
-
-
-def test_a_job_without_hosts_is_not_in_the_spec() -> None:
-    assert Cluster((), WORKERS, 'worker', 0, FLAGS).spec == {'worker': list(WORKERS)}
-
-
 def test_workers_of_a_controller_serve_it() -> None:
     workers = tuple(Task('worker', index, host) for index, host in enumerate(WORKERS))
     for own in (*workers, Task('controller', 0, '10.0.0.9:2222')):
@@ -53,29 +44,16 @@ def test_workers_of_a_controller_serve_it() -> None:
         assert (cluster.serves, cluster.is_chief) == (own in workers, own not in workers)
 
 
-@pytest.mark.parametrize(('job', 'index', 'is_chief'), [('worker', 0, True), ('worker', 1, False), ('ps', 0, False)])
-def test_only_the_first_worker_is_the_chief(job: str, index: int, is_chief: bool) -> None:
-    assert Cluster(PS, WORKERS, job, index, FLAGS).is_chief is is_chief
-
-
 @pytest.mark.parametrize(
     ('host', 'is_public'),
     [
         ('127.0.0.1', False),
-        ('127.9.9.9', False),
         ('10.1.2.3', False),
-        ('172.15.0.1', True),
         ('172.16.0.1', False),
         ('172.32.0.1', True),
-        ('192.168.7.7', False),
-        ('192.0.2.1', True),
         ('100.64.0.1', False),
-        ('169.254.1.1', False),
         ('8.8.8.8', True),
         ('[::1]', False),
-        ('[fd00::1]', False),
-        ('[fe80::1]', False),
-        ('[::ffff:10.0.0.1]', False),
         ('[::ffff:8.8.8.8]', True),
         ('[2001:4860:4860::8888]', True),
         ('localhost', False),

@@ -113,7 +113,6 @@ def test_each_variable_is_listed_in_its_group(capsys: pytest.CaptureFixture[str]
         (['{tmp}'], 1, ['{tmp}', '--train_dir']),
         (['{tmp}/broken'], 1, ['{tmp}/broken.index']),
         (['{tmp}/model.ckpt-7.index'], 2, ['{tmp}/model.ckpt-7.index']),
-        (['--jsn'], 2, ['--jsn', '--json']),
     ],
 )
 def test_a_path_that_cannot_be_listed_is_an_error_of_one_line(

@@ -36,7 +36,6 @@ def run_doctor(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
         (['--only=host, xyz'], ['--only=', "'xyz'", 'placement']),
         (['--only=host,'], ['--only=host,', "''"]),
         (['host'], ['host', '--only']),
-        (['--jsn'], ['--jsn', '--json']),
     ],
 )
 def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]) -> None:

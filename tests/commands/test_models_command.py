@@ -1,16 +1,12 @@
 """The subcommand `models` lists models and their costs, those of a user's own file too."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tf_cnn_benchmarks
 from models.registry import MODELS
-from params import parse_argv
-from tests.support.documents import ROOT, python_block, shell_lines, split_line
 from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
@@ -22,22 +18,6 @@ def run_models(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     out, err = capsys.readouterr()
     assert err == ''
     return out
-
-
-def test_the_commands_of_the_docs_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path('tiny_resnet.py').write_text(python_block('models.md'))
-    lines = [split_line(line.text) for line in shell_lines() if line.page == 'docs/models.md']
-    run, (subcommand, *argv) = [line.argv for line in lines if line]
-    assert parse_argv(run).warnings == ()
-    assert subcommand == 'models'
-    (listed,) = json.loads(run_models(capsys, *argv, '--json'))
-    assert (listed['name'], listed['dataset'], listed['default_batch_size']) == ('tiny_resnet', 'cifar10', 128)
-    # Three blocks of two convolutions and a shortcut, each of the former with batch norm, between stem and logits.
-    kernels = [27 * 16, *(9 * i * o + 9 * o * o + i * o for i, o in ((16, 16), (16, 32), (32, 64))), 64 * 10 + 10]
-    assert listed['parameters'] == sum(kernels) + 2 * (16 + 2 * (16 + 32 + 64))
 
 
 def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +55,6 @@ def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> Non
         (['lenett'], ['lenet']),
         (['x*'], ["models 'resnet*'"]),
         (['a', 'b'], ['models']),
-        (['--jsn'], ['models', '--json']),
     ],
 )
 def test_wrong_use_is_refused_with_the_argument_that_is_wrong(
@@ -87,16 +66,6 @@ def test_wrong_use_is_refused_with_the_argument_that_is_wrong(
     start = f'tf_cnn_benchmarks: error: {argv[-1]}'
     assert err.startswith(start)
     check_line(err.removeprefix(start), *facts)
-
-
-def test_the_subcommand_runs_without_tensorflow() -> None:
-    code = (
-        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["models", "--json"]);'
-        'print(sorted({"tensorflow", "numpy"} & set(sys.modules)), code, file=sys.stderr)'
-    )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert (done.returncode, done.stderr) == (0, '[] 0\n')
-    assert len(json.loads(done.stdout)) == len(MODELS.list_facts())
 
 
 @pytest.mark.parametrize('body', ["raise ValueError('oops')", 'return images'])

@@ -217,12 +217,9 @@ def test_the_table_says_what_is_not_predicted(capsys: pytest.CaptureFixture[str]
     ('argv', 'facts'),
     [
         ((), ('RESULT',)),
-        (('none.json',), ('none.json',)),
         (('log.txt',), ('log.txt',)),
         (('ALONE',), ('--network',)),
         (('ALONE', '--model=vgg17'), ('--model=vgg17', 'resnet50')),
-        (('ALONE', '--workers=two'), ('--workers=two',)),
-        (('ALONE', '--num_gpus=0'), ('--num_gpus=0',)),
         (('ALONE', '--workers=5000'), ('--workers=5000',)),
         (('ALONE', '--network=fast'), ('--network=fast', '25Gbit')),
         (('ALONE', '--network=0Gbit'), ('--network=0Gbit',)),

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.sample_results import sample_document, sample_failure
 
 pytestmark = pytest.mark.unit
 
-NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 # Of a host, a warning and a reason; and of a flag that stands in plots. They try to become part of the page.
 HOSTILE = '<img src=x onerror="document.title=1">&amp;$x_1$'
 HOSTILE_FLAG = '<i>&lt;$x$'

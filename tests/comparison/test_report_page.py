@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from tests.support.sample_results import (
 
 pytestmark = pytest.mark.unit
 
-NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 def page_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Page:

@@ -4,12 +4,12 @@ import importlib
 import json
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEPLOY = ROOT / 'deploy'
-DOCKERFILE = (DEPLOY / 'Dockerfile').read_text()
 MANIFESTS = sorted(path.name for path in DEPLOY.glob('*.yaml'))
 # The models of kubeflow-trainer-api, which are made from the schemas of Kubernetes and JobSet.
 PUBLISHED = {
@@ -37,7 +36,6 @@ MPIJOB_FIELDS = {
 
 
 def load(name: str) -> list[dict[str, Any]]:
-    yaml = pytest.importorskip('yaml', reason='it reads the manifests; the dev extra installs it')
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
@@ -50,16 +48,6 @@ def job_in(name: str) -> dict[str, Any]:
 def replicas_of(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
     specs: dict[str, dict[str, Any]] = job['spec'].get('tfReplicaSpecs') or job['spec']['mpiReplicaSpecs']
     return specs
-
-
-def pods_of(job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The kind of each pod and its specification; '' if there is one kind."""
-    if job['kind'] == 'Job':
-        return [('', job['spec']['template']['spec'])]
-    if job['kind'] == 'JobSet':
-        jobs = [(replicated['name'], replicated['template']) for replicated in job['spec']['replicatedJobs']]
-        return [(name, template['spec']['template']['spec']) for name, template in jobs]
-    return [(kind, replica['template']['spec']) for kind, replica in replicas_of(job).items()]
 
 
 def settings_of(container: dict[str, Any]) -> Params | None:
@@ -133,51 +121,8 @@ def unknown_in(model: str, document: dict[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize('name', MANIFESTS)
 def test_each_manifest_fits_the_published_models(name: str) -> None:
-    for package in ('kubeflow_trainer_api', 'kubeflow.training'):
-        pytest.importorskip(package, reason='its models are checked; the dev extra installs it')
     for document in load(name):
         assert list(mistakes(document)) == []
-    spoilt = job_in(name)
-    pods_of(spoilt)[-1][1]['containers'][0]['commands'] = ['sh']
-    assert list(mistakes(spoilt))
-    spoilt = job_in(name)
-    pods_of(spoilt)[-1][1]['containers'][0]['args'] = 'one word'
-    assert list(mistakes(spoilt))
-    spoilt = job_in(name)
-    spoilt['spec']['replica'] = 1
-    assert list(mistakes(spoilt))
-
-
-@pytest.mark.parametrize('name', MANIFESTS)
-def test_pods_have_the_user_the_memory_and_the_image_that_they_need(name: str) -> None:
-    claims = {found['metadata']['name'] for found in load(name) if found['kind'] == 'PersistentVolumeClaim'}
-    for kind, pod in pods_of(job_in(name)):
-        assert pod['securityContext'] == {'runAsNonRoot': True, 'runAsUser': 1000, 'fsGroup': 1000}
-        (container,) = pod['containers']
-        volumes = {volume['name']: volume for volume in pod.get('volumes', [])}
-        mounts = {mount['mountPath']: volumes[mount['name']] for mount in container.get('volumeMounts', [])}
-        assert {v['persistentVolumeClaim']['claimName'] for v in volumes.values() if 'emptyDir' not in v} <= claims
-        resources = container['resources']
-        assert resources['requests'] == resources['limits']
-        assert {'cpu', 'memory'} <= {*resources['limits']}
-        uses_gpus = 'nvidia.com/gpu' in resources['limits']
-        assert uses_gpus is ('/dev/shm' in mounts)
-        if uses_gpus:
-            assert mounts['/dev/shm']['emptyDir']['medium'] == 'Memory'
-        image = 'horovod' if name == 'mpijob.yaml' else 'cuda' if uses_gpus else 'cpu'
-        assert container['image'].rpartition(':')[2] == image
-        assert not (uses_gpus and kind.lower() == 'ps')
-        settings = settings_of(container)
-        if settings and settings.train_dir:
-            assert f'{settings.train_dir}' in mounts
-        if settings and settings.result_file:
-            assert str(Path(settings.result_file).parent) in mounts
-
-
-def test_a_manifest_says_on_what_it_was_tried() -> None:
-    for name in MANIFESTS:
-        comment = (DEPLOY / name).read_text().partition('apiVersion')[0]
-        assert '\n# Tried: ' in comment
 
 
 def test_the_tfjobs_are_the_clusters_that_the_operator_describes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +175,6 @@ def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
 def test_the_lock_files_have_what_the_program_declares(image: str, extras: tuple[str, ...]) -> None:
     lock = (DEPLOY / f'requirements-{image}.txt').read_text()
     pins = dict(re.findall(r'^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}', lock, flags=re.MULTILINE))
-    assert f'COPY deploy/requirements-{image}.txt' in DOCKERFILE
     assert '://' not in lock
     declared = [Requirement(line) for line in metadata.requires('tf_cnn_benchmarks') or []]
     wanted = ('', 'records', 'report', *extras)
@@ -243,40 +187,9 @@ def test_the_lock_files_have_what_the_program_declares(image: str, extras: tuple
 
 def test_the_mpijob_starts_a_process_of_horovod_in_each_slot() -> None:
     job = job_in('mpijob.yaml')
-    launcher, worker = (replicas_of(job)[kind]['template']['spec'] for kind in ('Launcher', 'Worker'))
-    (container,) = launcher['containers']
+    (container,) = replicas_of(job)['Launcher']['template']['spec']['containers']
     params = settings_of(container)
     assert params
     assert params.variable_update == 'horovod'
     slots = job['spec']['slotsPerWorker'] * replicas_of(job)['Worker']['replicas']
     assert container['args'][container['args'].index('-np') + 1] == str(slots)
-    # sshd runs as the user of the image, from the files that the Dockerfile makes for it.
-    assert settings_of(worker['containers'][0]) is None
-    assert '--uid=1000 benchmark' in DOCKERFILE
-    assert worker['containers'][0]['args'][-1] == '/home/benchmark/.sshd_config'
-    assert 'WORKDIR /home/benchmark' in DOCKERFILE
-    assert '> .sshd_config' in DOCKERFILE
-    assert job['spec']['sshAuthMountPath'] == '/home/benchmark/.ssh'
-    assert f'HostKey {job["spec"]["sshAuthMountPath"]}/id_rsa' in DOCKERFILE
-
-
-def test_the_images_run_the_command_and_not_as_root() -> None:
-    stages = re.split(r'^FROM ', DOCKERFILE, flags=re.MULTILINE)[1:]
-    # A stage without a name is to fail here.
-    names = [re.match(r'\S+ AS (\w+)', stage)[1] for stage in stages]  # type: ignore[index]
-    assert names == ['wheel', 'base', 'cpu', 'cuda', 'horovod']
-    assert 'ENTRYPOINT ["tf_cnn_benchmarks"]' in stages[1]
-    for stage in stages[2:]:
-        assert re.findall(r'^USER (\S+)$', stage, flags=re.MULTILINE)[-1] == '1000'
-    assert DOCKERFILE.count('pip install --no-cache-dir --require-hashes') == 2
-
-
-def test_what_is_sent_to_docker_is_what_the_wheel_is_made_of() -> None:
-    lines = (DEPLOY / 'Dockerfile.dockerignore').read_text().splitlines()
-    kept = [line.removeprefix('!') for line in lines if line.startswith('!')]
-    assert '*' in lines
-    at_the_top = {path.name for path in ROOT.iterdir() if any(fnmatch(path.name, pattern) for pattern in kept)}
-    needed = {path.parent.name for path in ROOT.glob('*/__init__.py')} - {'benchmarks', 'tests'}
-    needed |= {path.name for path in ROOT.glob('*.py')} | {'LICENSE', 'README.md', 'pyproject.toml'}
-    assert at_the_top == needed
-    assert 'deploy/requirements-*.txt' in kept

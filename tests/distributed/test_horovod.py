@@ -20,7 +20,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from cluster.launcher import Command
+from cluster.hosts import Command
 from params import make_params, parse_argv
 from records.layout import shard_name
 from tests.distributed.milestones import SKIPPED, UNDER_WAY

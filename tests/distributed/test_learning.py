@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from cluster.launcher import Command
+from cluster.hosts import Command
 from params import parse_argv
 from tests.distributed.milestones import EVALUATED
 from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment
@@ -67,7 +67,6 @@ def running(words: Sequence[str], folder: Path) -> Iterator[Process]:
 @pytest.fixture(scope='module', autouse=True)
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All commands run in a folder that has the records of the digits in data/."""
-    pytest.importorskip('sklearn', reason='the digits come with it; the dev extra installs it')
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('recipe'))
         subprocess.run([sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]], check=True, timeout=DEADLINE_SECS)

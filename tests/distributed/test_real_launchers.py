@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.launcher import Command
+from cluster.hosts import Command
 from tests.distributed.milestones import FIRST_STEP
 from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment
 from tests.distributed.scenarios import errors_of

@@ -15,8 +15,9 @@ from managers.all_reduce import by_copies
 from models.registry import MODELS
 from params.device_flags import HOST_DEVICE
 from params.modes import Place
+from planning.step import StepSettings
 from preprocessing import ImageOptions
-from run.step_graph import StepGraph, StepSettings, build_step_graph
+from run.step_graph import StepGraph, build_step_graph
 from tests.support.graphs import cpus, open_session
 from tests.support.oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
 from training.checkpoints import Checkpointer

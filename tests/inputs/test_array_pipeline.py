@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from inputs.array_pipeline import ArrayPipeline
-from inputs.data_folder import Arrays
+from inputs.data_sets import Arrays
 from inputs.pipeline import InputParts
 from preprocessing import ImageOptions, shift_and_flip
 from tests.support.graphs import cpus, open_session

@@ -71,23 +71,6 @@ def test_the_version_of_python_has_the_pixels_of_the_binary_one(tmp_path: Path, 
     assert count_images('cifar10', str(tmp_path / 'py'), subset) == 20
 
 
-def test_the_files_of_these_tests_are_pickles_as_python_2_wrote_them() -> None:
-    found = pickle.loads(python2_pickle(ROWS, LABELS), encoding='bytes')
-    np.testing.assert_array_equal(found[b'data'], ROWS)
-    assert found[b'labels'] == LABELS.tolist()
-
-
-def test_a_file_as_large_as_the_published_ones_is_read(tmp_path: Path) -> None:
-    rows = RANDOM.integers(0, 256, [10_000, 3072], np.uint8)
-    labels = [number % 10 for number in range(10_000)]
-    names = [b'tipper_truck_s_%06d.png' % number for number in range(10_000)]
-    batch = {'batch_label': 'training batch 1 of 5', 'labels': labels, 'data': rows, 'filenames': names}
-    (tmp_path / 'test_batch').write_bytes(dumps(batch))
-    images, found_labels = load(tmp_path)
-    np.testing.assert_array_equal(images.transpose(0, 3, 1, 2).reshape(10_000, -1), rows)
-    assert found_labels.tolist() == labels
-
-
 @pytest.mark.parametrize('protocol', range(6))
 def test_a_file_that_python_3_wrote_is_refused_by_an_operation(tmp_path: Path, protocol: int) -> None:
     (tmp_path / 'test_batch').write_bytes(pickle.dumps(GOOD, protocol))
@@ -134,15 +117,6 @@ def test_no_function_of_a_pickle_is_called(tmp_path: Path, dump: Callable[..., b
     assert not witness.exists()
     pickle.loads(path.read_bytes(), encoding='bytes')
     assert witness.exists(), 'the pickle does nothing'
-
-
-@pytest.mark.parametrize(
-    'function', [eval, getattr, open, __import__, np.frombuffer, np.load, Path], ids=lambda function: function.__name__
-)
-def test_functions_that_no_array_needs_are_named(tmp_path: Path, function: Callable[..., Any]) -> None:
-    (tmp_path / 'test_batch').write_bytes(dumps(Calls(function, 'x')))
-    with refused(tmp_path / 'test_batch', function.__name__):
-        load(tmp_path)
 
 
 def _without(key: bytes) -> bytes:

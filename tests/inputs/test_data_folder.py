@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from commands import records
-from inputs.data_folder import Arrays, open_folder, recognise
-from inputs.data_sets import DATA_SETS, DataSet, Shards
+from inputs.data_folder import open_folder, recognise
+from inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from params import Params, make_params
 from planning.environment import Environment
 from planning.make_plan import check_launch, make_plan
@@ -202,24 +202,8 @@ def plan_of(params: Params) -> Plan:
     return plan
 
 
-def test_every_model_is_defined_for_a_folder_of_records(digits: str) -> None:
-    plan = plan_of(params_of(digits, model='mnist'))
-    assert (plan.subject.model.name, plan.subject.model.data_set, plan.data.image_size) == ('mnist', 'records', 28)
-    assert (plan.data.data_set, plan.data.folder) == (EXPECTED, digits)
-
-
 def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
     with refused('--model=vgg16', f'--data_dir={tmp_path}', 'lenet, mnist') as error:
         plan_of(params_of(tmp_path, model='vgg16'))
     assert 'alexnet' not in str(error.value)
-
-
-def test_data_name_records_needs_a_folder() -> None:
-    with refused('--data_name=records', '--data_dir'):
-        make_params(data_name='records')
-
-
-def test_a_run_without_a_folder_has_the_facts_of_the_published_data_set() -> None:
-    data = plan_of(make_params(model='mnist')).data
-    assert (data.data_set, data.folder, data.images) == (DATA_SETS['mnist'], None, None)

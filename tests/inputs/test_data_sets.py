@@ -120,22 +120,10 @@ def test_the_error_gives_the_command_that_makes_the_missing_shards(tmp_path: Pat
     assert ('--subset' in str(error.value)) == bool(end)
 
 
-def test_the_error_names_the_flag_that_gave_the_folder(tmp_path: Path) -> None:
-    with refused(f'--check={tmp_path}') as error:
-        find_shards(str(tmp_path), 'train', flag='--check')
-    assert '--data_dir' not in str(error.value)
-
-
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with refused(f'--data_dir={tmp_path}/missing', 'train-*-of-*') as error:
         find_shards(str(tmp_path / 'missing'), 'train')
     assert isinstance(error.value.__cause__, FileNotFoundError)
-
-
-def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    with refused(f'--data_dir={tmp_path}/file', 'train-*-of-*') as error:
-        find_shards(touch(tmp_path, 'file') + '/file', 'train')
-    assert isinstance(error.value.__cause__, NotADirectoryError)
 
 
 def test_a_folder_that_cannot_be_read_is_refused(open_folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from machine import doctor_checks
 from machine.cuda_libraries import check_libraries
 from machine.doctor_checks import OK, SKIPPED, WARNING, WRONG, Finding
+from machine.gpus import has_nvidia_gpu
 from tests.support.machines import (
     CONTAINER_V2,
     NEEDED,
@@ -118,7 +119,7 @@ def driver_of(tmp_path: Path, files: dict[str, str]) -> Finding:
 
 def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
     assert doctor_checks.driver(tmp_path).outcome == SKIPPED
-    if not doctor_checks.has_nvidia_gpu():
+    if not has_nvidia_gpu():
         rest = (doctor_checks.libraries, doctor_checks.architecture, doctor_checks.shared_memory)
         assert [check().outcome for check in rest] == [SKIPPED] * 3
 

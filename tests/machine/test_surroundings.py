@@ -76,7 +76,6 @@ def test_a_board_with_fast_and_slow_processors_names_both(tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')
 def test_this_machine_is_what_lscpu_says() -> None:
     listed = json.loads(subprocess.run(['lscpu', '-J'], capture_output=True, check=True, timeout=10).stdout)
     says: dict[str, str] = {}
@@ -261,7 +260,6 @@ def git(folder: Path, *arguments: str) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.skipif(shutil.which('git') is None, reason='git is not here')
 def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None:
     git(tmp_path, 'init', '-q')
     assert git_commit(tmp_path) is None
@@ -304,7 +302,6 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
 def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
-    pytest.importorskip('pynvml', reason='the [cuda] extra is not installed')
     source = ROOT / 'tests/support/nvml_stand_in.c'
     library = tmp_path / 'libnvidia-ml.so.1'
     subprocess.run(['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60)

@@ -10,7 +10,8 @@ import scipy.ndimage
 import scipy.special
 import tensorflow.compat.v1 as tf
 
-from models.layers import BatchNorm, LayerBuilder
+from models.layers import LayerBuilder
+from models.model_facts import BatchNorm
 from models.small import lenet
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import BATCH, load, one_tower, random_images, random_weight, relative_error

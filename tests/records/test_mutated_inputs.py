@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 NUM_CLASSES = 10
 # How many inputs, and the seed of their damages.
-SMALL, LARGE = (1_000, 5), (10_000, 6)
+SMALL, LARGE = (200, 5), (10_000, 6)
 Random = np.random.Generator
 
 
@@ -168,7 +168,7 @@ def failures(records: Sequence[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ('num_inputs', 'seed'), [SMALL, pytest.param(*LARGE, marks=pytest.mark.all_modes)], ids=['1000', '10000']
+    ('num_inputs', 'seed'), [SMALL, pytest.param(*LARGE, marks=pytest.mark.all_modes)], ids=['200', '10000']
 )
 def test_damaged_inputs_end_no_process_and_all_that_fails_training_is_found(
     num_inputs: int, seed: int, tmp_path: Path

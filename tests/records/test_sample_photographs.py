@@ -12,9 +12,6 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path: Path) -> None:
-    for package in ('skimage', 'sklearn'):
-        pytest.importorskip(package, reason='the photographs come with it; the dev extra installs it')
-
     def sample(folder: str) -> subprocess.CompletedProcess[bytes]:
         script = str(REPOSITORY / 'benchmarks' / 'sample_photographs.py')
         command = [sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9']

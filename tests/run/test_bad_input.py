@@ -58,28 +58,8 @@ def the_error(lines: list[str]) -> str:
 
 
 WRONG_USE = {
-    'unknown model': (['--model=renset50'], ['--model=renset50', 'resnet50']),
-    'unknown flag': (['--batch_sise=4'], ['--batch_sise', '--batch_size']),
-    'flag without its value': (['--batch_size'], ['batch_size']),
-    'negative batch size': (['--batch_size=-1'], ['--batch_size=-1', '0']),
-    'batch size that is no number': (['--batch_size=many'], ['--batch_size=many']),
-    'stray word': (['--model=lenet', 'now'], ['now']),
-    'unknown mode': (['--variable_update=replicate'], ['--variable_update=replicate', 'replicated']),
-    'missing folder': (['--data_dir={tmp}/nowhere'], ['--data_dir={tmp}/nowhere']),
-    'empty folder': (['--data_dir={tmp}/empty'], ['--data_dir={tmp}/empty', 'train-00000-of-00001', 'records --input']),
-    'folder without shards': (['--data_dir={tmp}/others'], ['--data_dir={tmp}/others', 'train-00000-of-00001']),
     'shards without a record': (['--data_dir={tmp}/no_records'], ['--data_dir={tmp}/no_records', ' 1 ']),
-    'file for a folder': (['--data_dir={tmp}/others/a.txt'], ['--data_dir={tmp}/others/a.txt']),
     'unwritable trace': (['--trace_file={tmp}/others/a.txt/t.json'], ['--trace_file={tmp}/others/a.txt/t.json']),
-    'unwritable graph': (['--graph_file={tmp}/empty'], ['--graph_file={tmp}/empty']),
-    'unwritable train_dir': (
-        ['--train_dir={tmp}/others/a.txt', '--save_summaries_steps=1', '--summary_verbosity=1'],
-        ['--train_dir={tmp}/others/a.txt'],
-    ),
-    'a folder without MNIST': (
-        ['--model=mnist', '--data_dir={tmp}/empty'],
-        ['--data_dir={tmp}/empty', 'train-images-idx3-ubyte'],
-    ),
     'a label that CIFAR-10 does not have': (
         ['--model=probe', '--model_file={tmp}/probe.py', '--data_dir={tmp}/cifar'],
         ['data_batch_2.bin', 'image 1', '10'],
@@ -92,11 +72,6 @@ WRONG_USE = {
         ['--eval', '--train_dir={tmp}/probe.py', '--eval_interval_secs=1'],
         ['--train_dir={tmp}/probe.py'],
     ),
-    'unknown all-reduce': (
-        ['--variable_update=replicated', '--num_gpus=2', '--device=cpu', '--all_reduce_spec=tree'],
-        ['--all_reduce_spec=tree', 'xring'],
-    ),
-    'a flag of the original that is not here': (['--trt_mode=FP16'], ['--trt_mode']),
 }
 PROBE = """\
 from models.registry import register_model
@@ -119,7 +94,6 @@ NEEDS_NO_GPU = {
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tmp = tmp_path_factory.mktemp('bad_input')
-    (tmp / 'empty').mkdir()
     (tmp / 'others').mkdir()
     (tmp / 'no_records').mkdir()
     (tmp / 'no_records' / 'train-00000-of-00001').touch()
@@ -166,19 +140,10 @@ def test_a_good_folder_runs(tmp_path: Path, capfd: Capture) -> None:
 @pytest.mark.parametrize(
     ('fault', 'expected'),
     [
-        ('no image', ['record 40', 'image/encoded']),
-        ('PNG', ['record 40', 'JPEG']),
-        ('cut JPEG', ['record 40']),
         ('garbage', ['record 40', 'JPEG']),
         ('label', ['record 40', '1001']),
-        ('negative label', ['record 40', '-1']),
-        ('bytes that are not UTF-8', ['record 40', 'Example']),
-        ('two labels', ['record 40', 'image/class/label', '2 values']),
-        ('label of another type', ['record 40', 'image/class/label', 'float']),
         ('JPEG bomb', ['record 40', '60000 x 60000']),
         ('truncated', ['record 39']),
-        ('cut in a header', ['record 40', '5 bytes']),
-        ('wrong length', ['record 10']),
         ('huge length', ['record 10', 'length']),
         ('cut in its first header', ['record 0', '7 bytes']),
         ('corrupt', ['record 10']),
@@ -219,31 +184,21 @@ def labelled(**kind: Any) -> bytes:
 def write_bad_shards(folder: Path, fault: str) -> Path:
     """Two shards; returns the second, which has the fault."""
     bad = {
-        'no image': example(None, 1),
-        'PNG': example(encoded(IMAGE, 'PNG'), 1),
-        'cut JPEG': example(JPEG[: len(JPEG) // 2], 1),
         'garbage': example(b'not an image at all', 1),
         'label': example(JPEG, 1001),
-        'negative label': example(JPEG, -1),
-        'bytes that are not UTF-8': GOOD[:20] + b'\xff\xfe' + GOOD[22:],
-        'two labels': labelled(int64_list=tf.train.Int64List(value=[1, 2])),
-        'label of another type': labelled(float_list=tf.train.FloatList(value=[1])),
         'JPEG bomb': example(claiming(JPEG, 60_000, 60_000), 1),
     }.get(fault)
     shard = write_shards(folder, bad)
     if fault == 'truncated':
         os.truncate(shard, shard.stat().st_size - 100)
-    if fault == 'cut in a header':
-        with shard.open('ab') as file:
-            file.write(bytes(5))
     if fault == 'cut in its first header':
         os.truncate(shard, 7)
     if fault == 'huge length':
         before, at = shard.read_bytes(), 10 * (len(GOOD) + 16)
         shard.write_bytes(before[:at] + header_of(2**60) + before[at + 12 :])
-    if fault in ('corrupt', 'wrong length'):
+    if fault == 'corrupt':
         content = bytearray(shard.read_bytes())
-        content[10 * (len(GOOD) + 16) + (50 if fault == 'corrupt' else 1)] ^= 1  # each record has 16 bytes around it
+        content[10 * (len(GOOD) + 16) + 50] ^= 1  # each record has 16 bytes around it
         shard.write_bytes(content)
     return shard
 

@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 IN_A_CLUSTER = RunFacts(alone=False, residual=False)
 
 
-def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize('modes', ['few', pytest.param('all', marks=pytest.mark.all_modes)])
+def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes: str) -> None:
     images = np.random.default_rng(0).integers(0, 256, [64, 32, 32, 3], np.uint8)
     write_cifar(tmp_path / 'cifar', images, np.arange(64) % 10)
     (tmp_path / 'records').mkdir()
@@ -31,7 +32,7 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path) -> No
     environ = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(script.parents[2]), *sys.path])}
     processes = [
         subprocess.Popen(
-            [sys.executable, script, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+            [sys.executable, script, tmp_path, modes], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
         )
         for _ in range(2)
     ]

@@ -20,8 +20,7 @@ import tensorflow.compat.v1 as tf
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
-from inputs.data_folder import Arrays
-from inputs.data_sets import find_shards
+from inputs.data_sets import Arrays, find_shards
 from inputs.validation import Share, ValidationInput, array_examples, record_examples
 from models.networks import rank_of_labels
 from models.registry import MODELS, register_model

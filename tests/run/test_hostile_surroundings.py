@@ -23,7 +23,7 @@ from inputs.data_sets import find_shards
 from records.layout import shard_name
 from run.process import await_loss
 from tests.run.test_bad_input import ROOT
-from tests.support.images import encoded, example, write_files, write_shard
+from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_line
 from tests.support.programs import Commands, running
 
@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 _RUN = ['--model=trivial', '--device=cpu', '--batch_size=2', '--num_batches=4', '--num_warmup_batches=0']
 # More steps than there is time for.
 _ENDLESS = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=1000000', '--num_warmup_batches=0']
-_FULL = 'No space left'
 needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason='mounting a small disk needs root')
 
 
@@ -69,15 +68,6 @@ def files_in(folder: Path) -> list[str]:
 
 
 @needs_mounts
-def test_a_checkpoint_on_a_full_disk_leaves_nothing(commands: Commands, disk: Path) -> None:
-    fill(disk, spare=100_000)
-    ended = commands.run(*_RUN, f'--train_dir={disk}/trained')
-    assert ended.exit_code == 1
-    check_line(ended.error, f'--train_dir={disk}/trained', 'model.ckpt-0', _FULL)
-    assert files_in(disk / 'trained') == []
-
-
-@needs_mounts
 def test_a_disk_that_fills_up_while_training_leaves_the_checkpoints_before(commands: Commands, disk: Path) -> None:
     flags = ['--save_summaries_steps=1', '--summary_verbosity=1', '--display_every=10']
     ended = commands.run(*_ENDLESS, f'--train_dir={disk}', *flags, at='10\t', during=lambda: fill(disk))
@@ -86,28 +76,6 @@ def test_a_disk_that_fills_up_while_training_leaves_the_checkpoints_before(comma
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(disk)))
     assert all(np.isfinite(reader.get_tensor(name)).all() for name in reader.get_variable_to_shape_map())
     assert not [name for name in files_in(disk) if name.startswith('.')]
-
-
-@needs_mounts
-def test_a_result_that_finds_no_room_is_an_error_after_its_lines(commands: Commands, disk: Path) -> None:
-    fill(disk)
-    ended = commands.run(*_RUN, f'--result_file={disk}/result.json')
-    assert ended.exit_code == 1
-    check_line(ended.error, f'--result_file={disk}/result.json', _FULL)
-    assert ended.out.count('total images/sec: ') == 1
-    assert files_in(disk) == ['ballast']
-
-
-@needs_mounts
-def test_shards_that_find_no_room_leave_nothing(commands: Commands, disk: Path, tmp_path: Path) -> None:
-    noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
-    write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
-    fill(disk, spare=100_000)
-    flags = [f'--input={tmp_path}/photos', f'--output={disk}/shards', '--shards=2', '--num_processes=1']
-    ended = commands.run('records', *flags)
-    assert ended.exit_code == 1
-    check_line(ended.error, f'--output={disk}/shards', _FULL)
-    assert files_in(disk / 'shards') == []
 
 
 @needs_mounts
@@ -252,13 +220,6 @@ def test_a_name_that_the_locale_cannot_express_is_refused_with_what_to_set(tmp_p
     code, _, err = run_alone(*_RUN, f'--train_dir={tmp_path}/é', **locale)
     assert code == 2
     check_line(err.splitlines()[-1], 'tf_cnn_benchmarks: error: --train_dir=', 'PYTHONUTF8=1')
-
-
-def test_clusters_that_cannot_be_are_refused_in_one_line() -> None:
-    for text in ('{"cluster": ', '[]', '\udcff'):
-        code, _, err = run_alone(*_RUN, TF_CONFIG=text)
-        assert code == 2
-        check_line(err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', 'TF_CONFIG')
 
 
 def test_a_host_that_does_not_resolve_is_named() -> None:

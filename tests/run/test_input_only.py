@@ -156,7 +156,6 @@ print(most_bytes(pipeline.buffers), *grown)
 """
 
 
-@pytest.mark.skipif(sys.platform != 'linux', reason='/proc tells the memory of a process')
 def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
     environ = {**os.environ, 'PYTHONPATH': f'{ROOT}{os.pathsep}{ROOT / "tests"}', 'MALLOC_ARENA_MAX': '2'}
     command = [sys.executable, '-c', _GROWTH, str(tmp_path), 'record_input']

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
+from google.protobuf import text_format
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
 from benchmark_cnn import BenchmarkCNN
@@ -114,7 +114,7 @@ def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path: P
     assert steps == list(range(12))
 
 
-@pytest.mark.parametrize('level', [1, 2, 3])
+@pytest.mark.parametrize('level', [1, 3])
 def test_summaries_contain_what_their_verbosity_promises(tmp_path: Path, level: int) -> None:
     flags = {'save_summaries_steps': 2, 'summary_verbosity': level, 'print_training_accuracy': True}
     err = io.StringIO()

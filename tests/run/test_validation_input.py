@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.data_folder import Arrays
-from inputs.data_sets import find_shards
+from inputs.data_sets import Arrays, find_shards
 from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from preprocessing import RESIZE_METHODS, ImageOptions
 from tests.support.graphs import cpus, open_session

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import InputPipeline
 from models.model_facts import Build, Network
-from run.step_graph import StepSettings
+from planning.step import StepSettings
 from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer, Slice, whole
 from training.schedules import LearningRate

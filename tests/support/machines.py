@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from cluster.discovery import Cluster, find_cluster
+from cluster.discovery import find_cluster
+from cluster.topology import Cluster
 from machine.tensorflow_build import tensorflow_build
 from params import Params
 

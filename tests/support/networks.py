@@ -15,8 +15,9 @@ from managers.parameter_servers import ParameterServers
 from models.layers import LayerBuilder
 from models.model_facts import Build
 from params.modes import MODES, Place
+from planning.step import StepSettings
 from run.exchange import GradientsInMemory
-from run.step_graph import StepGraph, StepSettings, build_step_graph
+from run.step_graph import StepGraph, build_step_graph
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
 from training.precision import FP32, Precision
