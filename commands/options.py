@@ -172,7 +172,7 @@ class Declaration(Generic[OptionsT]):
         at_least, at_most = self.positional.at_least, self.positional.at_most
         if len(given) < at_least:
             count = f'{len(given)} given' if given else 'none was given'
-            raise UsageError(f'{self.name}: it takes {self.positional.usage}, {count}; {self._see}')
+            raise UsageError(f'{self.name}: {count}; write {self.name} {self.positional.usage}, {self._see}')
         if at_most is not None and len(given) > at_most:
             raise UsageError(
                 f'{given[at_most]}: {self.name} takes {self.positional.usage} only; leave it out, {self._see}'
