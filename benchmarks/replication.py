@@ -30,8 +30,8 @@ _VARIANTS = {
 
 def _numbers(run: Record) -> Numbers:
     # The median of the chief's last steps.
-    loss = statistics.median(run.document['workers'][0]['steps']['loss'][-10:])
-    return {**numbers_of(run), 'loss': loss, 'top-1': run.document['evaluations'][-1]['top_1']}
+    loss = statistics.median(run.workers[0].steps.loss[-10:])
+    return {**numbers_of(run), 'loss': loss, 'top-1': run.evaluations[-1].top_1}
 
 
 def main() -> int:

@@ -94,4 +94,4 @@ def flags_to_agree_on(params: Params, *, serves: bool) -> dict[str, Any]:
 
 def outputs_that_are(*kinds: Output) -> tuple[str, ...]:
     """Returns the flags that name outputs of these kinds; without kinds, all of them."""
-    return tuple(name for name, spec in SPECS.items() if spec.output in (kinds or Output))
+    return tuple(name for name, spec in SPECS.items() if spec.output in (kinds or [*Output]))

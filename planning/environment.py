@@ -136,7 +136,7 @@ class Environment:
         """The bytes that this process can still take."""
         return surroundings.free_memory()
 
-    def machine_facts(self, **facts: Any) -> surroundings.MachineFacts:
+    def machine_facts(self, **facts: Any) -> dict[str, Any]:
         """The object "machine" of a result; the arguments are those of machine.surroundings.machine_facts."""
         return surroundings.machine_facts(**facts)
 

@@ -115,11 +115,11 @@ WITHOUT_TENSORFLOW = [
     'planning.plan',
     'planning.process_settings',
     'planning.processes',
-    'planning.schema',
     'planning.subject',
     'planning.this_process',
     'results.advice',
-    'results.facts',
+    'results.document',
+    'results.schema',
     'results.benchmark_log',
     'comparison.ratios',
     'comparison.changes',
@@ -307,7 +307,7 @@ def test_planners_ask_the_environment_and_nothing_else() -> None:
     world = {'glob', 'os', 'pathlib', 'platform', 'shutil', 'socket', 'subprocess', 'sys', 'time'}
     planners = [module for module in MODULES if room_of(module) == 'planning']
     asking = {module for module in planners if world & set(imports_of(MODULES[module]))}
-    assert asking == {'planning.environment', 'planning.schema', 'planning.this_process'}
+    assert asking == {'planning.environment', 'planning.this_process'}
 
 
 def test_only_the_command_and_a_check_of_it_know_the_benchmark() -> None:
