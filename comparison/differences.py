@@ -67,7 +67,7 @@ def machine_facts(record: Record) -> Facts:
     """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
     unimportant = ('fingerprint', 'load_average')
     facts: dict[str, Any] = {}
-    sources = {
+    sources: dict[str, Mapping[str, Any]] = {
         '': {name: value for name, value in record.machine.items() if name not in unimportant},
         'program.': as_json(record.program) or {},
         _ENVIRONMENT: record.environment or {},

@@ -244,10 +244,10 @@ def _throttled(facts: _Facts) -> str | None:
     stopped, seconds = found.get('cgroup_throttled_seconds'), found.get('seconds')
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
-    limit = facts.record.machine.get('cgroup_cpus')
+    limit = facts.record.machine['cgroup_cpus']
     quota = f' of {counted_cores(limit)}' if limit else ''
     most = max(1, math.floor(limit)) if limit else None
-    asked = (facts.record.machine.get('threads') or {}).get('intra_op') or 0
+    asked = facts.record.machine['threads']['intra_op'] or 0
     threads = '' if most and asked <= most else f', or write --num_intra_threads={most or "N, a smaller number"}'
     return (
         f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
@@ -266,11 +266,11 @@ def _thermal(facts: _Facts) -> str | None:
 
 def _cores(facts: _Facts) -> str | None:
     machine = facts.record.machine
-    num_cores, affinity, quota = (machine.get(name) for name in ('num_cores', 'affinity', 'cgroup_cpus'))
+    num_cores, affinity, quota = machine['num_cores'], machine['affinity'], machine['cgroup_cpus']
     usable = usable_cores(machine)
     if usable is None:
         return None
-    asked = (machine.get('threads') or {}).get('intra_op') or 0
+    asked = machine['threads']['intra_op'] or 0
     reason = _AFFINITY if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
     if asked > usable:
         return (
@@ -315,7 +315,7 @@ def _debugging_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _governor(facts: _Facts) -> str | None:
-    governor = facts.record.machine.get('governor')
+    governor = facts.record.machine['governor']
     if not governor or 'powersave' not in governor:
         return None
     return (

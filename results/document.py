@@ -50,7 +50,7 @@ from results.sections import (
 # The value of "schema" in the document of a run, and of a run that left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'
 FAILURE = 'tf_cnn_benchmarks.failure'
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 # The largest result, in bytes, that is read: that of some million steps.
 MOST_BYTES = 256 << 20
 
@@ -303,14 +303,14 @@ def _why_not(text: str, error: Exception) -> str:
             f'its schema_version is {shown}, and this program reads up to {SCHEMA_VERSION}; '
             'install a newer version of this program'
         )
-    reason = str(error)
     if not isinstance(error, msgspec.ValidationError):
-        # The place is known for what only Python's json reads, such as NaN, but not for half of a surrogate pair.
+        # Only Python's json reads NaN and half of a surrogate pair; the place of the latter is not known.
         try:
             msgspec.convert(document, Record | Failure)
-            reason = 'it has half of a surrogate pair'
-        except msgspec.ValidationError as at:
-            reason = str(at)
+            error = UnicodeError('it has half of a surrogate pair')
+        except (msgspec.ValidationError, UnicodeError) as found:
+            error = found
+    reason = str(error)
     shown = reason if len(reason) < 400 else f'{reason[:200]} ... {reason[-100:]}'
     return f'the document is damaged ({shown}); measure again'
 

@@ -189,7 +189,7 @@ class Recording:
             started_at=_utc(self._started),
             ended_at=_utc(time.time()),
             program=ProgramSection(version=VERSION, git_commit=surroundings.git_commit),
-            command=CommandSection(argv=self._invocation.argv, flags=self._flags(), given=plan.params.given),
+            command=CommandSection(argv=self._invocation.argv, flags=self._flags(), given=dict(plan.params.given)),
             run=result.run,
             cluster=self._cluster(),
             model=ModelSection(

@@ -169,7 +169,7 @@ def contestant_of_run(name: str, argv: Sequence[str]) -> Contestant:
 
 
 def failure_of(argv: Sequence[str], given: Mapping[str, str], shape: str) -> Failure:
-    command, cluster = FailedCommand(given, argv), FailedCluster(shape)
+    command, cluster = FailedCommand(dict(given), argv), FailedCluster(shape)
     return Failure(schema_version=SCHEMA_VERSION, command=command, cluster=cluster, reason='')
 
 

@@ -23,7 +23,6 @@ from tests.support.sample_results import (
     plan_of,
     record_of,
     sample_document,
-    sample_failure,
     sample_record,
     step_seconds,
     write_sample,
@@ -174,7 +173,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
         for number, one in enumerate(plan.configurations):
             path = folder.results / f'{one.id}.1.json'
             if number == 2:
-                folder.write_failure(path, sample_failure(shape='1*4', reason='the disk is on fire'))
+                folder.write_failure(path, failed_run(shape='1*4', reason='the disk is on fire'))
                 continue
             write_sample(
                 path,

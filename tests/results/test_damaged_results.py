@@ -52,7 +52,7 @@ def steps(document: dict[str, Any]) -> dict[str, Any]:
 
 
 DAMAGED = {
-    'deep': (edited(lambda it: it.update(run=None)).replace('"run": null', f'"run": {NESTED}'), '.run'),
+    'deep': (edited(lambda it: it.update(run=None)).replace('"run": null', f'"run": {NESTED}'), 'nested'),
     'flags': (edited(lambda it: it['command']['flags'].update(x=json.loads('[' * 50 + ']' * 50))), 'command.flags['),
     'integer': (edited(lambda it: it['run'].update(batch_size=10**400)), 'run.batch_size'),
     'infinity': (edited(lambda it: steps(it)['seconds'].__setitem__(3, float('inf'))), 'workers[0].steps.seconds[3]'),

@@ -135,6 +135,7 @@ def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(tmp_path: Pat
     assert sizes_in(tmp_path) == [1, 2, 3]
     found = sweep.outcomes[plan.configurations[1].id][0]
     check_line(found.reason, '--timeout_secs=3')
+    assert isinstance(found, Failure)
     assert found.cause == TIMEOUT
 
 
@@ -162,6 +163,7 @@ def test_a_run_that_needs_too_much_memory_is_ended_with_all_its_processes(tmp_pa
     assert sizes_in(tmp_path) == [1, 2, 3]
     found = sweep.outcomes[plan.configurations[1].id][0]
     check_line(found.reason, '--memory_limit=100MiB')
+    assert isinstance(found, Failure)
     assert found.cause == MEMORY
     assert isinstance(sweep.outcomes[plan.configurations[2].id][0], Record)
 
@@ -218,7 +220,9 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     again = runs_of(plan, folder, program)
     made(again)
     assert sizes_in(tmp_path)[16:] == [37]
-    assert again.outcomes[plan.configurations[0].id][0].run.batch_size == 37
+    (first,) = again.outcomes[plan.configurations[0].id]
+    assert isinstance(first, Record)
+    assert first.run.batch_size == 37
 
 
 def test_a_search_ends_when_nothing_fits_or_something_else_fails(tmp_path: Path) -> None:
