@@ -6,6 +6,7 @@ docs/results.md describes the documents, results/result.schema.json is their JSO
 import functools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +28,7 @@ from results.sections import (
     EnergySection,
     EvaluationRow,
     InputSection,
+    Integer,
     MachineFacts,
     MemorySection,
     ModelSection,
@@ -53,6 +55,8 @@ FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result, in bytes, that is read: that of some million steps.
 MOST_BYTES = 256 << 20
+# The exponent of a number that is too small to calculate with.
+_TINY = re.compile(r'e-\d\d\d')
 
 
 class _Document(Section, dict=True, tag_field='schema'):
@@ -96,7 +100,7 @@ class Record(_Document, tag=RESULT, kw_only=True):
     def __post_init__(self) -> None:
         check_time(self.started_at)
         check_time(self.ended_at)
-        if missing := [name for name in START_PHASES if name not in (self.phases or START_PHASES)]:
+        if self.phases is not None and (missing := [name for name in START_PHASES if name not in self.phases]):
             raise ValueError(f'`phases` lacks {", ".join(missing)}')
 
     @property
@@ -223,13 +227,12 @@ class Failure(_Document, tag=FAILURE, kw_only=True, omit_defaults=True):
     command: FailedCommand
     cluster: FailedCluster
     reason: Annotated[str, about('Why the run failed, in one line.')]
-    exit_code: int | None = None
+    exit_code: Integer | None = None
     started_at: Time | None = None
     cause: Annotated[str | None, about('timeout, memory or error.')] = None
     seconds: NotNegative | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_time(self.started_at)
 
     @property
@@ -277,17 +280,29 @@ def read_document(text: str, source: str) -> Record | Failure:
       UsageError: it is not a result, is incomplete, or has a newer schema; the message names the source.
     """
     try:
-        found = msgspec.json.decode(text, type=Record | Failure)
+        if _TINY.search(text):
+            found = msgspec.convert(_parse(text), Record | Failure)
+        else:
+            found = msgspec.json.decode(text, type=Record | Failure)
     except (RecursionError, ValueError) as error:
         raise UsageError(f'{source}: {_why_not(text, error)}') from None
     found.source = source
     return found
 
 
+def _parse(text: str) -> Any:
+    """Parses JSON. NaN and tiny numbers become infinity, so that the error of a document names their place."""
+
+    def bounded(number: str) -> float:
+        return math.inf if 0 < abs(float(number)) < 1e-100 else float(number)
+
+    return json.loads(text, parse_constant=lambda name: math.inf, parse_float=bounded)
+
+
 def _why_not(text: str, error: Exception) -> str:
     """Says why a text is no document; error is what the decoder of documents says."""
     try:
-        document = json.loads(text, parse_constant=str)
+        document = _parse(text)
     except RecursionError:
         return 'its objects are nested too deeply; give a file that --result_file wrote'
     except ValueError as malformed:
