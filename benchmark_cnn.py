@@ -21,7 +21,8 @@ from planning.make_plan import make_plan
 from planning.plan import Plan, Role, ServerPlan
 from planning.this_process import THIS_PROCESS
 from results.console import Console
-from results.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
+from results.result import Cause, ClusterTotal, Result, Step, StepValues
+from results.sections import Phase
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints

@@ -25,6 +25,7 @@ if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
     raise SystemExit(f'TENSORFLOW_PACKAGE={TENSORFLOW}: it must be tensorflow or tensorflow-cpu')
 CORE = [
     'absl-py>=2.0',
+    'msgspec>=0.19',
     'numpy>=1.26',
     'psutil>=5.9',
     'rich>=13.0',

@@ -19,7 +19,7 @@ from errors import BenchmarkError, format_error
 from machine.surroundings import machine_facts
 from results.document import Record
 from sweeps.folder import Folder
-from sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, facts_of, order_of_round
+from sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, failure_of, order_of_round
 
 ROOT = Path(PROGRAM[-1]).parent
 Name = TypeVar('Name')
@@ -28,7 +28,7 @@ Numbers = Mapping[str, float]
 
 
 def numbers_of(run: Record) -> Numbers:
-    found = run.document['disturbance']
+    found = run.disturbance
     # 0 also where it is unknown, as for runs under a second.
     others = (found.get('other_cpu_share') or 0.0) + (found.get('steal_share') or 0.0)
     return {'images/sec': run.images_per_second, 'others, % of cores': 100 * others}
@@ -81,7 +81,7 @@ def take_runs(
     contestants = []
     for name, words in commands.items():
         file = re.sub(r'[^\w.=-]', '_', name)
-        contestants.append(Contestant(f'{file}/{file}', name, words, facts_of(words, {}, '1*1')))
+        contestants.append(Contestant(f'{file}/{file}', name, words, failure_of(words, {}, '1*1')))
     folder = Folder(path)
     folder.begin({one.name: one.words for one in contestants})
     runs = Rounds(contestants, rounds, folder, Starter((), {'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ}))

@@ -203,11 +203,11 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
 
 
 def _check_distinct(sides: Sequence[Side]) -> None:
-    runs = [{record.document['id']: record for group in side.groups for record in group.records} for side in sides]
+    runs = [{record.id: record for group in side.groups for record in group.records} for side in sides]
     for number, (side, own) in enumerate(zip(sides, runs, strict=True)):
         for other, others in zip(sides[:number], runs[:number], strict=True):
             # An edited copy of a file has the same id.
-            same = [id_ for id_ in own.keys() & others.keys() if own[id_].document == others[id_].document]
+            same = [id_ for id_ in own.keys() & others.keys() if own[id_] == others[id_]]
             what = f'{other.argument} and {side.argument}: they hold the same {counted(len(same), "run")}'
             if same and len(same) == len(own) == len(others):
                 raise UsageError(f'{what}, so that their ratio says nothing; give results of two settings')

@@ -180,12 +180,12 @@ def _read(paths: Sequence[str]) -> _Measured:
     problems = [*collection.problems, *(f'{one.source}: this run failed ({one.reason})' for one in collection.failures)]
     for record in collection.records:
         run, size, shape = record.run, record.gradient_bytes, Shape.parse(record.shape)
-        role, mode, steps = run.get('role'), str(run.get('variable_update')), record.step_seconds()
-        is_usable = steps.size and record.images_per_second > 0 and run.get('sync', True)
+        role, mode, steps = run.role, run.variable_update, record.step_seconds()
+        is_usable = steps.size and record.images_per_second > 0 and run.sync
         if not size or not is_usable or role not in ('training', 'exchange-only') or mode not in MODES:
             problems.append(f'{record.source}: it is no whole training run whose devices step together; it is left out')
         elif role == 'training':
-            seconds = float(run['global_batch_size']) / record.images_per_second
+            seconds = run.global_batch_size / record.images_per_second
             works[_work_of(record)]['' if shape == _ALONE else mode, shape].append(seconds)
         elif crossing := rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps):
             times = rules.crossings(shape.workers, shape.num_ps)
@@ -201,15 +201,15 @@ def _read(paths: Sequence[str]) -> _Measured:
 
 def _work_of(record: Record) -> _Work:
     run, machine = record.run, record.machine
-    precision, device = str(run.get('precision')), str(run.get('device'))
+    precision, device = run.precision, run.device
     gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
-    settings = (str(machine.get('cpu_model')), *gpus, device, precision, str(record.flags.get('xla')))
-    is_synthetic, size = bool(run.get('is_synthetic', True)), record.gradient_bytes or 0
+    settings = (str(machine.get('cpu_model')), *gpus, device, precision, str(record.command.flags.get('xla')))
+    is_synthetic, size = run.is_synthetic, record.gradient_bytes or 0
     return _Work(
-        record.model,
-        f'{run.get("data_set")}, {"synthetic" if is_synthetic else "real"}',
-        run.get('image_size'),
-        int(run['batch_size']),
+        record.model.name,
+        f'{run.data_set}, {"synthetic" if is_synthetic else "real"}',
+        run.image_size,
+        run.batch_size,
         precision,
         is_synthetic,
         device == 'cpu',

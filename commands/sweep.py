@@ -318,7 +318,7 @@ def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple
         problem = describe(failed) if failed else (None if found else 'not run')
         varied = dict(one.varied)
         if plan.settings.find_batch_size and records and isinstance(found[-1], Record):
-            varied[_FOUND_SIZE] = str(found[-1].run['batch_size'])
+            varied[_FOUND_SIZE] = str(found[-1].run.batch_size)
         work = as_key(records[0].work) if records else ''
         rows.append(
             SweepRow(varied, estimate(records) if records else None, problem, work, _exchange_cells(records) or None)
@@ -333,10 +333,10 @@ def _exchange_cells(records: Sequence[Record]) -> list[str]:
     algbw and busbw are defined in PERFORMANCE.md of github.com/NVIDIA/nccl-tests: the bytes of one device over the
     seconds, and this times 2 (n - 1) / n for n devices, which is what each link of a ring carries.
     """
-    if not records or records[0].run.get('role') != 'exchange-only' or not (size := records[0].gradient_bytes):
+    if not records or records[0].run.role != 'exchange-only' or not (size := records[0].gradient_bytes):
         return []
-    cluster = records[0].document['cluster']
-    devices = cluster['num_workers'] * cluster['devices_per_worker']
+    cluster = records[0].cluster
+    devices = cluster.num_workers * cluster.devices_per_worker
     steps = [seconds for record in records for seconds in record.step_seconds()]
     seconds = sum(steps) / len(steps)
     algbw = size / seconds / 1e9

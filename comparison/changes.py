@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec.structs import asdict
+
 from comparison.differences import flag_differences, machine_differences, varying, work_differences
 from comparison.intervals import FEWEST_RUNS, Estimate
 from comparison.ratios import Clock, Ratio, Significance, compare, estimate, rate_of
@@ -12,6 +14,7 @@ from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_
 from comparison.tables import Table, TableColumn, few, printable
 from errors import UsageError, counted
 from results.repeats import far_from_others
+from results.sections import WarningRow
 
 Changes = Mapping[str, tuple[Any, ...]]
 
@@ -61,7 +64,7 @@ class ChangeRow:
     flag_changes: Changes = field(default_factory=dict)
     machine_changes: Changes = field(default_factory=dict)
     work_changes: Changes = field(default_factory=dict)
-    warnings: tuple[Mapping[str, str], ...] = ()
+    warnings: tuple[WarningRow, ...] = ()
     outliers: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -148,7 +151,7 @@ def _row(
         remark = 'only here: the baseline does not have this setting'
     if group.reason:
         remark = '; '.join(part for part in (f'incomplete: {group.reason}', remark) if part)
-    warnings = {warning['text']: warning for record in group.records for warning in record.warnings}
+    warnings = {warning.text: warning for record in group.records for warning in record.warnings}
     return ChangeRow(
         names[id(group)],
         group.argument,
@@ -203,7 +206,7 @@ def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
     by_code: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
         for warning in row.warnings:
-            by_code.setdefault(warning.get('code', ''), []).append((printable(row.name), printable(warning['text'])))
+            by_code.setdefault(warning.code, []).append((printable(row.name), printable(warning.text)))
     for number, found in enumerate(by_code.values()):
         if number == _MOST_LINES:
             yield f'warning: {counted(len(by_code) - number, "more kind")}; --format=json has all of them'
@@ -283,7 +286,7 @@ def _as_object(row: ChangeRow) -> dict[str, Any]:
         'different_flags': _as_lists(row.flag_changes),
         'different_machine': _as_lists(row.machine_changes),
         'outliers': dict(row.outliers),
-        'warnings': [dict(warning) for warning in row.warnings],
+        'warnings': [asdict(warning) for warning in row.warnings],
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison.original_logs import is_log
 from params.table import SPECS
-from results.document import Record, default_fact
+from results.document import Record, as_json, default_fact
 
 Facts = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]
@@ -50,9 +50,9 @@ def machine_differences(records: Sequence[Record]) -> Differences:
 
 def environment_differences(records: Sequence[Record]) -> Differences:
     """Returns the environment variables that differ; those of a log are unknown."""
-    if not all('environment' in record.document for record in records):
+    if any(map(is_log, records)):
         return {}
-    found = [record.document['environment'] or {} for record in records]
+    found = [record.environment for record in records]
     names = sorted({name for variables in found for name in variables})
     values = {name: tuple(variables.get(name) for variables in found) for name in names}
     return {name: each for name, each in values.items() if not _all_same(each)}
@@ -67,10 +67,10 @@ def machine_facts(record: Record) -> Facts:
     """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
     unimportant = ('fingerprint', 'load_average')
     facts: dict[str, Any] = {}
-    sources = {
+    sources: dict[str, Mapping[str, Any]] = {
         '': {name: value for name, value in record.machine.items() if name not in unimportant},
-        'program.': record.document.get('program') or {},
-        _ENVIRONMENT: record.document.get('environment') or {},
+        'program.': as_json(record.program) or {},
+        _ENVIRONMENT: record.environment or {},
     }
     for prefix, source in sources.items():
         for name, value in source.items():

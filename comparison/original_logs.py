@@ -1,7 +1,7 @@
 """Reads the printed output of the original tf_cnn_benchmarks, and of this program, as results.
 
 People's logs are decorated with time stamps, ranks and names of pods, so lines are searched for their labels, in time
-linear in their length. In the document `num_printed_steps` is the number of the last step line; missing facts are None.
+linear in their length. Missing facts are None.
 """
 
 import gzip
@@ -18,7 +18,16 @@ from typing import Any
 from errors import UsageError
 from params.modes import MODES
 from results.console import IN_TF32, PERHAPS_IN_TF32
-from results.document import MOST_BYTES, RESULT, SCHEMA_VERSION, Record
+from results.document import MOST_BYTES, SCHEMA_VERSION, Record
+from results.sections import (
+    ClusterSection,
+    CommandSection,
+    Ending,
+    ModelSection,
+    RunSection,
+    ThroughputSection,
+    with_unknowns,
+)
 
 _LABELS = (
     *('TensorFlow', 'Model', 'Dataset', 'Mode', 'SingleSess', 'Batch size', 'Num batches', 'Num epochs', 'Devices'),
@@ -114,6 +123,12 @@ class _Output:
         return {name: value for name, value in self.facts.items() if name not in _OF_A_TASK}
 
 
+class LogRecord(Record, kw_only=True):
+    """What a log says about a run; num_printed_steps is the number of its last step line, None without one."""
+
+    num_printed_steps: int | None
+
+
 def decode_log(data: bytes, source: str) -> str:
     """Decodes text in UTF-8 or UTF-16, plain or gzip; UsageError if that is cut off or too large."""
     if data.startswith(b'\x1f\x8b'):
@@ -130,7 +145,7 @@ def decode_log(data: bytes, source: str) -> str:
     return data.decode('utf-8-sig', errors='replace')
 
 
-def read_logs(text: str, source: str) -> list[Record]:
+def read_logs(text: str, source: str) -> list[LogRecord]:
     """Reads a log, which may contain several runs one after the other, and lines of other programs.
 
     The tasks of one job are one run, whether their lines are mixed or follow each other: as many outputs with one
@@ -145,9 +160,10 @@ def read_logs(text: str, source: str) -> list[Record]:
         )
     names = [source] if len(runs) == 1 else [f'{source} (run {number})' for number in range(1, len(runs) + 1)]
     digest = hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24]
-    return [
-        Record(name, _document(run, f'{digest}-{i}')) for i, (run, name) in enumerate(zip(runs, names, strict=True))
-    ]
+    records = [_record(run, f'{digest}-{i}') for i, run in enumerate(runs)]
+    for record, name in zip(records, names, strict=True):
+        record.source = name
+    return records
 
 
 def printed_spread(record: Record) -> float | None:
@@ -155,15 +171,20 @@ def printed_spread(record: Record) -> float | None:
 
     The +/- is the standard error of the rates of n steps, their standard deviation over √n, rounded to 0.1.
     """
-    found, num_steps = record.document['throughput'], record.document.get('num_printed_steps')
-    if not num_steps or not found['images_per_second_of_steps']:
+    num_steps, found = num_printed_steps(record), record.throughput
+    if not num_steps or not found.images_per_second_of_steps:
         return None
-    return float(max(found['standard_error'], 0.05) * math.sqrt(num_steps) / found['images_per_second_of_steps'])
+    return max(found.standard_error or 0.0, 0.05) * math.sqrt(num_steps) / found.images_per_second_of_steps
 
 
 def is_log(record: Record) -> bool:
     """Whether a record was read from a log, so that most of its facts are unknown."""
-    return 'num_printed_steps' in record.document
+    return isinstance(record, LogRecord)
+
+
+def num_printed_steps(record: Record) -> int | None:
+    """Returns the number of the last step line of a log; None if there is none, or this is no log."""
+    return record.num_printed_steps if isinstance(record, LogRecord) else None
 
 
 def _outputs(text: str) -> list[_Output]:
@@ -239,65 +260,63 @@ def _speaker(prefix: str) -> str:
     return found if any(map(str.isdigit, found)) else ''
 
 
-# Long, because the document is one literal, which reads best in one piece.
-def _document(run: _Output, identity: str) -> dict[str, Any]:
+def _record(run: _Output, identity: str) -> LogRecord:
     facts = run.facts
     data_set, _, kind = facts.get('Dataset', '').partition(' (')
-    role = _role(facts.get('Mode', ''))
-    devices, global_batch = run.devices, run.global_batch
+    devices = run.devices
     num_workers, num_devices = run.shape
     last = run.steps[-1] if run.steps else None
+    precision = facts.get('Precision', 'fp32')
     setting = {
-        'model': facts.get('Model'),
         'batch_size': run.per_device,
         'variable_update': facts.get('Variables'),
         'optimizer': facts.get('Optimizer'),
         'data_format': facts.get('Data format', '').partition(' ')[0] or None,
-        'precision': facts.get('Precision', 'fp32').removesuffix(IN_TF32).removesuffix(PERHAPS_IN_TF32)
-        if facts
-        else None,
+        'precision': precision.removesuffix(IN_TF32).removesuffix(PERHAPS_IN_TF32) if facts else None,
         # A banner without TF32 may come from a program that does not report it.
-        'tf32': facts.get('Precision', '').endswith(IN_TF32) or None,
+        'tf32': precision.endswith(IN_TF32) or None,
         'all_reduce_spec': facts.get('AllReduce'),
     }
-    flags = {name: value for name, value in {**setting, 'num_gpus': num_devices}.items() if value is not None}
-    is_synthetic = kind.startswith('synthetic') if kind else (True if data_set == 'synthetic' else None)
+    written = {'model': facts.get('Model'), **setting, 'num_gpus': num_devices}
+    flags = {name: value for name, value in written.items() if value is not None}
     reason = None if run.total is not None else 'the log ends before its total'
-    return {
-        'schema': RESULT,
-        'schema_version': SCHEMA_VERSION,
-        'id': identity,
-        'complete': reason is None,
-        'ended': {'exit_code': None, 'reason': reason},
-        'started_at': None,
-        'command': {'flags': flags, 'given': {name: f'--{name}={value}' for name, value in flags.items()}},
-        'run': {
-            **{name: value for name, value in setting.items() if name != 'model'},
-            'role': role,
-            'sync': {'True': True, 'False': False}.get(facts.get('Sync', '')),
-            'device': devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
-            'data_set': None if data_set in ('', 'synthetic') else data_set,
-            'is_synthetic': is_synthetic,
-            'global_batch_size': global_batch,
-        },
-        'cluster': {
-            'shape': _shape(num_workers, num_devices, run.num_servers),
-            'num_workers': num_workers,
-            'devices_per_worker': num_devices,
-            'num_ps': run.num_servers or None,
-        },
-        'model': {'name': facts.get('Model')},
-        'workers': [],
-        'throughput': {
-            'images_per_second': run.rate,
-            'images_per_second_of_steps': last[1] if last else run.rate,
-            'standard_error': last[2] if last else None,
-            'jitter': last[3] if last else None,
-        },
-        'num_printed_steps': last[0] if last else None,
-        'machine': {'versions': {'tensorflow': facts.get('TensorFlow')}, 'fingerprint': None},
-        'warnings': [],
-    }
+    return with_unknowns(
+        LogRecord,
+        schema_version=SCHEMA_VERSION,
+        id=identity,
+        is_complete=reason is None,
+        ended=with_unknowns(Ending, reason=reason),
+        command=CommandSection((), flags, {name: f'--{name}={value}' for name, value in flags.items()}),
+        run=with_unknowns(
+            RunSection,
+            **setting,
+            role=_role(facts.get('Mode', '')),
+            sync={'True': True, 'False': False}.get(facts.get('Sync', '')),
+            device=devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
+            data_set=None if data_set in ('', 'synthetic') else data_set,
+            is_synthetic=kind.startswith('synthetic') if kind else (True if data_set == 'synthetic' else None),
+            global_batch_size=run.global_batch,
+        ),
+        cluster=with_unknowns(
+            ClusterSection,
+            shape=_shape(num_workers, num_devices, run.num_servers),
+            num_workers=num_workers,
+            devices_per_worker=num_devices,
+            num_ps=run.num_servers or None,
+        ),
+        model=with_unknowns(ModelSection, name=facts.get('Model')),
+        workers=(),
+        throughput=with_unknowns(
+            ThroughputSection,
+            images_per_second=run.rate,
+            images_per_second_of_steps=last[1] if last else run.rate,
+            standard_error=last[2] if last else None,
+            jitter=last[3] if last else None,
+        ),
+        num_printed_steps=last[0] if last else None,
+        machine={'versions': {'tensorflow': facts.get('TensorFlow')}, 'fingerprint': None},
+        warnings=(),
+    )
 
 
 def _role(mode: str) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs, interval_around
-from comparison.original_logs import printed_spread
+from comparison.original_logs import num_printed_steps, printed_spread
 from results.document import Record
 
 
@@ -68,7 +68,7 @@ def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
     spreads = [spread for record in records if math.isfinite(spread := _step_spread(record, clock))]
     return replace(
         found,
-        num_steps=sum(record.document.get('num_printed_steps') or record.step_seconds().size for record in records),
+        num_steps=sum(num_printed_steps(record) or record.step_seconds().size for record in records),
         step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
     )
 

@@ -101,16 +101,16 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
     Those may be of any setting and machine; incomplete runs, the new runs themselves, and later runs are skipped.
     """
     key = repeat_key(new[0], across_versions=True)
-    known = {str(record.document['id']) for record in new}
+    known = {record.id for record in new}
     # Texts in ISO 8601 and UTC sort by time.
-    begin = min(record.started_at for record in new)
+    begin = min(str(record.started_at) for record in new)
     counting = [
         record
         for record in earlier
         if record.is_complete
         and repeat_key(record, across_versions=True) == key
-        and str(record.document['id']) not in known
-        and record.started_at <= begin
+        and record.id not in known
+        and str(record.started_at) <= begin
         and rate_of(record, clock) > 0
     ]
     compared = counting[-MOST_RUNS:]

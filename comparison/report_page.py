@@ -72,7 +72,7 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
 
 
 def _title(summary: Summary) -> str:
-    models = list(dict.fromkeys(run.model for run in summary.runs))
+    models = list(dict.fromkeys(run.model.name for run in summary.runs))
     if not models:
         return 'Benchmark results'
     return f'How fast {models[0]} trains' if len(models) == 1 else f'How fast {len(models)} models train'
@@ -130,13 +130,13 @@ def _figure(row: ReportRow | None, value: float | None, form: str) -> str:
 
 def _mean(row: ReportRow, part: str, name: str) -> float | None:
     """Returns the mean of a number in a part of the documents, over the repeats that know it."""
-    found = [(run.document.get(part) or {}).get(name) for run in row.runs]
+    found = [getattr(getattr(run, part), name) for run in row.runs]
     known = [value for value in found if value is not None]
     return statistics.fmean(known) if known else None
 
 
 def _time_to_goal(row: ReportRow) -> str:
-    goals = [goal for run in row.runs if (goal := goal_of(run.document))]
+    goals = [goal for run in row.runs if (goal := goal_of(run))]
     if not goals:
         return _UNKNOWN
     wanted, reached = goals[0].wanted, [goal.seconds for goal in goals if goal.is_reached]
@@ -161,7 +161,7 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for row in summary.rows:
         for run in row.runs:
-            for code, text in {warning['code']: warning['text'] for warning in run.warnings}.items():
+            for code, text in {warning.code: warning.text for warning in run.warnings}.items():
                 found.setdefault(code, []).append((text, row.label))
     return [
         (
@@ -180,4 +180,4 @@ def _machines(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _command(row: ReportRow) -> str:
-    return shlex.join(['tf_cnn_benchmarks', *map(str, row.runs[0].document['command'].get('argv') or ())])
+    return shlex.join(['tf_cnn_benchmarks', *row.runs[0].command.argv])

@@ -60,8 +60,8 @@ class ReportRow:
     @property
     def num_devices(self) -> int:
         """Workers * devices of each; 0 for failures."""
-        cluster = self.runs[0].document['cluster'] if self.runs else {}
-        return int(cluster['num_workers'] * cluster['devices_per_worker']) if cluster else 0
+        cluster = self.runs[0].cluster if self.runs else None
+        return cluster.num_workers * cluster.devices_per_worker if cluster else 0
 
     @property
     def rate(self) -> float:
@@ -210,9 +210,9 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
 
 def _traits(record: Record, machine: str) -> dict[str, str]:
     work = record.work
-    traits = {MODE: record.run['variable_update'], BATCH_SIZE: record.run['batch_size'], SHAPE: record.shape}
+    traits = {MODE: record.run.variable_update, BATCH_SIZE: record.run.batch_size, SHAPE: record.shape}
     traits |= {
-        'model': record.model,
+        'model': record.model.name,
         'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
         'image size': work['image_size'],
         'role': work['role'],
@@ -222,7 +222,7 @@ def _traits(record: Record, machine: str) -> dict[str, str]:
     # A version that lacks a flag behaves as its default.
     defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
     settings = {name: value for name, value in (defaults | record.facts).items() if name not in _SHOWN_OTHERWISE}
-    environment = dict(record.document.get('environment') or {})
+    environment = dict(record.environment)
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
     return {name: _as_text(value) for name, value in (traits | settings | environment).items()}
@@ -250,11 +250,10 @@ def _in_order(rows: Sequence[ReportRow]) -> list[ReportRow]:
     folders = list(dict.fromkeys(row.place.folder for row in rows))
     works = list(dict.fromkeys(row.work for row in rows))
     modes = list(dict.fromkeys(row.traits[MODE] for row in rows))
-    clusters = [row.runs[0].document['cluster'] if row.runs else {} for row in rows]
     num_tasks: dict[str, int] = {}
-    for row, cluster in zip(rows, clusters, strict=True):
-        if cluster:
-            mode, found = row.traits[MODE], cluster['num_workers'] + cluster['num_ps']
+    for row in rows:
+        for cluster in (run.cluster for run in row.runs[:1]):
+            mode, found = row.traits[MODE], cluster.num_workers + cluster.num_ps
             num_tasks[mode] = min(num_tasks.get(mode, found), found)
 
     def key(row: ReportRow) -> tuple[object, ...]:
@@ -266,7 +265,7 @@ def _in_order(rows: Sequence[ReportRow]) -> list[ReportRow]:
         setting = (
             num_tasks[mode],
             modes.index(mode),
-            row.runs[0].run['batch_size'],
+            row.runs[0].run.batch_size,
             row.num_devices,
             row.traits[SHAPE],
         )

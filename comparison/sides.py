@@ -35,7 +35,7 @@ class Group:
     def all_facts(self) -> Facts:
         """The shape, the used values of flags, the version of TensorFlow, and environment variables."""
         version = (self.first.machine.get('versions') or {}).get('tensorflow')
-        return {**self.facts, 'tensorflow': version, **(self.first.document.get('environment') or {})}
+        return {**self.facts, 'tensorflow': version, **(self.first.environment or {})}
 
     @property
     def first(self) -> Record:
@@ -184,7 +184,7 @@ def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure
     timed = []
     for record in records:
         if not all(rate > 0 for rate in (record.images_per_second, record.images_per_second_of_steps)):
-            is_evaluation = record.run.get('role') == 'evaluation'
+            is_evaluation = record.run.role == 'evaluation'
             why = _EVALUATION if is_evaluation else 'no step was timed'
             reason = f'{why}: {record.reason}' if record.reason else why
             left_out.append(_left_out(argument, record, reason, is_missing=not is_evaluation))

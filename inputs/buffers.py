@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Meta
+
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of at most `count` items; `what` names them in the plural ('records')."""
+    """A buffer of at most `count` items; `what` names them in the plural ('records'), bytes_each is their mean."""
 
     what: str
-    count: int
-    bytes_each: Annotated[float, 'The mean.']
+    count: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    bytes_each: Annotated[float, Meta(ge=0, le=1e100)]
 
     @property
     def num_bytes(self) -> float:

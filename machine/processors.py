@@ -37,7 +37,7 @@ _VIRTUAL = re.compile(r'KVM|QEMU|VMware|VirtualBox|Virtual Machine|HVM domU|Goog
 
 
 def processor_facts(root: Path) -> dict[str, Any]:
-    """Returns the processor's part of MachineFacts; unknown values are None, unknown features an empty list."""
+    """Returns the processor's part of the facts of a machine; unknown values are None, features an empty list."""
     processors = _processors(root)
     first = processors[0] if processors else {}
     features = (first.get('flags') or first.get('Features') or '').split()

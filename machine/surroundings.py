@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import psutil
 
@@ -95,46 +95,14 @@ _GENERATED = re.compile(r'[0-9a-f]{12}|[0-9a-f]{64}|.+-[bcdfghjklmnpqrstvwxz2456
 _TENSORFLOW_PACKAGES = ('tensorflow', 'tensorflow-cpu', 'tf-nightly')
 
 
-class ThreadFacts(TypedDict):
-    """The threads of a session within an operation and between operations, and the reason for their numbers."""
-
-    intra_op: int | None
-    inter_op: int | None
-    reason: str | None
-
-
-class MachineFacts(TypedDict):
-    """The object "machine" of result documents, new or stored; unknown values are None. Schema: see results.facts."""
-
-    hostname: str | None
-    os: str | None
-    kernel: str | None
-    cpu_model: str | None
-    num_cores: Annotated[int | None, 'Logical ones.']
-    num_physical_cores: int | None
-    num_sockets: int | None
-    cpu_features: list[str]
-    is_virtual: bool | None
-    governor: str | None
-    memory_bytes: int | None
-    affinity: Annotated[list[int] | None, 'The cores that the process may use.']
-    cgroup_cpus: Annotated[float | None, 'The quota of the control group, in cores.']
-    cgroup_memory_bytes: int | None
-    load_average: list[float] | None
-    gpus: list[dict[str, Any]]
-    versions: dict[str, str | None]
-    threads: Annotated[ThreadFacts, ('required', ('intra_op', 'inter_op')), ('additionalProperties', False)]
-    fingerprint: Annotated[str, 'Equal for equal machines; does not depend on software.']
-
-
 def machine_facts(
     num_intra_threads: int = 0,
     num_inter_threads: int = 0,
     threads_reason: str | None = None,
     cores: Sequence[int] | None = None,
     root: Path = ROOT,
-) -> MachineFacts:
-    """Returns the facts of this machine.
+) -> dict[str, Any]:
+    """Returns the facts of this machine, the object "machine" of results; unknown values are None.
 
     A number of threads of 0 is TensorFlow's default, a thread for each core of the affinity. cores are those that this
     process may use when the run starts; None for those that it may use now.
@@ -145,7 +113,7 @@ def machine_facts(
     affinity = list(cores) if cores else usable_cores()
     default = len(affinity or ()) or found['num_cores']
     gpus, driver = gpu_facts()
-    facts: MachineFacts = {
+    facts: dict[str, Any] = {
         'hostname': platform.node() or None,
         'os': _system(root),
         'kernel': platform.release() or None,

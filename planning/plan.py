@@ -7,7 +7,7 @@ the facts that it needs.
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,11 @@ from inputs.data_folder import DataFolder
 from inputs.data_sets import DataSet, Shards
 from inputs.preprocessors import Preprocessor
 from inputs.tf_data_settings import TfDataSettings
-from machine.surroundings import MachineFacts
 from machine.visible_gpus import ONLY_ONE, PlaceOnHost
 from models.model_facts import ModelFacts
 from params import Params
 from params.all_reduce_spec import Range
 from params.device_flags import HOST_DEVICE
-from results.console import IN_TF32, PERHAPS_IN_TF32
-from results.facts import as_fact, banner_lines, fact, run_facts
 
 if TYPE_CHECKING:
     from planning.session import SessionFacts
@@ -60,7 +57,7 @@ class Processes:
 
     cluster: Cluster | None
     horovod: Any
-    together: bool = field(metadata=fact('together', 'Whether the workers wait for each other in each step.'))
+    together: bool
     settings: Mapping[str, Any]
     connect: Timeout
     place_on_host: PlaceOnHost = ONLY_ONE
@@ -136,13 +133,12 @@ class Subject:
         does.
     """
 
-    role: Role = field(metadata=fact('role', label='Mode'))
+    role: Role
     model: ModelFacts
     folder: DataFolder | None
     exchange_bytes: int | None = None
 
     @property
-    @as_fact(label='Model')
     def model_name(self) -> str:
         """The name of the model, or the size of the tensor in its place."""
         return self.model.name if self.exchange_bytes is None else f'{self.exchange_bytes} bytes'
@@ -173,7 +169,7 @@ class Data:
     folder: str | None
     images: Source
     validation: Source
-    image_size: int = field(metadata=fact('image_size', 'Height and width in pixels.'))
+    image_size: int
     augmentation: str
     validation_augmentation: str
     distortions: bool
@@ -187,30 +183,6 @@ class Data:
     pipeline: str
     tf_data: TfDataSettings
     input_stages: tuple[str, ...] = ()
-
-    @property
-    @as_fact('data_set')
-    def data_set_name(self) -> str:
-        """The name of the data set."""
-        return self.data_set.name
-
-    @property
-    @as_fact('is_synthetic')
-    def is_synthetic(self) -> bool:
-        """Whether the images are made up."""
-        return self.folder is None
-
-    @property
-    @as_fact(label='Dataset')
-    def title(self) -> str:
-        """The data set, and whether its images are real."""
-        return f'{self.data_set.name} ({"synthetic" if self.is_synthetic else "real"})'
-
-    @property
-    @as_fact('num_missing_shards')
-    def num_missing_shards(self) -> int:
-        """How many shards the names of the files speak of, less those that are there."""
-        return self.shards.num_missing if self.shards else 0
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -250,34 +222,15 @@ class Machine:
       tf32: whether fp32 is computed in TF32; None if that is unknown.
     """
 
-    kind: str = field(metadata=fact('device', choices=('cpu', 'gpu')))
-    towers: tuple[str, ...] = field(metadata=fact('devices'))
+    kind: str
+    towers: tuple[str, ...]
     parameter_device_kind: str
     parameter_devices: tuple[str, ...]
-    data_format: str = field(metadata=fact('data_format', choices=('NHWC', 'NCHW')))
+    data_format: str
     hosts: tuple[str, ...] = (HOST_DEVICE,)
     all_reduce_spec: str | None = None
     data_format_reason: str = ''
-    tf32: bool | None = field(
-        default=False,
-        metadata=fact(
-            'tf32',
-            'Whether fp32 is computed in TF32; null if that is unknown, as for GPUs of other processes.',
-            since_first=False,
-        ),
-    )
-
-    @property
-    @as_fact(label='Data format')
-    def data_format_and_reason(self) -> str:
-        """The data format, and why the run chose it."""
-        return f'{self.data_format} ({self.data_format_reason})' if self.data_format_reason else self.data_format
-
-    @property
-    @as_fact(label='SingleSess')
-    def has_single_session(self) -> bool:
-        """Whether one session drives the devices of all workers."""
-        return not self.is_here
+    tf32: bool | None = False
 
     @property
     def is_here(self) -> bool:
@@ -303,26 +256,14 @@ class Counts:
 
     batch_size: int
     global_batch_size: int
-    images_of_step: int = field(metadata=fact('images_per_step', 'Images for each count of the global step.'))
-    num_warmup: int = field(metadata=fact('num_warmup'))
+    images_of_step: int
+    num_warmup: int
     num_timed: int
     num_epochs: float
-    display_every: int = field(metadata=fact('display_every'))
+    display_every: int
     newest_weight: float | None = None
     target_secs: float | None = None
     steps_per_run: int = 1
-
-    @property
-    @as_fact('num_timed', 'As asked; null with --target_seconds.')
-    def asked_steps(self) -> int | None:
-        """The timed steps of each worker; None if the time decides."""
-        return None if self.target_secs else self.num_timed
-
-    @property
-    @as_fact('num_epochs')
-    def asked_epochs(self) -> float | None:
-        """The timed steps of all workers, in epochs; None if the time decides, or the data set has no known size."""
-        return None if self.target_secs or not math.isfinite(self.num_epochs) else self.num_epochs
 
 
 @dataclass(frozen=True)
@@ -353,13 +294,13 @@ class VariableFacts:
       optimizer: the update rule.
     """
 
-    variable_update: str = field(metadata=fact('variable_update', label='Variables'))
+    variable_update: str
     staged: bool
     relaxed: bool
-    sync: bool = field(metadata=fact('sync', label='Sync'))
+    sync: bool
     sums: tuple[Range, ...] | None
     leaders: tuple[tuple[int, int], ...]
-    shown_spec: str | None = field(metadata=fact('all_reduce_spec', label='AllReduce', text=lambda spec: spec or None))
+    shown_spec: str | None
     num_packets: int
     small_max_bytes: int
     small_max_group: int
@@ -368,12 +309,6 @@ class VariableFacts:
     horovod_device: str | None
     by_nccl: bool
     optimizer: OptimizerFacts
-
-    @property
-    @as_fact('optimizer', label='Optimizer')
-    def optimizer_name(self) -> str:
-        """The name of the update rule."""
-        return self.optimizer.name
 
 
 @dataclass(frozen=True)
@@ -506,7 +441,7 @@ class Losses:
 class Surroundings:
     """What a run runs on: see machine.surroundings, whose functions have these names (machine: machine_facts, ...)."""
 
-    machine: MachineFacts
+    machine: Mapping[str, Any]
     environment: Mapping[str, str]
     git_commit: str | None
 
@@ -590,119 +525,6 @@ class Plan:
         if has_epochs or self.data.validation is not None:
             numbers['validation images'] = self.data.data_set.num_validation_examples
         return numbers
-
-    @property
-    @as_fact('batch_size', 'Images per step on each device.')
-    def batch_size(self) -> int:
-        """Images per step, or batch of the evaluation, on each device."""
-        return self._evaluated.batch_size if self._evaluated else self.counts.batch_size
-
-    @property
-    @as_fact('global_batch_size', label='Batch size', text=lambda size: f'{size} global')
-    def global_batch_size(self) -> int:
-        """Images per step on all devices of all workers."""
-        return self.batch_size * len(self.machine.towers) * self.processes.num_trainers
-
-    @property
-    @as_fact(label='per device', text=lambda size: f'{size} per device')
-    def _batch_of_device(self) -> int:
-        return self.batch_size
-
-    @property
-    @as_fact(
-        'input_pipeline',
-        'How images become batches: synthetic, record_input, tf_data, arrays, device or feed_dict. Null in an '
-        'evaluation; missing in older results.',
-        since_first=False,
-    )
-    def input_pipeline(self) -> str | None:
-        """The name of the input pipeline of steps; None if there are none."""
-        return None if self._evaluated else self.data.input_row.name
-
-    @property
-    @as_fact(label='Input')
-    def unusual_input(self) -> str:
-        """The name of the input pipeline, if it is not the usual one for the images."""
-        row = self.data.input_row
-        return '' if row == input_for(self.data.images) else row.name
-
-    @property
-    @as_fact(
-        'steps_per_run',
-        'How many steps one call of the session takes. Their seconds are equal parts of its time. 1 if missing.',
-        label='Steps/run',
-        text=lambda steps: f'{steps}; the time of a step is an equal part of that of its run' if steps > 1 else None,
-        since_first=False,
-    )
-    def steps_per_run(self) -> int:
-        """How many steps one call of the session takes."""
-        return self.counts.steps_per_run if self.subject.role not in (Role.EVALUATION, Role.INPUT_ONLY) else 1
-
-    @property
-    @as_fact(label='Num batches')
-    def _batches(self) -> int | str:
-        if self._evaluated:
-            return 'all' if self._evaluated.shown_batches is None else self._evaluated.shown_batches
-        if self.counts.target_secs:
-            return f'as many as take {self.counts.target_secs:g} seconds'
-        return self.counts.num_timed
-
-    @property
-    @as_fact(label='Num epochs')
-    def _epochs(self) -> str:
-        if self.counts.target_secs and not self._evaluated:
-            return 'unknown'
-        return f'{(self._evaluated or self.counts).num_epochs:.2f}'
-
-    @property
-    @as_fact(label='NUMA bind')
-    def _numa(self) -> str | bool:
-        return self.session.process.numa or False
-
-    @property
-    @as_fact('precision')
-    def precision(self) -> str:
-        """In what the network computes, in words."""
-        return str(self.step.precision)
-
-    @property
-    @as_fact(label='Precision')
-    def _unusual_precision(self) -> str:
-        tf32 = self.machine.tf32
-        if tf32 is None:
-            return f'{self.precision}{PERHAPS_IN_TF32}'
-        return f'{self.precision}{IN_TF32}' if tf32 else '' if self.precision == 'fp32' else self.precision
-
-    @property
-    @as_fact(label='Weights')
-    def _weights(self) -> str:
-        return 'constant, batch norm is folded' if self.step.freezes else ''
-
-    @property
-    def _evaluated(self) -> Evaluations | None:
-        return self.evaluations if self.subject.role is Role.EVALUATION else None
-
-    @property
-    def run_facts(self) -> dict[str, Any]:
-        """The object "run" of the result document, as far as it is known before the run."""
-        return run_facts([*(getattr(self, name) for name in _PARTS_WITH_FACTS), self])
-
-    @property
-    def banner_lines(self) -> list[tuple[str, object]]:
-        """The lines before the run: the label and the value of each, in no order."""
-        return banner_lines([*(getattr(self, name) for name in _PARTS_WITH_FACTS), self])
-
-
-# The parts of a plan whose facts are shown, besides the facts of the whole plan.
-_PARTS_WITH_FACTS = {
-    'subject': Subject,
-    'processes': Processes,
-    'data': Data,
-    'machine': Machine,
-    'counts': Counts,
-    'variables': VariableFacts,
-}
-KINDS_WITH_FACTS = (*_PARTS_WITH_FACTS.values(), Plan)
 
 
 @dataclass(frozen=True)

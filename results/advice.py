@@ -17,8 +17,6 @@ from results.document import Record
 from results.sections import WarningRow
 from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, drift_deviations, mad, outliers, spread
 
-Document = Mapping[str, Any]
-
 # The relative standard error of a standard deviation is 1/√(2(n-1)): 16 % with 20 steps, 24 % with 10. With fewer
 # steps, neither an interval around the rate nor the spread, outliers and drift of this module mean much.
 MIN_STEPS = 20
@@ -60,19 +58,18 @@ _DEBUGGING = {
 }
 
 
-def advise(document: Document) -> list[WarningRow]:
+def advise(record: Record) -> list[WarningRow]:
     """Returns the warnings about a run: objects with a stable `code` and a sentence `text` with figures and advice.
 
     Args:
-      document: a result as docs/results.md describes it; its own warnings are not read. Unknown values (None, or
-        missing) lead to no warning.
+      record: a result; its own warnings are not read. Unknown values lead to no warning.
     """
-    facts = _Facts(document)
-    return [{'code': code, 'text': text} for code, find in ADVICE.items() if (text := find(facts))]
+    facts = _Facts(record)
+    return [WarningRow(code, text) for code, find in ADVICE.items() if (text := find(facts))]
 
 
 class _Facts:
-    """A document, and values derived from it that several warnings need.
+    """A result, and values derived from it that several warnings need.
 
     Attributes:
       seconds: the seconds of the chief's timed steps, [num_steps] float64.
@@ -80,16 +77,12 @@ class _Facts:
       later: the seconds of the steps after these; empty if they are too few to estimate their noise.
     """
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.seconds = Record('', document).step_seconds()
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.seconds = record.step_seconds()
         self.num_slow = _slow_start(self.seconds)
         later = self.seconds[self.num_slow :]
         self.later = later if later.size >= MIN_STEPS else later[:0]
-
-    def __getitem__(self, key: str) -> Mapping[str, Any]:
-        """An object of the document; empty if it has none."""
-        return self.document.get(key) or {}
 
 
 def _slow_start(seconds: NDArray[np.float64]) -> int:
@@ -106,7 +99,7 @@ def _first_step(facts: _Facts) -> str | None:
         return None
     ratio = facts.seconds[:num_slow].max() / np.median(facts.seconds)
     who = 'timed step took' if num_slow == 1 else f'{num_slow} timed steps took up to'
-    warmup = int(facts['run'].get('num_warmup') or 0)
+    warmup = facts.record.run.num_warmup
     enough = max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)
     return (
         f'the first {who} {ratio:.1f} times the median: the warm-up of {counted(warmup, "step")} was too short; '
@@ -146,7 +139,7 @@ def _drift(facts: _Facts) -> str | None:
         return None
     half = seconds.size // 2
     change = float(seconds[:half].mean() / seconds[half:].mean() - 1)
-    deviations = abs(drift_deviations(Record('', facts.document).means_of_runs(seconds)))
+    deviations = abs(drift_deviations(facts.record.means_of_runs(seconds)))
     if math.isnan(deviations) or deviations <= DRIFT_DEVIATIONS or abs(change) <= DRIFT_SHARE:
         return None
     word, cause = ('faster', 'was not warmed up') if change > 0 else ('slower', 'heats up or fills its memory')
@@ -162,7 +155,7 @@ def _few_steps(facts: _Facts) -> str | None:
     if not 0 < num_timed < MIN_STEPS:
         return None
     # --target_seconds clashes with the flags that set the number of steps.
-    given = (facts['command'].get('given') or {}).get('target_seconds')
+    given = facts.record.given.get('target_seconds')
     longer = f'a longer time than {given}' if given else f'--num_batches={MIN_STEPS} or more'
     return (
         f'only {counted(num_timed, "step")} {"was" if num_timed == 1 else "were"} timed, too few for the noise of the '
@@ -171,36 +164,30 @@ def _few_steps(facts: _Facts) -> str | None:
 
 
 def _loss(facts: _Facts) -> str | None:
-    if facts['run'].get('role') in ('input-only', 'exchange-only'):
+    role, workers = facts.record.run.role, facts.record.workers
+    if role in ('input-only', 'exchange-only'):
         # The run computes no loss.
         return None
-    workers = facts.document.get('workers') or ()
     for worker in workers:
-        steps = worker['steps']
-        losses = steps.get('loss') or ()
+        losses = worker.steps.loss
         bad = [index for index, loss in enumerate(losses) if loss is None or not math.isfinite(loss)]
         if bad:
-            where = f' of {worker["task"]}' if worker.get('task') and len(workers) > 1 else ''
-            remedy = (
-                'write a smaller --init_learning_rate'
-                if facts['run'].get('role') == 'training'
-                else 'check the weights and the images'
-            )
+            where = f' of {worker.task}' if worker.task and len(workers) > 1 else ''
+            is_trained = role == 'training'
+            remedy = 'write a smaller --init_learning_rate' if is_trained else 'check the weights and the images'
             return (
                 f'the loss{where} was no finite number in {len(bad)} of {counted(len(losses), "step")}, first in step '
-                f'{steps["global_step"][bad[0]]}, so this is the speed of no real training; {remedy}'
+                f'{worker.steps.global_step[bad[0]]}, so this is the speed of no real training; {remedy}'
             )
     return None
 
 
 def _input(facts: _Facts) -> str | None:
-    found = facts['input']
-    share = found.get('wait_share')
+    share, waited = facts.record.input.wait_share, facts.record.input.wait_seconds
     if share is None or share <= INPUT_SHARE:
         return None
-    waited = found.get('wait_seconds')
     time = f' ({_seconds(waited)})' if waited is not None else ''
-    if facts['run'].get('input_pipeline') == 'feed_dict':
+    if facts.record.run.input_pipeline == 'feed_dict':
         return (
             f'the steps waited {_percent(share)} of their time{time} while Python drew their images; '
             '--input_pipeline=device gathers them on the device'
@@ -212,9 +199,7 @@ def _input(facts: _Facts) -> str | None:
 
 
 def _between(facts: _Facts) -> str | None:
-    throughput = facts['throughput']
-    wall = throughput.get('wall_seconds')
-    by_cause = spent_between(facts.document)
+    wall, by_cause = facts.record.throughput.wall_seconds, spent_between(facts.record)
     total = math.fsum(by_cause.values())
     if not wall or total <= BETWEEN_SHARE * wall:
         return None
@@ -225,15 +210,15 @@ def _between(facts: _Facts) -> str | None:
     )
 
 
-def spent_between(document: Document) -> dict[str, float]:
+def spent_between(record: Record) -> dict[str, float]:
     """Returns the seconds between timed steps by cause, the largest first, without evaluations (not in the total)."""
-    spent = (document.get('throughput') or {}).get('between_seconds') or {}
-    in_total = [(name, seconds) for name, seconds in spent.items() if seconds and name != 'evaluation']
+    spent = record.throughput.between_seconds.items()
+    in_total = [(name, seconds) for name, seconds in spent if seconds and name != 'evaluation']
     return dict(sorted(in_total, key=lambda entry: -entry[1]))
 
 
 def _loaded(facts: _Facts) -> str | None:
-    found = facts['disturbance']
+    found = facts.record.disturbance
     share, in_group = found.get('other_cpu_share'), found.get('other_cpu_share_of_cgroup')
     if share is None or share <= LOADED_SHARE:
         return None
@@ -245,7 +230,7 @@ def _loaded(facts: _Facts) -> str | None:
 
 
 def _steal(facts: _Facts) -> str | None:
-    share = facts['disturbance'].get('steal_share')
+    share = facts.record.disturbance.get('steal_share')
     if share is None or share <= STEAL_SHARE:
         return None
     return (
@@ -255,14 +240,14 @@ def _steal(facts: _Facts) -> str | None:
 
 
 def _throttled(facts: _Facts) -> str | None:
-    found = facts['disturbance']
+    found = facts.record.disturbance
     stopped, seconds = found.get('cgroup_throttled_seconds'), found.get('seconds')
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
-    limit = facts['machine'].get('cgroup_cpus')
+    limit = facts.record.machine['cgroup_cpus']
     quota = f' of {counted_cores(limit)}' if limit else ''
     most = max(1, math.floor(limit)) if limit else None
-    asked = (facts['machine'].get('threads') or {}).get('intra_op') or 0
+    asked = facts.record.machine['threads']['intra_op'] or 0
     threads = '' if most and asked <= most else f', or write --num_intra_threads={most or "N, a smaller number"}'
     return (
         f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
@@ -271,7 +256,7 @@ def _throttled(facts: _Facts) -> str | None:
 
 
 def _thermal(facts: _Facts) -> str | None:
-    times = facts['disturbance'].get('thermal_throttles')
+    times = facts.record.disturbance.get('thermal_throttles')
     if not times:
         return None
     return (
@@ -280,12 +265,12 @@ def _thermal(facts: _Facts) -> str | None:
 
 
 def _cores(facts: _Facts) -> str | None:
-    machine = facts['machine']
-    num_cores, affinity, quota = (machine.get(name) for name in ('num_cores', 'affinity', 'cgroup_cpus'))
+    machine = facts.record.machine
+    num_cores, affinity, quota = machine['num_cores'], machine['affinity'], machine['cgroup_cpus']
     usable = usable_cores(machine)
     if usable is None:
         return None
-    asked = (machine.get('threads') or {}).get('intra_op') or 0
+    asked = machine['threads']['intra_op'] or 0
     reason = _AFFINITY if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
     if asked > usable:
         return (
@@ -294,7 +279,7 @@ def _cores(facts: _Facts) -> str | None:
             'more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
-    is_shared = reason == _AFFINITY and facts['cluster'].get('tasks')
+    is_shared = reason == _AFFINITY and facts.record.cluster.tasks
     if num_cores and usable < num_cores and not is_shared:
         return (
             f'the process may use only {usable:.3g} of the {counted(num_cores, "core")} of this machine, because of '
@@ -317,7 +302,7 @@ def counted_cores(number: float) -> str:
 
 def _debugging(facts: _Facts) -> str | None:
     # A warning before the run covers flags that slow steps down.
-    found = list(_debugging_variables(facts['environment']))
+    found = list(_debugging_variables(facts.record.environment))
     if not found:
         return None
     return f'{_listed(found)} made the timed steps slower; measure again without {"it" if len(found) == 1 else "them"}'
@@ -330,7 +315,7 @@ def _debugging_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _governor(facts: _Facts) -> str | None:
-    governor = facts['machine'].get('governor')
+    governor = facts.record.machine['governor']
     if not governor or 'powersave' not in governor:
         return None
     return (

@@ -1,12 +1,15 @@
 """Collects results from files and folders. Does not import TensorFlow."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from errors import UsageError, read_regular
-from results.document import Failure, Record, as_float, read_file
+from results.document import Failure, Record, read_file
+from results.sections import Number
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
 SWEEP_FILE = 'sweep.json'
@@ -30,6 +33,17 @@ class SourceFile:
     position: int | None = None
     published: float | None = None
     published_speed_up: float | None = None
+    published_in: str = ''
+
+
+class _Quotation(Struct):
+    id: str
+    published: Number | None = None
+    published_speed_up: Number | None = None
+
+
+class _SweepFile(Struct):
+    configurations: Sequence[_Quotation]
     published_in: str = ''
 
 
@@ -100,7 +114,7 @@ def collect(paths: Sequence[str]) -> Collection:
         if not num_found:
             hint = f' ({problems[0]})' if problems else ''
             raise UsageError(f'{name}: the folder holds no results{hint}; write some with --result_file or sweep')
-    ordered = sorted(documents.values(), key=lambda found: str(found.document.get('started_at')))
+    ordered = sorted(documents.values(), key=lambda found: str(found.started_at))
     return Collection(
         tuple(found for found in ordered if isinstance(found, Record)),
         tuple(found for found in ordered if isinstance(found, Failure)),
@@ -115,26 +129,17 @@ def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
     if not path.exists():
         return {}
     try:
-        plan = json.loads(read_regular(path))
-        source = str(plan.get('published_in', ''))
-        # JSON allows half surrogates, which no page can contain.
-        source.encode()
-        return {
-            str(one['id']): SourceFile(
-                str(folder),
-                position,
-                as_float(one.get('published'), 0.0) or None,
-                as_float(one.get('published_speed_up'), 0.0) or None,
-                source,
-            )
-            for position, one in enumerate(plan['configurations'])
-        }
-    except (AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        plan = msgspec.json.decode(read_regular(path), type=_SweepFile)
+    except (OSError, RecursionError, ValueError) as error:
         problems.append(
             f'{path}: the plan of the sweep cannot be read ({type(error).__name__}); its order is not shown'
         )
         return {}
+    return {
+        one.id: SourceFile(str(folder), i, one.published, one.published_speed_up, plan.published_in)
+        for i, one in enumerate(plan.configurations)
+    }
 
 
 def _id(found: Record | Failure) -> str:
-    return str(found.document.get('id', found.source))
+    return found.id or found.source

@@ -7,7 +7,8 @@ from typing import TextIO
 
 from errors import RunError, counted, format_warning
 from results.live import LiveLine, can_redraw
-from results.result import Accuracy, StepValues, Transfer
+from results.result import Accuracy, StepValues
+from results.sections import Transfer
 from results.statistics import Rate
 
 _RULE = '-' * 64
@@ -17,22 +18,12 @@ _LABEL_WIDTH = 13
 # Follows the precision, of which scripts read the first word.
 IN_TF32 = ' (computed in TF32)'
 PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
-# The label of the line after the global batch size, which is not printed.
-_OF_DEVICE = 'per device'
-# The order of the banner's first lines; others follow.
-_ORDER = (
-    *('TensorFlow', 'Model', 'Dataset', 'Input', 'Mode', 'SingleSess', 'Batch size', _OF_DEVICE, 'Num batches'),
-    *('Num epochs', 'Steps/run', 'Devices', 'NUMA bind', 'Data format', 'Precision', 'Optimizer', 'Variables'),
-    *('Weights', 'AllReduce', 'Sync', 'Workers'),
-)
 
 
 def format_banner(lines: Sequence[tuple[str, object]]) -> str:
-    """Formats the lines before a run, (label, value) pairs, in the order that users know; ends with ten equal signs."""
-    order = {label: number for number, label in enumerate(_ORDER)}
-    rows = sorted(lines, key=lambda line: order.get(line[0], len(order)))
-    texts = [f'{"" if label == _OF_DEVICE else f"{label}:":<{_LABEL_WIDTH}}{value}' for label, value in rows]
-    return '\n'.join([*texts, BANNER_END])
+    """Formats the lines before a run, (label, value) pairs without those whose value is ''; ends with ten signs."""
+    rows = [(f'{label}:' if label else '', value) for label, value in lines if value != '']
+    return '\n'.join([*(f'{label:<{_LABEL_WIDTH}}{value}' for label, value in rows), BANNER_END])
 
 
 def transfer_lines(transfer: Transfer, num_workers: int) -> list[tuple[str, object]]:

@@ -25,7 +25,7 @@ def repeat_key(record: Record, *, across_versions: bool = False) -> str:
         [
             record.machine.get('fingerprint'),
             None if across_versions else version,
-            record.document.get('environment') or {},
+            record.environment or {},
             record.setting,
         ]
     )

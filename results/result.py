@@ -6,20 +6,16 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import asdict
 
 from params import Params
-from results.facts import as_json
+from results.document import as_json
+from results.sections import EvaluationRow, Phase, RunSection, StepsSection, ThroughputSection
 from results.statistics import Rate, summarize, throughput
 
 Values = TypeVar('Values')
-
-
-class Phase(enum.Enum):
-    """The phase of a step: WARMUP steps are kept, but do not count in any rate."""
-
-    WARMUP = 'warmup'
-    TIMED = 'timed'
 
 
 # Steps and their values are not frozen, since each step makes them, and a frozen object takes three times as long.
@@ -86,19 +82,6 @@ Between = Mapping[Cause, float]
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How a run ended: the exit code of its process and, unless that is 0, why, in one line."""
-
-    exit_code: int = 0
-    reason: str | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the run did everything asked of it."""
-        return self.exit_code == 0
-
-
-@dataclass(frozen=True)
 class ClusterTotal:
     """The images of all workers from the start of the chief's first timed step to the end of its last.
 
@@ -107,19 +90,6 @@ class ClusterTotal:
 
     images: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """The data that a step moves between the processes of a cluster; the object "transfer" of a result document.
-
-    Attributes:
-      bytes_per_ps: the bytes of the variables on each parameter server.
-      bytes_per_step: the bytes that a step sends; None if no graph was built.
-    """
-
-    bytes_per_ps: Annotated[tuple[int, ...], 'Of variables on each parameter server.'] = ()
-    bytes_per_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +127,18 @@ class Accuracy:
         """Images over wall seconds."""
         return throughput(self.num_images, self.seconds)
 
+    def as_row(self, unix_at_zero: float) -> EvaluationRow:
+        """The evaluation in a document; unix_at_zero is the Unix time at which the clock of the steps was at 0."""
+        return EvaluationRow(
+            step=self.step,
+            num_images=self.num_images,
+            top_1=self.top_1,
+            top_5=self.top_5,
+            seconds=self.seconds,
+            end=None if self.end is None else unix_at_zero + self.end,
+            images_per_second=self.images_per_second,
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class Result:
@@ -165,7 +147,7 @@ class Result:
     Attributes:
       params: the settings.
       model: the name of the model.
-      run: the facts of the run, as the object "run" of the result document has them: docs/results.md.
+      run: what the flags led to.
       tensorflow_version: the version of the installed TensorFlow.
       steps: all steps in order, including warm-up.
       complete: False if the run ended before its last step.
@@ -173,12 +155,11 @@ class Result:
       num_workers: how many processes took steps.
       cluster_total: the images and seconds of all workers; None for a run of one process.
       evaluations: those that interrupted training.
-      num_skipped_steps: the steps that changed no variable because gradients overflowed, over all workers.
     """
 
     params: Params
     model: str
-    run: Mapping[str, Any]
+    run: RunSection
     tensorflow_version: str
     steps: tuple[Step[StepValues], ...]
     complete: bool
@@ -186,42 +167,46 @@ class Result:
     num_workers: int = 1
     cluster_total: ClusterTotal | None = None
     evaluations: tuple[Accuracy, ...] = ()
-    num_skipped_steps: int = 0
 
     @property
     def data_set(self) -> str:
         """The name of the data set."""
-        return str(self.run['data_set'])
+        return self.run.data_set
 
     @property
     def is_synthetic(self) -> bool:
         """Whether the images were synthetic."""
-        return bool(self.run['is_synthetic'])
+        return self.run.is_synthetic
 
     @property
     def data_format(self) -> str:
         """'NHWC' or 'NCHW'."""
-        return str(self.run['data_format'])
+        return self.run.data_format
 
     @property
     def batch_size(self) -> int:
         """Images per step on each device; the model's default in place of 0."""
-        return int(self.run['batch_size'])
+        return self.run.batch_size
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices of one worker, one for each tower."""
-        return tuple(self.run['devices'])
+        return tuple(self.run.devices)
 
     @property
     def takes_steps_together(self) -> bool:
         """False for workers of a cluster that do not wait for each other."""
-        return bool(self.run['together'])
+        return self.run.together
 
     @property
     def num_missing_shards(self) -> int:
         """The number of shards according to their file names, minus the number of files."""
-        return int(self.run['num_missing_shards'])
+        return self.run.num_missing_shards
+
+    @property
+    def num_skipped_steps(self) -> int:
+        """The number of steps that changed no variable because gradients overflowed, over all workers."""
+        return self.run.num_skipped_steps
 
     @property
     def precision(self) -> str:
@@ -298,6 +283,48 @@ class Result:
         """The rate of the timed steps by their own seconds, and its spread; requires a timed step."""
         return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])
 
+    @property
+    def throughput(self) -> ThroughputSection:
+        """The rates and their spread in the document of the result."""
+        rate = self.rate if self.timed_steps else None
+        return ThroughputSection(
+            images_per_second=self.images_per_second,
+            images_per_second_of_steps=throughput(self.images, self.step_seconds),
+            images=self.images,
+            wall_seconds=self.wall_seconds,
+            step_seconds=self.step_seconds,
+            between_seconds={cause.value: seconds for cause, seconds in self.between_seconds.items()},
+            standard_error=rate.standard_error if rate else None,
+            jitter=rate.jitter if rate else None,
+            images_per_second_per_device=self.images_per_second / (len(self.devices) * self.num_workers),
+        )
+
+    def columns(self, unix_at_zero: float = 0.0) -> StepsSection:
+        """The steps in the document of the result; unix_at_zero is the Unix time at which their clock was at 0."""
+        steps = self.steps
+
+        def values(name: str) -> list[float | None] | None:
+            found = [getattr(step.values, name) for step in steps]
+            return None if all(value is None for value in found) else found
+
+        return StepsSection(
+            phase=[step.phase for step in steps],
+            index=[step.index for step in steps],
+            global_step=[step.values.steps_after for step in steps],
+            start=[unix_at_zero + step.start for step in steps],
+            seconds=[step.seconds for step in steps],
+            loss=[step.values.loss for step in steps],
+            top_1=values('top_1'),
+            top_5=values('top_5'),
+            learning_rate=values('learning_rate'),
+            input_wait=values('input_wait'),
+            between={
+                cause.value: [gap.get(cause, 0.0) for gap in self.between]
+                for cause in Cause
+                if any(gap.get(cause) for gap in self.between)
+            },
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the result in values that JSON can represent; values that were not measured are None.
 
@@ -305,7 +332,7 @@ class Result:
         """
         values = {
             'model': self.model,
-            **self.run,
+            **asdict(self.run),
             'precision': self.precision,
             'num_workers': self.num_workers,
             'tensorflow_version': self.tensorflow_version,
@@ -313,7 +340,6 @@ class Result:
             'images': self.images,
             'wall_seconds': self.wall_seconds,
             'images_per_second': self.images_per_second if self.images else None,
-            'num_skipped_steps': self.num_skipped_steps,
             'steps': [
                 {
                     'phase': step.phase,

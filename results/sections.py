@@ -1,50 +1,149 @@
 """The sections of a result document: a class each, and a field for each value. Does not import TensorFlow.
 
-The method `of` of a section finds its values in a Result, run/recording.py finds all others; results.facts makes the
-document and its schema. Two sections are found before the run: "run" consists of the facts of the plan
-(planning/plan.py), "machine" of those of machine/surroundings.py.
+msgspec makes JSON, its schema and the check of a file from these classes. A field with a default came later than the
+others: older results lack it. A section is made by results/result.py if it follows from the steps, else by
+run/recording.py.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any, TypedDict, TypeVar
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import ArrayLike
 
 from inputs.buffers import Buffer
 from inputs.stages import STAGES
-from results.document import FAILURE, RESULT, SCHEMA_VERSION
-from results.facts import ADDED
-from results.result import Accuracy, Cause, Ending, Phase, Result, Transfer
-from results.statistics import Distribution, throughput
+from results.statistics import drift, mad, outliers
 
-# The phases of a run before the first timed step.
-START_PHASES = ('import', 'join', 'build', 'initialise', 'warm_up')
+# The phases of a run before the first timed step, and the time until the very first step was done.
+START_PHASES = ('import', 'join', 'build', 'initialise', 'warm_up', 'first_step')
 
-Count = Annotated[int, ('minimum', 0)]
-OneOrMore = Annotated[int, ('minimum', 1)]
-NotNegative = Annotated[float, ('minimum', 0)]
-Time = Annotated[str, ('format', 'date-time')]
-Version = Annotated[int, ('const', SCHEMA_VERSION)]
+# Bounds within which 64-bit arithmetic works.
+_LARGEST, _LARGEST_INTEGER = 1e100, 2**63 - 1
+_PERCENTILES = (50, 90, 95, 99)
+
+Integer = Annotated[int, Meta(ge=-_LARGEST_INTEGER, le=_LARGEST_INTEGER)]
+Count = Annotated[int, Meta(ge=0, le=_LARGEST_INTEGER)]
+OneOrMore = Annotated[int, Meta(ge=1, le=_LARGEST_INTEGER)]
+Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+NotNegative = Annotated[float, Meta(ge=0, le=_LARGEST)]
+Scalar = bool | Integer | Number | str | None
+# Its own rules are those of check_time.
+Time = Annotated[str, Meta(extra_json_schema={'format': 'date-time'})]
+AnySection = TypeVar('AnySection', bound='Section')
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramSection:
+def about(text: str) -> Meta:
+    return Meta(description=text)
+
+
+def one_of(*values: str) -> Meta:
+    return Meta(pattern=rf'^({"|".join(values)})$(?!\n)')
+
+
+class Phase(Enum):
+    """The phase of a step: WARMUP steps are kept, but do not count in any rate."""
+
+    WARMUP = 'warmup'
+    TIMED = 'timed'
+
+
+class Section(Struct):
+    """An object of a document. JSON has no nan and no infinity: such values are unknown, None."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                setattr(self, name, None)
+
+
+def with_unknowns(kind: type[AnySection], **known: Any) -> AnySection:
+    """Returns a section of which only these values are known. All others are None, whatever their types say."""
+    return kind(**(dict.fromkeys(kind.__struct_fields__) | known))
+
+
+class Ending(Section):
+    """How a run ended: the exit code of its process and, unless that is 0, why, in one line."""
+
+    exit_code: Integer
+    reason: str | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run did everything asked of it."""
+        return self.exit_code == 0
+
+
+class ProgramSection(Section):
     version: str
     git_commit: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandSection:
+class CommandSection(Section):
     argv: Sequence[str]
-    flags: Annotated[Mapping[str, Any], 'The value of every flag; what the run decided itself instead of null or 0.']
-    given: Annotated[Mapping[str, str], 'The flags that were written, as they were written.']
+    flags: Annotated[
+        Mapping[str, Scalar | Sequence[Scalar]],
+        about('The value of every flag; what the run decided itself instead of null or 0.'),
+    ]
+    given: Annotated[Mapping[str, str], about('The flags that were written, as they were written.')]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterSection:
+class RunSection(Section, kw_only=True):
+    """What the flags led to."""
+
+    role: Annotated[str, one_of('training', 'forward-only', 'evaluation', 'input-only', 'exchange-only')]
+    together: Annotated[bool, about('Whether the workers wait for each other in each step.')]
+    image_size: Annotated[Count, about('Height and width in pixels.')]
+    data_set: str
+    is_synthetic: bool
+    num_missing_shards: Annotated[
+        Count, about('Shards that the names of the files speak of, less those that are there.')
+    ]
+    device: Annotated[str, one_of('cpu', 'gpu')]
+    devices: Annotated[Sequence[str], about('Of one worker, one for each tower.')]
+    data_format: Annotated[str, one_of('NHWC', 'NCHW')]
+    tf32: Annotated[
+        bool | None, about('Whether fp32 is computed in TF32; null if that is unknown, as for GPUs of other processes.')
+    ] = False
+    images_per_step: Annotated[Count, about('Images for each count of the global step.')]
+    num_warmup: Count
+    display_every: Count
+    num_timed: Annotated[Count | None, about('As asked; null with --target_seconds.')]
+    num_epochs: Annotated[
+        NotNegative | None, about('As asked; null with --target_seconds, or if their size is unknown.')
+    ]
+    variable_update: str
+    sync: bool
+    all_reduce_spec: str | None
+    optimizer: str
+    batch_size: Annotated[Count, about('Images per step on each device.')]
+    global_batch_size: Count
+    input_pipeline: Annotated[
+        str | None,
+        about(
+            'How images become batches: synthetic, record_input, tf_data, arrays, device or feed_dict. '
+            'Null in an evaluation; missing in older results.'
+        ),
+    ] = None
+    steps_per_run: Annotated[
+        Count, about('How many steps one call of the session takes. Their seconds are equal parts of its time.')
+    ] = 1
+    precision: Annotated[str, about('In what the network computes.')]
+    num_skipped_steps: Annotated[Count, about('Steps whose gradients overflowed, so that they changed no variable.')]
+
+
+class ClusterSection(Section):
     shape: Annotated[
         str,
-        ('pattern', r'^[1-9]\d{0,5}\*[1-9]\d{0,5}(\+[1-9]\d{0,5})?$'),
-        'Workers * devices of each + parameter servers: 2*1+1, 1*8.',
+        Meta(
+            pattern=r'^[1-9]\d{0,5}\*[1-9]\d{0,5}(\+[1-9]\d{0,5})?$(?!\n)',
+            description='Workers * devices of each + parameter servers: 2*1+1, 1*8.',
+        ),
     ]
     num_workers: OneOrMore
     devices_per_worker: OneOrMore
@@ -52,259 +151,244 @@ class ClusterSection:
     tasks: Sequence[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSection:
+class ModelSection(Section):
     name: str
-    parameters: Annotated[Count | None, 'Trainable ones.']
-    gflops_per_image: Annotated[NotNegative | None, 'Multiply-adds of a forward pass / 1e9.']
+    parameters: Annotated[Count | None, about('Trainable ones.')]
+    gflops_per_image: Annotated[NotNegative | None, about('Multiply-adds of a forward pass / 1e9.')]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemorySection:
-    host_peak_bytes: Annotated[int | None, 'Of one process; outside the list of workers, of the chief.']
-    device_peak_bytes: Mapping[str, int]
+class MemorySection(Section):
+    host_peak_bytes: Annotated[Integer | None, about('Of one process; outside the list of workers, of the chief.')]
+    device_peak_bytes: Mapping[str, Integer]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepsSection:
+class StepsSection(Section):
     """Steps as lists of equal length, with a value for each step."""
 
-    phase: Annotated[Sequence[Phase], 'The columns of this object have equal lengths: one value for each step.']
-    index: Annotated[Sequence[Count], 'From 1 within the phase.']
+    phase: Sequence[Phase]
+    index: Annotated[Sequence[Count], about('From 1 within the phase.')]
     global_step: Annotated[
-        Sequence[Count], 'Updates of the model after the step, warm-up and the steps of other workers included.'
+        Sequence[Count], about('Updates of the model after the step, warm-up and the steps of other workers included.')
     ]
-    start: Annotated[Sequence[NotNegative], 'Unix time in seconds.']
-    seconds: Annotated[Sequence[NotNegative], 'Wall seconds of the step alone.']
+    start: Annotated[Sequence[NotNegative], about('Unix time in seconds.')]
+    seconds: Annotated[Sequence[NotNegative], about('Wall seconds of the step alone.')]
     loss: Annotated[
-        Sequence[float | None], 'null: not finite, or not computed because of --input_only or --exchange_only.'
+        Sequence[Number | None], about('null: not finite, or not computed because of --input_only or --exchange_only.')
     ]
-    top_1: Sequence[float | None] | None
-    top_5: Sequence[float | None] | None
-    learning_rate: Sequence[float | None] | None
+    top_1: Sequence[Number | None] | None
+    top_5: Sequence[Number | None] | None
+    learning_rate: Sequence[Number | None] | None
     input_wait: Annotated[
         Sequence[NotNegative | None] | None,
-        'Seconds at the end of the step in which only the input pipeline was still working.',
+        about('Seconds at the end of the step in which only the input pipeline was still working.'),
     ]
-    between: Annotated[Mapping[Cause, Sequence[float]], 'Seconds between this step and the next one, by cause.']
+    between: Annotated[
+        Mapping[str, Sequence[Number]],
+        about(
+            'Seconds between this step and the next one, by cause: printing, summary, checkpoint, evaluation, other.'
+        ),
+    ]
 
-    @classmethod
-    def of(cls, result: Result, unix_at_zero: float = 0.0) -> 'StepsSection':
-        """The steps of a result; unix_at_zero is the Unix time at which their clock was at 0."""
-        steps, between = result.steps, result.between
-
-        def values(name: str) -> list[float | None] | None:
-            found = [getattr(step.values, name) for step in steps]
-            return None if all(value is None for value in found) else found
-
-        return cls(
-            phase=[step.phase for step in steps],
-            index=[step.index for step in steps],
-            global_step=[step.values.steps_after for step in steps],
-            start=[unix_at_zero + step.start for step in steps],
-            seconds=[step.seconds for step in steps],
-            loss=[step.values.loss for step in steps],
-            top_1=values('top_1'),
-            top_5=values('top_5'),
-            learning_rate=values('learning_rate'),
-            input_wait=values('input_wait'),
-            between={
-                cause: [gap.get(cause, 0.0) for gap in between]
-                for cause in Cause
-                if any(gap.get(cause) for gap in between)
-            },
-        )
+    def __post_init__(self) -> None:
+        columns = {name: getattr(self, name) for name in self.__struct_fields__ if name != 'between'}
+        sizes = {name: len(column) for name, column in {**columns, **self.between}.items() if column is not None}
+        if len({*sizes.values()}) > 1:
+            raise ValueError(f'lists of unequal length: {", ".join(f"{n} of {name}" for name, n in sizes.items())}')
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSection:
+class WorkerSection(Section):
     task: str | None
     host: str
     memory: MemorySection
     steps: StepsSection
 
 
-@dataclass(frozen=True, kw_only=True)
-class ThroughputSection:
-    images_per_second: Annotated[NotNegative | None, 'Images over wall_seconds: the total.']
+class ThroughputSection(Section):
+    images_per_second: Annotated[NotNegative | None, about('Images over wall_seconds: the total.')]
     images_per_second_of_steps: Annotated[
-        NotNegative | None, "The same images over the own seconds of the chief's timed steps."
+        NotNegative | None, about("The same images over the own seconds of the chief's timed steps.")
     ]
     images: Count
-    wall_seconds: Annotated[float, 'From the start of the first timed step to the end of the last, less evaluations.']
-    step_seconds: Annotated[NotNegative, 'The sum of the seconds of the timed steps.']
-    between_seconds: Annotated[Mapping[Cause, float], 'Between the first and the last timed step, by cause.']
-    standard_error: Annotated[NotNegative | None, 'Of the rates of single steps, in images/sec.']
-    jitter: Annotated[NotNegative | None, '1.4826 * MAD of these rates, in images/sec.']
+    wall_seconds: Annotated[
+        Number, about('From the start of the first timed step to the end of the last, less evaluations.')
+    ]
+    step_seconds: Annotated[NotNegative, about('The sum of the seconds of the timed steps.')]
+    between_seconds: Annotated[Mapping[str, Number], about('Between the first and the last timed step, by cause.')]
+    standard_error: Annotated[NotNegative | None, about('Of the rates of single steps, in images/sec.')]
+    jitter: Annotated[NotNegative | None, about('1.4826 * MAD of these rates, in images/sec.')]
     images_per_second_per_device: NotNegative | None
 
+
+class StepSeconds(Section):
+    """The distribution of seconds; null without steps."""
+
+    mean: Number | None
+    median: Number | None
+    mad: Number | None
+    min: Number | None
+    max: Number | None
+    p50: Number | None
+    p90: Number | None
+    p95: Number | None
+    p99: Number | None
+
+
+class StatisticsSection(Section):
+    num_steps: Integer
+    step_seconds: Annotated[StepSeconds, about('Of the timed steps of the chief.')]
+    drift: Annotated[Number | None, about('Rate of the second half over that of the first, minus 1.')]
+    num_outliers: Integer
+
     @classmethod
-    def of(cls, result: Result) -> 'ThroughputSection':
-        rate = result.rate if result.timed_steps else None
-        return cls(
-            images_per_second=result.images_per_second,
-            images_per_second_of_steps=throughput(result.images, result.step_seconds),
-            images=result.images,
-            wall_seconds=result.wall_seconds,
-            step_seconds=result.step_seconds,
-            between_seconds=result.between_seconds,
-            standard_error=rate.standard_error if rate else None,
-            jitter=rate.jitter if rate else None,
-            images_per_second_per_device=result.images_per_second / (len(result.devices) * result.num_workers),
-        )
+    def of(cls, seconds: ArrayLike) -> 'StatisticsSection':
+        """Describes the distribution of the seconds of [num_steps] steps; percentiles are interpolated linearly."""
+        values = np.asarray(seconds, dtype=np.float64)
+        summary = with_unknowns(StepSeconds)
+        if values.size:
+            middle, percentiles = float(np.median(values)), map(float, np.percentile(values, _PERCENTILES))
+            ends = float(values.min()), float(values.max())
+            summary = StepSeconds(float(values.mean()), middle, mad(values), *ends, *percentiles)
+        return cls(values.size, summary, drift(values), int(outliers(values).sum()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComputeSection:
+class ComputeSection(Section):
     flops_per_image: Annotated[
-        float | None, 'Of a step: 2 for each multiply-add, and 3 times the forward pass in training.'
+        Number | None, about('Of a step: 2 for each multiply-add, and 3 times the forward pass in training.')
     ]
-    flops_per_second: float | None
-    peak_flops_per_second: Annotated[float | None, 'Of large matrix products: --measure_peak.']
-    share_of_peak: float | None
+    flops_per_second: Number | None
+    peak_flops_per_second: Annotated[Number | None, about('Of large matrix products: --measure_peak.')]
+    share_of_peak: Number | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageRow:
+class Transfer(Section):
+    """The data that a step moves between the processes of a cluster."""
+
+    bytes_per_ps: Annotated[Sequence[Integer], about('Of variables on each parameter server.')]
+    bytes_per_step: Annotated[Integer | None, about('That a step sends; null if no graph was built.')]
+
+
+NO_TRANSFER = Transfer((), None)
+
+
+class StageRow(Section):
     """A stage of an input pipeline."""
 
-    stage: Annotated[str, ('enum', tuple(STAGES))]
-    images_per_second: Annotated[float, 'Of the pipeline up to this stage.']
+    stage: Annotated[str, one_of(*STAGES)]
+    images_per_second: Annotated[Number, about('Of the pipeline up to this stage.')]
     added_wall_seconds_per_image: Annotated[
-        float, 'The time per image up to this stage less that up to the one before; below 0 if stages overlap.'
+        Number,
+        Meta(
+            description='The time per image up to this stage less that up to the one before; below 0 if stages overlap.'
+        ),
     ]
     added_processor_seconds_per_image: Annotated[
-        float, 'The same for the seconds of all processors that this process used.'
+        Number, about('The same for the seconds of all processors that this process used.')
     ]
-    share: Annotated[float, 'added_wall_seconds_per_image over the time per image up to the last stage.']
+    share: Annotated[Number, about('added_wall_seconds_per_image over the time per image up to the last stage.')]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuffersSection:
-    most_bytes: int
+class BuffersSection(Section):
+    most_bytes: Integer
     buffers: Sequence[Buffer]
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputSection:
-    wait_seconds: Annotated[float | None, 'The sum of input_wait over the timed steps of the chief.']
-    wait_share: Annotated[float | None, 'Of the seconds of these steps.']
+class InputSection(Section):
+    wait_seconds: Annotated[Number | None, about('The sum of input_wait over the timed steps of the chief.')]
+    wait_share: Annotated[Number | None, about('Of the seconds of these steps.')]
     stages: Annotated[
         Sequence[StageRow] | None,
-        ADDED,
-        'With --input_only: the pipeline up to each of its stages, in their order. The steps of the result are those '
-        'of the last one.',
-    ]
+        about(
+            'With --input_only: the pipeline up to each of its stages, in their order. The steps of the '
+            'result are those of the last one.'
+        ),
+    ] = None
     memory: Annotated[
         BuffersSection | None,
-        ADDED,
-        'What the buffers of the pipeline take in host memory when they are full; null: nothing, or not known.',
-    ]
+        about('What the buffers of the pipeline take in host memory when they are full; null: nothing, or not known.'),
+    ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnergySection:
+class EnergySection(Section):
     source: str | None
     joules: Annotated[
-        float | None,
-        'Of the machine of the chief (NVML: of the GPUs of the chief), from the start of the first timed step to the '
-        'end of the last.',
+        Number | None,
+        about(
+            'Of the machine of the chief (NVML: of the GPUs of the chief), from the start of the first '
+            'timed step to the end of the last.'
+        ),
     ]
-    joules_per_image: Annotated[float | None, 'Null if other machines, or GPUs of other processes, took part.']
+    joules_per_image: Annotated[Number | None, about('Null if other machines, or GPUs of other processes, took part.')]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationRow:
-    step: Annotated[int, 'Global step.']
-    num_images: int
-    top_1: float | None
-    top_5: float | None
-    seconds: float
-    end: Annotated[float | None, ADDED, 'Unix time at which its result was known.']
-    images_per_second: float | None
-
-    @classmethod
-    def of(cls, found: Accuracy, unix_at_zero: float) -> 'EvaluationRow':
-        """An evaluation; unix_at_zero is the Unix time at which the clock of the steps was at 0."""
-        return cls(
-            step=found.step,
-            num_images=found.num_images,
-            top_1=found.top_1,
-            top_5=found.top_5,
-            seconds=found.seconds,
-            end=None if found.end is None else unix_at_zero + found.end,
-            images_per_second=found.images_per_second,
-        )
+class EvaluationRow(Section, kw_only=True):
+    step: Annotated[Integer, about('Global step.')]
+    num_images: Integer
+    top_1: Number | None
+    top_5: Number | None
+    seconds: Number
+    end: Annotated[Number | None, about('Unix time at which its result was known.')] = None
+    images_per_second: Number | None
 
 
-class WarningRow(TypedDict):
+class ThreadNumbers(TypedDict):
+    intra_op: Integer | None
+    inter_op: Integer | None
+
+
+class ThreadFacts(ThreadNumbers, total=False):
+    """The threads of a session within an operation and between operations, and the reason for their numbers."""
+
+    reason: str | None
+
+
+class MachineFacts(TypedDict):
+    """What machine.surroundings.machine_facts returns; unknown values are null."""
+
+    hostname: str | None
+    os: str | None
+    kernel: str | None
+    cpu_model: str | None
+    num_cores: Annotated[Integer | None, about('Logical ones.')]
+    num_physical_cores: Integer | None
+    num_sockets: Integer | None
+    cpu_features: Sequence[str]
+    is_virtual: bool | None
+    governor: str | None
+    memory_bytes: Integer | None
+    affinity: Annotated[Sequence[Integer] | None, about('The cores that the process may use.')]
+    cgroup_cpus: Annotated[Number | None, about('The quota of the control group, in cores.')]
+    cgroup_memory_bytes: Integer | None
+    load_average: Sequence[Number] | None
+    gpus: Sequence[Mapping[str, Scalar]]
+    versions: Mapping[str, str | None]
+    threads: ThreadFacts
+    fingerprint: Annotated[str, about('Equal for equal machines; does not depend on software.')]
+
+
+class DisturbanceFacts(TypedDict, total=False):
+    """What machine.meters.Disturbances returns, which describes it, and the wait of --wait_for_idle."""
+
+    seconds: Number
+    load_average_start: Sequence[Number] | None
+    load_average_end: Sequence[Number] | None
+    cgroup_throttled_seconds: Number | None
+    thermal_throttles: Integer | None
+    steal_share: Number | None
+    other_cpu_share: Number | None
+    other_cpu_share_of_cgroup: Number | None
+    waited_seconds: Number
+    other_cpu_share_before: Number | None
+
+
+class WarningRow(Section):
     code: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResultDocument:
-    """What --result_file writes: docs/results.md."""
-
-    schema: Annotated[str, ('const', RESULT)] = RESULT
-    schema_version: Version = SCHEMA_VERSION
-    id: Annotated[str, 'Different for each run.']
-    complete: Annotated[bool, 'Whether the run took all of its steps.']
-    ended: Ending
-    started_at: Annotated[Time, 'UTC, ISO 8601.']
-    ended_at: Time
-    program: ProgramSection
-    command: CommandSection
-    run: Mapping[str, Any]
-    cluster: ClusterSection
-    model: ModelSection
-    workers: Annotated[Sequence[WorkerSection], 'The chief first. Workers that were lost are missing.']
-    throughput: ThroughputSection
-    statistics: Distribution
-    phases: Annotated[
-        Mapping[str, float | None],
-        ('required', (*START_PHASES, 'first_step')),
-        'Seconds of each phase before the first timed step; first_step: until the first step of all was done.',
-    ]
-    compute: ComputeSection
-    memory: MemorySection
-    transfer: Transfer
-    input: InputSection
-    energy: EnergySection
-    evaluations: Sequence[EvaluationRow]
-    machine: Annotated[Mapping[str, Any], 'Of the chief.']
-    environment: Annotated[Mapping[str, str], 'Variables that change how TensorFlow and its libraries compute.']
-    disturbance: Annotated[Mapping[str, Any], 'What else the machine did during the timed steps.']
-    warnings: Sequence[Annotated[WarningRow, ('additionalProperties', False)]] = ()
-
-
-class FailedCommand(TypedDict):
-    argv: Annotated[Sequence[str], ADDED]
-    given: Mapping[str, str]
-
-
-class FailedCluster(TypedDict):
-    shape: str
-
-
-class FailedRun(TypedDict):
-    """What a failure says about its run."""
-
-    command: FailedCommand
-    cluster: FailedCluster
-
-
-class _Reason(FailedRun):
-    reason: str
-
-
-class FailureDocument(_Reason, total=False):
-    """What a sweep writes for a run that left no result."""
-
-    schema: Annotated[str, ('const', FAILURE)]
-    schema_version: Version
-    id: str
-    exit_code: int | None
-    started_at: Time
-    cause: Annotated[str | None, 'timeout, memory or error.']
-    seconds: NotNegative
+def check_time(text: str | None) -> None:
+    """Raises ValueError if this is no time in ISO 8601, or one that no clock shows."""
+    try:
+        if text is not None:
+            datetime.fromisoformat(text.replace('Z', '+00:00')).timestamp()
+    except (OverflowError, ValueError):
+        raise ValueError('its times are not all in ISO 8601') from None

@@ -3,7 +3,6 @@
 import array
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +13,6 @@ MAD_TO_STANDARD_DEVIATION = 1.4826
 # Steps slower than the median by more than this many robust standard deviations are outliers: one step in 3.5 million
 # if step times are normally distributed.
 OUTLIER_DEVIATIONS = 5.0
-_PERCENTILES = (50, 90, 95, 99)
 # Shorter blocks are nearly as correlated as single steps.
 _MIN_BLOCK = 4
 
@@ -26,31 +24,6 @@ class Rate:
     images_per_second: float
     standard_error: float
     jitter: float
-
-
-@dataclass(frozen=True)
-class StepSeconds:
-    """The distribution of seconds; None without steps."""
-
-    mean: float | None = None
-    median: float | None = None
-    mad: float | None = None
-    min: float | None = None
-    max: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """The distribution of the steps; the object "statistics" of a result document."""
-
-    num_steps: int
-    step_seconds: Annotated[StepSeconds, 'Of the timed steps of the chief.']
-    drift: Annotated[float | None, 'Rate of the second half over that of the first, minus 1.']
-    num_outliers: int
 
 
 def throughput(images: int, seconds: float) -> float:
@@ -180,23 +153,3 @@ def modified_z_scores(values: ArrayLike) -> NDArray[np.float64]:
     scale = MAD_TO_STANDARD_DEVIATION * mad(numbers)
     with np.errstate(divide='ignore', invalid='ignore'):
         return np.where(distances == 0, 0.0, distances / scale)
-
-
-def describe(seconds: ArrayLike) -> Distribution:
-    """Describes the distribution of the seconds of [num_steps] steps.
-
-    Percentiles are interpolated linearly. Without steps, everything except the counts is None.
-    """
-    values = np.asarray(seconds, dtype=np.float64)
-    summary = StepSeconds()
-    if values.size:
-        percentiles = map(float, np.percentile(values, _PERCENTILES))
-        summary = StepSeconds(
-            float(values.mean()),
-            float(np.median(values)),
-            mad(values),
-            float(values.min()),
-            float(values.max()),
-            *percentiles,
-        )
-    return Distribution(int(values.size), summary, drift(values), int(outliers(values).sum()))

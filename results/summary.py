@@ -8,6 +8,7 @@ from typing import Any
 
 from errors import counted
 from results.advice import spent_between, usable_cores
+from results.document import Record
 
 # Both rates of a run are printed if they differ by more than this share.
 _SAME_RATE = 0.01
@@ -54,57 +55,47 @@ def is_summary(line: str) -> bool:
     return line.partition(': ')[0] in _SUBJECTS
 
 
-def format_summary(document: Mapping[str, Any]) -> list[str]:
-    """Formats the lines that end a run, about what the total does not show; unknown values are left out.
-
-    Args:
-      document: a result as docs/results.md describes it.
-    """
-    return [line for line in _summary(document) if line]
+def format_summary(record: Record) -> list[str]:
+    """Formats the lines that end a run, about what the total does not show; unknown values are left out."""
+    return [line for line in _summary(record) if line]
 
 
-def _summary(document: Mapping[str, Any]) -> Iterator[str]:
-    def part(name: str) -> Mapping[str, Any]:
-        return document.get(name) or {}
-
-    statistics, throughput = part('statistics'), part('throughput')
-    seconds = statistics.get('step_seconds') or {}
-    if seconds.get('median') is not None:
-        tail = ', '.join(f'{name} {1e3 * seconds[name]:.4g}' for name in ('p90', 'p95', 'p99') if seconds.get(name))
-        number = counted(statistics.get('num_steps') or 0, 'step')
-        yield f'steps: median {1e3 * seconds["median"]:.4g} ms{f", {tail}" if tail else ""} ({number})'
-    if part('run').get('role') != 'exchange-only':
-        yield _between(document, throughput)
-    waits = part('input')
-    if waits.get('wait_seconds') is not None:
-        share = waits.get('wait_share')
-        of_time = f' ({100 * share:.1f} %)' if share is not None else ''
-        yield f'input: steps waited {waits["wait_seconds"]:.3g} s{of_time}'
-    compute = part('compute')
-    if compute.get('flops_per_second'):
-        peak, share = compute.get('peak_flops_per_second'), compute.get('share_of_peak')
+def _summary(record: Record) -> Iterator[str]:
+    run, statistics = record.run, record.statistics
+    seconds = statistics.step_seconds
+    if seconds.median is not None:
+        tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
+        tail = ''.join(f', {name} {1e3 * value:.4g}' for name, value in tails.items() if value)
+        yield f'steps: median {1e3 * seconds.median:.4g} ms{tail} ({counted(statistics.num_steps, "step")})'
+    if run.role != 'exchange-only':
+        yield _between(record)
+    waits = record.input
+    if waits.wait_seconds is not None:
+        of_time = f' ({100 * waits.wait_share:.1f} %)' if waits.wait_share is not None else ''
+        yield f'input: steps waited {waits.wait_seconds:.3g} s{of_time}'
+    compute = record.compute
+    if compute.flops_per_second:
         of_peak = ''
-        if peak and share:
-            precision = 'TF32' if part('run').get('tf32') else part('run').get('precision')
-            of_peak = f', {100 * share:.1f} % of the measured peak of {_scaled(peak, "FLOP/s")} (matrix products'
-            of_peak += f', {precision})' if precision else ')'
-        yield f'compute: {_scaled(compute["flops_per_second"], "FLOP/s")}{of_peak}'
-    threads = part('machine').get('threads') or {}
+        if compute.peak_flops_per_second and compute.share_of_peak:
+            share, peak = f'{100 * compute.share_of_peak:.1f} %', _scaled(compute.peak_flops_per_second, 'FLOP/s')
+            precision = 'TF32' if run.tf32 else run.precision
+            of_peak = f', {share} of the measured peak of {peak} (matrix products, {precision})'
+        yield f'compute: {_scaled(compute.flops_per_second, "FLOP/s")}{of_peak}'
+    threads = record.machine['threads']
     if threads.get('reason'):
-        within, at_once = counted(threads['intra_op'], 'thread'), counted(threads['inter_op'], 'operation')
+        within, at_once = counted(threads['intra_op'] or 0, 'thread'), counted(threads['inter_op'] or 0, 'operation')
         yield f'threads: {within} within an operation, {at_once} at a time ({threads["reason"]})'
-    memory = part('memory')
-    peaks = {'host': memory.get('host_peak_bytes'), **(memory.get('device_peak_bytes') or {})}
+    peaks = {'host': record.memory.host_peak_bytes, **record.memory.device_peak_bytes}
     in_memory = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)
     yield f'memory: peak {in_memory}' if in_memory else ''
-    energy = part('energy')
-    if energy.get('joules') is not None:
-        each, source = energy.get('joules_per_image'), energy['source']
+    energy = record.energy
+    if energy.joules is not None:
+        each = energy.joules_per_image
         per_image = f', {each:.3g} J per image' if each is not None else ''
-        chips, of_chief = _CHIPS.get(source, ('', ''))
-        measured = _listed(f'{chips}{of_chief if part("cluster").get("tasks") else ""}', source)
-        yield f'energy: {_scaled(energy["joules"], "J")} during the timed steps{per_image} ({measured})'
-    if goal := goal_of(document):
+        chips, of_chief = _CHIPS.get(energy.source or '', ('', ''))
+        measured = _listed(f'{chips}{of_chief if record.cluster.tasks else ""}', energy.source)
+        yield f'energy: {_scaled(energy.joules, "J")} during the timed steps{per_image} ({measured})'
+    if goal := goal_of(record):
         yield _accuracy(goal)
 
 
@@ -128,19 +119,19 @@ class Goal:
     seconds: float | None
 
 
-def goal_of(document: Mapping[str, Any]) -> Goal | None:
+def goal_of(record: Record) -> Goal | None:
     """Returns the wanted and the reached accuracy; None if none was wanted or nothing was evaluated."""
-    wanted = ((document.get('command') or {}).get('flags') or {}).get('stop_at_top_1_accuracy')
-    known = [found for found in document.get('evaluations') or () if found['top_1'] is not None]
-    if wanted is None or not known:
+    wanted = record.command.flags.get('stop_at_top_1_accuracy')
+    known = [(found.top_1, found) for found in record.evaluations if found.top_1 is not None]
+    if not isinstance(wanted, float | int) or not known:
         return None
-    reached = [found for found in known if found['top_1'] >= wanted]
-    shown = reached[0] if reached else max(known, key=lambda found: float(found['top_1']))
-    steps = document['workers'][0]['steps'] if document['workers'] else {}
-    is_from_start = bool(steps.get('global_step')) and steps['global_step'][0] <= 1
-    end = shown.get('end')
-    seconds = end - steps['start'][0] if is_from_start and end is not None else None
-    return Goal(wanted, shown['top_1'], shown['step'], bool(reached), seconds)
+    reached = [(top_1, found) for top_1, found in known if top_1 >= wanted]
+    top_1, shown = reached[0] if reached else max(known, key=lambda pair: pair[0])
+    seconds, end = None, shown.end
+    if record.workers and end is not None:
+        steps = record.workers[0].steps
+        seconds = end - steps.start[0] if steps.global_step and steps.global_step[0] <= 1 else None
+    return Goal(wanted, top_1, shown.step, bool(reached), seconds)
 
 
 def _accuracy(goal: Goal) -> str:
@@ -151,12 +142,12 @@ def _accuracy(goal: Goal) -> str:
     return f'accuracy: top-1 {goal.wanted:g} {ending}{after}'
 
 
-def _between(document: Mapping[str, Any], throughput: Mapping[str, Any]) -> str:
+def _between(record: Record) -> str:
     """Formats both rates, and the time between the steps by cause, if the rates differ."""
-    total, of_steps = throughput.get('images_per_second'), throughput.get('images_per_second_of_steps')
+    total, of_steps = record.throughput.images_per_second, record.throughput.images_per_second_of_steps
     if not total or not of_steps or abs(of_steps / total - 1) <= _SAME_RATE:
         return ''
-    causes = ', '.join(f'{cause} {seconds:.2g} s' for cause, seconds in spent_between(document).items())
+    causes = ', '.join(f'{cause} {seconds:.2g} s' for cause, seconds in spent_between(record).items())
     return (
         f'rate: {of_steps:.2f} images/sec within the steps, {total:.2f} in total'
         f'{f"; between the steps: {causes}" if causes else ""}'

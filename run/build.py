@@ -8,7 +8,7 @@ from dataclasses import replace
 import tensorflow.compat.v1 as tf
 
 from cluster.topology import place_of
-from inputs.catalog import InputRow, Source
+from inputs.catalog import InputRow, Source, input_for
 from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import InputParts, InputPipeline, WorkersInput
 from inputs.pipelines import PIPELINE_CLASSES
@@ -19,15 +19,16 @@ from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from params.device_flags import HOST_DEVICE
-from planning.plan import Plan
+from planning.plan import Plan, Role
 from preprocessing import ImageOptions, Scale
-from results.console import format_banner, transfer_lines
-from results.result import Transfer
+from results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
+from results.sections import NO_TRANSFER
 from results.summary import format_machine
 from run.constant_weights import freeze
 from run.evaluation import Evaluation, SavedVariables
 from run.exchange import GradientsInMemory, shapes_of
 from run.export import Array, export_saved_model
+from run.recording import run_section
 from run.step_graph import StepGraph, build_step_graph
 from training.optimizers import UPDATE_RULES
 from training.schedules import steps_of
@@ -96,13 +97,39 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
 
 def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> str:
     """Returns a run's banner. device_prefix names this task of a cluster; built is None if nothing is trained."""
-    num_workers = plan.processes.num_trainers * len(plan.machine.hosts)
+    run, counts, machine, row = run_section(plan), plan.counts, plan.machine, plan.data.input_row
+    num_workers = plan.processes.num_trainers * len(machine.hosts)
+    num_batches: object = f'as many as take {counts.target_secs:g} seconds' if counts.target_secs else counts.num_timed
+    num_epochs = 'unknown' if counts.target_secs else f'{counts.num_epochs:.2f}'
+    if plan.subject.role is Role.EVALUATION and (found := plan.evaluations):
+        num_batches = 'all' if found.shown_batches is None else found.shown_batches
+        num_epochs = f'{found.num_epochs:.2f}'
+    together = f'{run.steps_per_run}; the time of a step is an equal part of that of its run'
+    tf32 = PERHAPS_IN_TF32 if run.tf32 is None else IN_TF32 if run.tf32 else ''
     return format_banner(
         [
             ('TensorFlow', '.'.join(tf.__version__.split('.')[:2])),
-            ('Devices', [f'{device_prefix}{tower}' for tower in plan.machine.towers]),
-            *plan.banner_lines,
-            *transfer_lines(built.transfer if built else Transfer(), num_workers),
+            ('Model', plan.subject.model_name),
+            ('Dataset', f'{run.data_set} ({"synthetic" if run.is_synthetic else "real"})'),
+            # If it is not the usual one for these images.
+            ('Input', '' if row == input_for(plan.data.images) else row.name),
+            ('Mode', run.role),
+            ('SingleSess', not machine.is_here),
+            ('Batch size', f'{run.global_batch_size} global'),
+            ('', f'{run.batch_size} per device'),
+            ('Num batches', num_batches),
+            ('Num epochs', num_epochs),
+            ('Steps/run', together if run.steps_per_run > 1 else ''),
+            ('Devices', [f'{device_prefix}{tower}' for tower in machine.towers]),
+            ('NUMA bind', plan.session.process.numa or False),
+            ('Data format', run.data_format + (f' ({reason})' if (reason := machine.data_format_reason) else '')),
+            ('Precision', f'{run.precision}{tf32}' if tf32 or run.precision != 'fp32' else ''),
+            ('Optimizer', run.optimizer),
+            ('Variables', run.variable_update),
+            ('Weights', 'constant, batch norm is folded' if plan.step.freezes else ''),
+            ('AllReduce', run.all_reduce_spec or ''),
+            ('Sync', run.sync),
+            *transfer_lines(built.transfer if built else NO_TRANSFER, num_workers),
             *zip(('Machine', 'GPUs'), format_machine(plan.surroundings.machine), strict=False),
         ]
     )

@@ -9,7 +9,8 @@ from cluster.worker import Worker
 from inputs.stages import TRANSFER
 from planning.plan import Plan
 from results.console import Console
-from results.result import Phase, Result, Step, StepValues
+from results.result import Result, Step, StepValues
+from results.sections import Phase
 from run.build import make_banner, make_input
 from run.input_stages import StageTime, rows_of
 from run.invocation import Invocation

@@ -16,7 +16,8 @@ from tensorflow.python.client import timeline
 from errors import RunError, counted
 from machine.atomic import move_whole, write_whole
 from planning.plan import Instruments, Summaries
-from results.result import Phase, Step, StepValues
+from results.result import Step, StepValues
+from results.sections import Phase
 from training.variables import Variable
 
 Tensor = Any

@@ -22,12 +22,14 @@ from planning.plan import Plan, Role
 from results import console as lines
 from results.benchmark_log import BenchmarkLog
 from results.console import Console
-from results.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
+from results.document import Record, as_json
+from results.result import Accuracy, Between, Cause, ClusterTotal, Result, Step, StepValues
+from results.sections import Ending, Phase
 from results.statistics import RunningRate
 from results.summary import format_summary
 from run.input_stages import format_stages
 from run.invocation import Invocation
-from run.recording import Recording
+from run.recording import Recording, run_section
 
 # How often the live line gets new numbers.
 _LIVE_SECS = 0.2
@@ -234,19 +236,19 @@ class Measurement:
         for fault in faults if prints else ():
             self._console.warning(str(fault))
 
-    def _advise(self, document: Mapping[str, Any], num_timed: int) -> None:
+    def _advise(self, document: Record, num_timed: int) -> None:
         if stages := self.recording.input_stages:
             self._console.result(format_stages(stages, num_timed, self._plan.counts.target_secs))
             if buffers := self.recording.input_buffers:
                 self._console.result(format_memory(buffers))
         for line in format_summary(document):
             self._console.note(line)
-        for warning in document['warnings']:
+        for warning in document.warnings:
             # Those of the settings were printed before the run.
-            if warning['code'] != 'settings':
-                self._console.advice(warning['text'])
+            if warning.code != 'settings':
+                self._console.advice(warning.text)
 
-    def _make_document(self, result: Result, ending: Ending) -> dict[str, Any] | None:
+    def _make_document(self, result: Result, ending: Ending) -> Record | None:
         """The document of the result; None in processes other than the chief, which pass their steps to it."""
         own = self.recording.steps_of(result)
         workers: Sequence[Mapping[str, Any] | None] = [own]
@@ -254,7 +256,7 @@ class Measurement:
             workers = self._worker.collect('steps', own, is_complete=ending.is_complete)
         return self.recording.document(result, ending, workers) if self._plan.processes.is_chief else None
 
-    def _write(self, document: Mapping[str, Any], result: Result) -> list[RunError]:
+    def _write(self, document: Record, result: Result) -> list[RunError]:
         faults = []
         timed = result.timed_steps
         try:
@@ -267,7 +269,7 @@ class Measurement:
         reports = self._plan.reports
         if reports.result_file:
             try:
-                text = json.dumps(document, allow_nan=False)
+                text = json.dumps(as_json(document))
                 if reports.result_file == STDOUT:
                     self._console.document(text)
                 else:
@@ -317,7 +319,7 @@ class Measurement:
         return Result(
             params=plan.params,
             model=plan.subject.model_name,
-            run=plan.run_facts,
+            run=run_section(plan, self.num_skipped),
             tensorflow_version=tf.__version__,
             steps=tuple(self._steps),
             between=tuple(self._gaps()),
@@ -325,5 +327,4 @@ class Measurement:
             num_workers=plan.processes.num_trainers,
             cluster_total=self.cluster_total,
             evaluations=tuple(self._evaluations),
-            num_skipped_steps=self.num_skipped,
         )

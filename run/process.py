@@ -22,7 +22,8 @@ from records.framing import FRAME_BYTES, walk_shards
 from records.layout import FACTS_FILE
 from records.shard_check import cause_of, first_fault
 from results.console import Console
-from results.result import Ending, Result
+from results.result import Result
+from results.sections import Ending
 
 # The errors that TensorFlow raises for bad records.
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
@@ -121,7 +122,7 @@ class Process:
                 yield
                 # A shard that was cut during the run may have lost records silently.
                 self._check_lengths(after_steps=True)
-                self._end(Ending())
+                self._end(Ending(0, None))
             except TrainingOverError:
                 self._console.note('Training was over when this process started: nothing is left for it to do')
             except LostError as lost:

@@ -6,10 +6,11 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import tensorflow.compat.v1 as tf
+from msgspec import convert
 
 from errors import counted
 from inputs.buffers import Buffer, most_bytes
@@ -21,28 +22,30 @@ from planning.plan import Plan, Role
 from results import VERSION
 from results.advice import advise
 from results.benchmark_log import run_info
-from results.facts import as_json
-from results.result import Ending, Phase, Result, Step, StepValues, Transfer
+from results.document import SCHEMA_VERSION, Record, as_json
+from results.result import Result, Step, StepValues
 from results.sections import (
+    NO_TRANSFER,
     START_PHASES,
     BuffersSection,
     ClusterSection,
     CommandSection,
     ComputeSection,
+    DisturbanceFacts,
+    Ending,
     EnergySection,
-    EvaluationRow,
     InputSection,
+    MachineFacts,
     MemorySection,
     ModelSection,
+    Phase,
     ProgramSection,
-    ResultDocument,
+    RunSection,
     StageRow,
-    StepsSection,
-    ThroughputSection,
+    StatisticsSection,
     WarningRow,
     WorkerSection,
 )
-from results.statistics import describe
 from run.invocation import Invocation
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
@@ -51,11 +54,46 @@ _FLOPS_OF_MULTIPLY_ADD = 2
 _PASSES_OF_TRAINING = 3
 
 
+def run_section(plan: Plan, num_skipped_steps: int = 0) -> RunSection:
+    """Returns what the flags led to."""
+    data, machine, counts, variables = plan.data, plan.machine, plan.counts, plan.variables
+    role, evaluations, asked = plan.subject.role, plan.evaluations, not counts.target_secs
+    evaluated = evaluations if role is Role.EVALUATION else None
+    batch_size = evaluated.batch_size if evaluated else counts.batch_size
+    return RunSection(
+        role=role.value,
+        together=plan.processes.together,
+        image_size=data.image_size,
+        data_set=data.data_set.name,
+        is_synthetic=data.folder is None,
+        num_missing_shards=data.shards.num_missing if data.shards else 0,
+        device=machine.kind,
+        devices=machine.towers,
+        data_format=machine.data_format,
+        tf32=machine.tf32,
+        images_per_step=counts.images_of_step,
+        num_warmup=counts.num_warmup,
+        display_every=counts.display_every,
+        num_timed=counts.num_timed if asked else None,
+        num_epochs=counts.num_epochs if asked else None,
+        variable_update=variables.variable_update,
+        sync=variables.sync,
+        all_reduce_spec=variables.shown_spec,
+        optimizer=variables.optimizer.name,
+        batch_size=batch_size,
+        global_batch_size=batch_size * len(machine.towers) * plan.processes.num_trainers,
+        input_pipeline=None if evaluated else data.input_row.name,
+        steps_per_run=1 if evaluated or role is Role.INPUT_ONLY else counts.steps_per_run,
+        precision=str(plan.step.precision),
+        num_skipped_steps=num_skipped_steps,
+    )
+
+
 class Recording:
     """What is known about a run besides its steps; the run fills in the public attributes. peak_flops is in FLOP/s."""
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
-        self.transfer = Transfer()
+        self.transfer = NO_TRANSFER
         self.peak_flops: float | None = None
         self.input_buffers: Sequence[Buffer] = ()
         self.input_stages: Sequence[StageRow] | None = None
@@ -65,14 +103,13 @@ class Recording:
         self._phases: dict[str, float] = {}
         self._phase: str | None = 'import'
         self._phase_start = invocation.begun
-        self._first_step: float | None = None
         self._started = self._unix_at_zero + invocation.begun
         self._energy_meter = EnergyMeter(plan.machine.kind, plan.surroundings.environment)
         self._disturbances = Disturbances(in_cluster=plan.processes.cluster is not None)
         # Between begin_timed_steps and end_timed_steps, which finds the three below.
         self._is_metering = False
         self._joules: tuple[str, float] | None = None
-        self._disturbance: Mapping[str, Any] = {}
+        self._disturbance: DisturbanceFacts = {}
         self._memory_of_steps: MemorySection | None = None
 
     # ---- the time to the first step -------------------------------------------------------------------------------
@@ -85,8 +122,7 @@ class Recording:
         self._phase, self._phase_start = phase, now
 
     def note_step(self, step: Step[StepValues]) -> None:
-        if self._first_step is None:
-            self._first_step = step.end - self._invocation.begun
+        self._phases.setdefault('first_step', step.end - self._invocation.begun)
         if step.phase is Phase.TIMED and self._phase:
             self.begin(None, step.start)
 
@@ -101,7 +137,10 @@ class Recording:
     def end_timed_steps(self) -> None:
         """To be called just after the last timed step, before the run closes its session."""
         if self._is_metering:
-            self._joules, self._disturbance = self._energy_meter.joules(), self._disturbances.stop()
+            self._joules, self._disturbance = (
+                self._energy_meter.joules(),
+                cast(DisturbanceFacts, self._disturbances.stop()),
+            )
             peaks = self._device_peaks()
             self._memory_of_steps = MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes=peaks)
             # Last, so that the end of an interrupted run does all of this again.
@@ -126,35 +165,32 @@ class Recording:
         """The steps of this process, as an object of the document's list of workers."""
         self.end_timed_steps()
         task = self._plan.processes.cluster
-        own = WorkerSection(
-            task=f'{task.job} {task.index}' if task else None,
-            host=socket.gethostname(),
-            memory=self._memory(),
-            steps=StepsSection.of(result, self._unix_at_zero),
-        )
-        return as_json(own)
+        task_name = f'{task.job} {task.index}' if task else None
+        steps = result.columns(self._unix_at_zero)
+        return as_json(WorkerSection(task_name, socket.gethostname(), self._memory(), steps))
 
     # Long, because the document is one object, which reads best in one piece.
-    def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> Record:
         """Returns the document of a result, see docs/results.md. workers have their steps_of(), or None if lost."""
         plan, surroundings = self._plan, self._plan.surroundings
         # Counting may build a graph, for which a process that was stopped has no time.
         parameters, multiply_adds = self._costs() if ending.is_complete else (None, None)
         self.end_timed_steps()
-        warnings: list[WarningRow] = [{'code': 'settings', 'text': line} for line in plan.warnings]
-        known = [WorkerSection(**worker) for worker in workers if worker]
+        warnings = [WarningRow('settings', line) for line in plan.warnings]
+        known = [convert(worker, WorkerSection) for worker in workers if worker]
         if num_missing := len(workers) - len(known):
             text = f'the steps of {counted(num_missing, "worker")} are missing: lost, or too late to reach the chief'
-            warnings.append({'code': 'workers_missing', 'text': text})
-        sections = ResultDocument(
+            warnings.append(WarningRow('workers_missing', text))
+        document = Record(
+            schema_version=SCHEMA_VERSION,
             id=uuid.uuid4().hex,
-            complete=ending.is_complete,
+            is_complete=ending.is_complete,
             ended=ending,
             started_at=_utc(self._started),
             ended_at=_utc(time.time()),
             program=ProgramSection(version=VERSION, git_commit=surroundings.git_commit),
-            command=CommandSection(argv=self._invocation.argv, flags=self._flags(), given=plan.params.given),
-            run={**result.run, 'num_skipped_steps': result.num_skipped_steps},
+            command=CommandSection(argv=self._invocation.argv, flags=self._flags(), given=dict(plan.params.given)),
+            run=result.run,
             cluster=self._cluster(),
             model=ModelSection(
                 name=plan.subject.model_name,
@@ -162,22 +198,22 @@ class Recording:
                 gflops_per_image=None if multiply_adds is None else multiply_adds / 1e9,
             ),
             workers=known,
-            throughput=ThroughputSection.of(result),
-            statistics=describe([step.seconds for step in result.timed_steps]),
-            phases={**{name: self._phases.get(name) for name in START_PHASES}, 'first_step': self._first_step},
+            throughput=result.throughput,
+            statistics=StatisticsSection.of([step.seconds for step in result.timed_steps]),
+            phases={name: self._phases.get(name) for name in START_PHASES},
             compute=self._compute(multiply_adds, result),
             memory=self._memory(),
             transfer=self.transfer,
             input=self._input(result),
             energy=self._energy(result, num_missing),
-            evaluations=[EvaluationRow.of(found, self._unix_at_zero) for found in result.evaluations],
-            machine=surroundings.machine,
+            evaluations=[found.as_row(self._unix_at_zero) for found in result.evaluations],
+            machine=cast(MachineFacts, surroundings.machine),
             environment=surroundings.environment,
-            disturbance={**self._disturbance, **self._invocation.wait_facts},
+            disturbance=cast(DisturbanceFacts, {**self._disturbance, **self._invocation.wait_facts}),
             warnings=warnings,
         )
-        document = as_json(sections)
-        return {**document, 'warnings': [*warnings, *advise(document)]}
+        warnings += advise(document)
+        return document
 
     def log_header(self) -> dict[str, Any]:
         """Returns what benchmark_run.log begins with, see results.benchmark_log."""

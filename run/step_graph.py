@@ -12,7 +12,7 @@ from models.layers import VariableSource
 from models.networks import build_network, rank_of_labels
 from params.device_flags import HOST_DEVICE
 from planning.step import StepSettings
-from results.result import Transfer
+from results.sections import Transfer
 from run.constant_weights import FrozenNetwork
 from run.exchange import GradientsInMemory
 from training.checkpoints import Slice, whole

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from results.result import Phase, Step, Values
+from results.result import Step, Values
+from results.sections import Phase
 
 
 def run_steps(

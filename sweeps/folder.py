@@ -14,19 +14,21 @@ import json
 import os
 import shlex
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import convert
 
 from cluster.shape import Shape
 from errors import RunError, UsageError, read_regular
 from machine.atomic import move_whole, write_whole
 from results import VERSION
 from results.collection import SWEEP_FILE, TRIES
-from results.document import Failure, Record, read_file
-from sweeps.configurations import Configuration, LeftOut, SweepPlan
-from sweeps.settings import Settings
+from results.document import Failure, Record, as_json, read_file
+from sweeps.configurations import SweepPlan
 
 # Instead of a plan: the commands that take turns, one in a line.
 COMMANDS_FILE = 'commands.txt'
@@ -146,9 +148,10 @@ class Folder:
         self.write(path, source.read_text(encoding='utf-8').rstrip('\n'))
         return read_file(path)
 
-    def write_failure(self, path: Path, document: Mapping[str, Any]) -> Failure:
-        self.write(path, json.dumps(document, indent=1, ensure_ascii=False))
-        return Failure(str(path), document)
+    def write_failure(self, path: Path, failure: Failure) -> Failure:
+        failure.id, failure.source = failure.id or uuid.uuid4().hex, str(path)
+        self.write(path, json.dumps(as_json(failure), indent=1, ensure_ascii=False))
+        return failure
 
     def write(self, path: Path, text: str) -> None:
         """Writes a file atomically; raises RunError if the disk is full, or fails."""
@@ -208,22 +211,5 @@ def _document_of(plan: SweepPlan) -> dict[str, Any]:
 
 
 def _plan_of(document: Mapping[str, Any]) -> SweepPlan:
-    return SweepPlan(
-        name=document['name'],
-        title=document['title'],
-        settings=Settings(**document['settings']),
-        configurations=tuple(
-            Configuration(
-                **{
-                    **one,
-                    'shape': Shape.parse(one['shape']),
-                    'argv': tuple(one['argv']),
-                    'launch': tuple(one.get('launch', ())),
-                }
-            )
-            for one in document['configurations']
-        ),
-        left_out=tuple(LeftOut(**one) for one in document['left_out']),
-        columns=tuple(document['columns']),
-        published_in=document.get('published_in', ''),
-    )
+    configurations = [{**one, 'shape': Shape.parse(one['shape'])} for one in document['configurations']]
+    return convert({**document, 'configurations': configurations}, SweepPlan)

@@ -16,7 +16,7 @@ from models.registry import MODELS
 from params import Params
 from params.result_flags import field_values, fill
 from results.console import BANNER_END, BANNER_START, Console, format_total
-from results.document import Record
+from results.document import Record, as_json
 from results.repeats import far_from_others
 from sweeps.folder import Folder, Outcome
 from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
@@ -97,8 +97,8 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
     for number, outcome in enumerate(outcomes):
         for warning in outcome.warnings if isinstance(outcome, Record) else ():
             # Warnings with this code may be about different flags.
-            key = warning['text'] if warning['code'] == 'settings' else warning['code']
-            found.setdefault(key, {})[number] = warning['text']
+            key = warning.text if warning.code == 'settings' else warning.code
+            found.setdefault(key, {})[number] = warning.text
     lines = []
     for texts in found.values():
         text, *others = dict.fromkeys(texts.values())
@@ -108,11 +108,11 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _keep(record: Record, params: Params, path: str, number: int) -> None:
-    target = _file_of(params, path, record.model, record.run['batch_size'], record.shape, number)
+    target = _file_of(params, path, record.model.name, record.run.batch_size, record.shape, number)
     try:
         # The path may contain the number of the run.
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(json.dumps(record.document), target)
+        write_whole(json.dumps(as_json(record)), target)
     except OSError as error:
         raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error
 

@@ -6,18 +6,17 @@
 import json
 import random
 import sys
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from errors import spelled
 from params import parse_argv
 from params.result_flags import STDOUT
-from results.document import FAILURE, SCHEMA_VERSION, Record
-from results.sections import FailedRun, FailureDocument
+from results.document import SCHEMA_VERSION, FailedCluster, FailedCommand, Failure, Record, as_json
 from sweeps.configurations import Configuration
 from sweeps.folder import Folder, Outcome, unfinished_name
 from sweeps.limited_process import ERROR, TIMEOUT, Limits, run_process
@@ -32,14 +31,14 @@ class Contestant:
     Attributes:
       name: unique; its results are NAME.1.json, NAME.2.json ... of the folder's results/, and may have a folder there.
       words: the words after the program; --result_file is added to them.
-      facts: the keys command and cluster in the document of a failure.
+      failure: the document of a failure, without what the run makes known.
       is_elsewhere: whether the process with the result is on another host, which may have other files.
     """
 
     name: str
     caption: str
     words: Sequence[str]
-    facts: FailedRun
+    failure: Failure
     is_elsewhere: bool = False
 
 
@@ -84,17 +83,24 @@ class Starter:
                 folder.check_room(reason)
             if is_whole and ended.cause in (None, ERROR):
                 return folder.adopt(unfinished, path), ended.seconds
-            if found and is_whole and ended.cause == TIMEOUT:
-                return _keep_partial(folder, found.document, reason, path), ended.seconds
+            if isinstance(found, Record) and is_whole and ended.cause == TIMEOUT:
+                # The run did not know why this process ended it.
+                found = replace(found, ended=replace(found.ended, reason=reason))
+                folder.write(path, json.dumps(as_json(found)))
+                found.source = str(path)
+                return found, ended.seconds
         finally:
             # Do not trust the result of a run that took too much memory, or that failed with a complete result.
             unfinished.unlink(missing_ok=True)
-        document: FailureDocument = {
-            **failure_document(contestant.facts, reason, ended.exit_code, started_at),
-            'cause': ended.cause,
-            'seconds': round(ended.seconds, 3),
-        }
-        return folder.write_failure(path, document), ended.seconds
+        failure = replace(
+            contestant.failure,
+            reason=reason,
+            exit_code=ended.exit_code,
+            started_at=started_at,
+            cause=ended.cause,
+            seconds=round(ended.seconds, 3),
+        )
+        return folder.write_failure(path, failure), ended.seconds
 
 
 class Rounds:
@@ -152,29 +158,19 @@ class Rounds:
 
 def contestant_of(one: Configuration, *more: str) -> Contestant:
     """Returns the contestant of a configuration, with more flags of the run, which override earlier ones."""
-    facts = facts_of([*one.argv, *more], {**one.given, **parse_argv(more).params.given}, str(one.shape))
-    return Contestant(one.id, ' '.join([one.caption, *more]), one.command(*more), facts, is_elsewhere=bool(one.launch))
+    failure = failure_of([*one.argv, *more], {**one.given, **parse_argv(more).params.given}, str(one.shape))
+    caption = ' '.join([one.caption, *more])
+    return Contestant(one.id, caption, one.command(*more), failure, is_elsewhere=bool(one.launch))
 
 
 def contestant_of_run(name: str, argv: Sequence[str]) -> Contestant:
     params = parse_argv(argv).params
-    return Contestant(name, name, argv, facts_of(argv, params.given, f'1*{params.num_gpus or 1}'))
+    return Contestant(name, name, argv, failure_of(argv, params.given, f'1*{params.num_gpus or 1}'))
 
 
-def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: str) -> FailedRun:
-    return {'command': {'argv': list(argv), 'given': dict(given)}, 'cluster': {'shape': shape}}
-
-
-def failure_document(facts: FailedRun, reason: str, exit_code: int | None, started_at: str) -> FailureDocument:
-    return {
-        'schema': FAILURE,
-        'schema_version': SCHEMA_VERSION,
-        'id': uuid.uuid4().hex,
-        **facts,  # type: ignore[typeddict-item]  # which lacks the keys that are not required
-        'reason': reason,
-        'exit_code': exit_code,
-        'started_at': started_at,
-    }
+def failure_of(argv: Sequence[str], given: Mapping[str, str], shape: str) -> Failure:
+    command, cluster = FailedCommand(dict(given), argv), FailedCluster(shape)
+    return Failure(schema_version=SCHEMA_VERSION, command=command, cluster=cluster, reason='')
 
 
 def succeeded(outcome: Outcome) -> bool:
@@ -184,7 +180,7 @@ def succeeded(outcome: Outcome) -> bool:
 def describe(outcome: Outcome) -> str:
     """Describes how a run ended: '123.4 images/sec', for an exchange alone '1.234 ms/step', or why it failed."""
     if isinstance(outcome, Record) and outcome.is_complete:
-        if outcome.run.get('role') == 'exchange-only':
+        if outcome.run.role == 'exchange-only':
             return f'{1e3 * outcome.step_seconds().mean():.3f} ms/step'
         return f'{outcome.images_per_second:.1f} images/sec'
     return f'failed: {outcome.reason}'
@@ -210,10 +206,3 @@ def _take_document(log: Path, path: Path) -> None:
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
     if found := [line for line in lines if line.startswith('{"schema"')]:
         path.write_text(f'{found[-1]}\n', encoding='utf-8')
-
-
-def _keep_partial(folder: Folder, document: Mapping[str, Any], reason: str, path: Path) -> Record:
-    """Stores the partial result of a run that this process ended, with the reason, which the run did not know."""
-    document = {**document, 'ended': {**document['ended'], 'reason': reason}}
-    folder.write(path, json.dumps(document))
-    return Record(str(path), document)

@@ -1,8 +1,10 @@
 """Finds the largest batch size of each configuration that fits in memory, by short runs with several sizes."""
 
+import dataclasses
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from errors import UsageError, spelled
 from models.registry import MODELS
@@ -10,7 +12,7 @@ from results.document import Failure
 from sweeps.configurations import Configuration, SweepPlan
 from sweeps.folder import Folder, Outcome
 from sweeps.limited_process import MEMORY
-from sweeps.runner import Starter, Turn, contestant_of, failure_document, succeeded
+from sweeps.runner import Starter, Turn, contestant_of, succeeded
 
 # The first size to try for models from a user's file.
 _START_SIZE = 32
@@ -51,7 +53,7 @@ class Search:
         start = one.batch_size or _default_size(one.model)
         while size := next_size(start, {size: succeeded(tried) for size, tried in tries.items()}):
             contestant = contestant_of(one, *_length_of_try(one), spelled('batch_size', size))
-            contestant = replace(contestant, caption=f'{one.caption} batch_size={size}')
+            contestant = dataclasses.replace(contestant, caption=f'{one.caption} batch_size={size}')
             tries[size], seconds = self._starter.run(self._folder, contestant, self._try_path(one, size))
             yield Turn(contestant, len(tries), tries[size], seconds)
             if not succeeded(tries[size]) and not _lacks_memory(tries[size]):
@@ -62,11 +64,12 @@ class Search:
         return self._folder.copy(self._try_path(one, largest), self._result_path(one))
 
     def _give_up(self, one: Configuration, tried: Outcome, reason: str) -> Outcome:
-        facts = contestant_of(one).facts
+        failure = contestant_of(one).failure
         if isinstance(tried, Failure):
-            return self._folder.write_failure(self._result_path(one), {**tried.document, **facts, 'reason': reason})
-        document = failure_document(facts, reason, tried.document['ended']['exit_code'], tried.started_at)
-        return self._folder.write_failure(self._result_path(one), document)
+            failure = replace(tried, command=failure.command, cluster=failure.cluster, reason=reason)
+        else:
+            failure = replace(failure, reason=reason, exit_code=tried.ended.exit_code, started_at=tried.started_at)
+        return self._folder.write_failure(self._result_path(one), failure)
 
     def _earlier_tries(self, one: Configuration) -> dict[int, Outcome]:
         found = {}
@@ -92,7 +95,7 @@ def _length_of_try(one: Configuration) -> list[str]:
 
 
 def _lacks_memory(outcome: Outcome) -> bool:
-    return outcome.document.get('cause') == MEMORY
+    return isinstance(outcome, Failure) and outcome.cause == MEMORY
 
 
 def _default_size(model: str) -> int:

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     'results': {'errors', 'inputs', 'machine', 'params'},
     'sweeps': {'cluster', 'comparison', 'errors', 'machine', 'models', 'params', 'results'},
     'training': {'errors', 'machine'},
-    'variable_mgr': {'managers'},
+    'variable_mgr': {'managers', 'params'},
 }
 WITHOUT_TENSORFLOW = ('commands', 'comparison', 'params', 'planning', 'records', 'results', 'sweeps')
 # The parts of planning that a run with TensorFlow asks last; and a process of `doctor` that uses the whole program.

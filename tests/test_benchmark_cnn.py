@@ -19,7 +19,8 @@ from params import make_params
 from records.layout import shard_name
 from results.console import Console
 from results.document import Record, read_file
-from results.result import Phase, Result
+from results.result import Result
+from results.sections import Phase
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
 from training.checkpoint_files import has_ended, latest_checkpoint
@@ -216,7 +217,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     record = read_file(tmp_path / 'r.json')
     assert isinstance(record, Record)
     assert (record.is_complete, len(record.step_seconds())) == (False, 1)
-    assert record.document['ended']['exit_code'] == 128 + number
+    assert record.ended.exit_code == 128 + number
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
     assert not has_ended(str(tmp_path))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

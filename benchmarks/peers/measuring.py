@@ -1,7 +1,6 @@
 """The flags of a peer, its timed steps, and its result, which `compare` and `report` read. Needs no TensorFlow."""
 
 import argparse
-import inspect
 import itertools
 import json
 import os
@@ -10,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from machine.atomic import write_whole
 from machine.meters import Disturbances, host_peak_bytes
@@ -18,9 +17,9 @@ from machine.surroundings import environment_facts, machine_facts
 from models.registry import MODELS
 from params import make_params
 from results import sections
-from results.facts import as_json
-from results.result import Cause, Ending, Phase, Result, Step, StepValues, Transfer
-from results.statistics import describe
+from results.document import SCHEMA_VERSION, Record, as_json
+from results.result import Cause, Result, Step, StepValues
+from results.sections import Phase, with_unknowns
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)
@@ -28,7 +27,6 @@ WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
 IMAGE_SIZE = 224  # of ResNet-50
 # Constant, and low enough for random labels; the program's own schedule starts as low. It does not affect the speed.
 LEARNING_RATE = 0.005
-Section = TypeVar('Section')
 
 
 def parse_flags(description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None) -> argparse.Namespace:
@@ -69,27 +67,27 @@ def run_steps(
     disturbance = disturbances.stop()
     gaps = [{Cause.OTHER: max(0.0, after.start - before.end)} for before, after in itertools.pairwise(steps)]
     facts = MODELS.find_model(model)
-    run = {
-        'role': 'forward-only' if args.forward_only else 'training',
-        'variable_update': 'none',
-        'optimizer': 'sgd',
-        'precision': args.precision,
-        'data_format': 'NHWC',
-        'device': 'cpu',
-        'devices': ['/cpu:0'],
-        'data_set': 'imagenet',
-        'is_synthetic': is_synthetic,
-        'image_size': facts.image_size,
-        'num_warmup': args.num_warmup_batches,
-        'num_timed': args.num_batches,
-        'display_every': args.num_batches,
-        'steps_per_run': 1,
-        'tf32': False,
-        **dict.fromkeys(('all_reduce_spec', 'num_epochs')),
+    run = with_unknowns(
+        sections.RunSection,
+        role='forward-only' if args.forward_only else 'training',
+        variable_update='none',
+        optimizer='sgd',
+        precision=args.precision,
+        data_format='NHWC',
+        device='cpu',
+        devices=['/cpu:0'],
+        data_set='imagenet',
+        is_synthetic=is_synthetic,
+        image_size=facts.image_size,
+        num_warmup=args.num_warmup_batches,
+        num_timed=args.num_batches,
+        display_every=args.num_batches,
+        steps_per_run=1,
+        tf32=False,
         **dict.fromkeys(('sync', 'together'), True),
         **dict.fromkeys(('num_missing_shards', 'num_skipped_steps'), 0),
         **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
-    }
+    )
     result = Result(make_params(), model, run, versions.get('tensorflow', ''), tuple(steps), True, (*gaps, {}))
     print(f'{peer}: loss {loss:.3f}')
     print(f'total images/sec: {result.images_per_second:.2f}')
@@ -98,42 +96,37 @@ def run_steps(
         write_whole(json.dumps(as_json(document)), args.result_file)
 
 
-def _document(
-    result: Result, peer: str, versions: Mapping[str, str], disturbance: Mapping[str, Any]
-) -> sections.ResultDocument:
+def _document(result: Result, peer: str, versions: Mapping[str, str], disturbance: Any) -> Record:
     """Returns the document of a result, docs/results.md; a peer does not know its costs, energy and waits."""
-    memory, machine = sections.MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes={}), machine_facts()
+    memory, machine = sections.MemorySection(host_peak_bytes(), {}), machine_facts()
     unix_at_zero = time.time() - time.perf_counter()
-    steps = sections.StepsSection.of(result, unix_at_zero)
-    worker = sections.WorkerSection(task=None, host=machine['hostname'] or '', memory=memory, steps=steps)
+    worker = sections.WorkerSection(None, machine['hostname'] or '', memory, result.columns(unix_at_zero))
     first, last = result.steps[0].start, result.steps[-1].end
     start, end = (datetime.fromtimestamp(unix_at_zero + one, UTC) for one in (first, last))
-    return sections.ResultDocument(
+    return Record(
+        schema_version=SCHEMA_VERSION,
         id=uuid.uuid4().hex,
-        complete=True,
-        ended=Ending(),
+        is_complete=True,
+        ended=sections.Ending(0, None),
         started_at=f'{start:%Y-%m-%dT%H:%M:%SZ}',
         ended_at=f'{end:%Y-%m-%dT%H:%M:%SZ}',
-        program=sections.ProgramSection(version=peer, git_commit=None),
-        command=sections.CommandSection(argv=sys.argv[1:], flags={'peer': peer}, given={}),
+        program=sections.ProgramSection(peer, None),
+        command=sections.CommandSection(sys.argv[1:], {'peer': peer}, {}),
         run=result.run,
-        cluster=sections.ClusterSection(shape='1*1', num_workers=1, devices_per_worker=1, num_ps=0, tasks=()),
-        model=sections.ModelSection(name=result.model, parameters=None, gflops_per_image=None),
+        cluster=sections.ClusterSection('1*1', 1, 1, 0, ()),
+        model=with_unknowns(sections.ModelSection, name=result.model),
         workers=[worker],
-        throughput=sections.ThroughputSection.of(result),
-        statistics=describe([step.seconds for step in result.timed_steps]),
-        phases=dict.fromkeys((*sections.START_PHASES, 'first_step')),
-        compute=_unknown(sections.ComputeSection),
+        throughput=result.throughput,
+        statistics=sections.StatisticsSection.of([step.seconds for step in result.timed_steps]),
+        phases=dict.fromkeys(sections.START_PHASES),
+        compute=with_unknowns(sections.ComputeSection),
         memory=memory,
-        transfer=Transfer(bytes_per_step=0),
-        input=_unknown(sections.InputSection),
-        energy=_unknown(sections.EnergySection),
+        transfer=sections.Transfer((), 0),
+        input=with_unknowns(sections.InputSection),
+        energy=with_unknowns(sections.EnergySection),
         evaluations=(),
-        machine={**machine, 'versions': {**machine['versions'], **versions}},
+        machine=cast(sections.MachineFacts, {**machine, 'versions': {**machine['versions'], **versions}}),
         environment=environment_facts(os.environ),
         disturbance=disturbance,
+        warnings=(),
     )
-
-
-def _unknown(section: Callable[..., Section]) -> Section:
-    return section(**dict.fromkeys(inspect.signature(section).parameters))

@@ -13,7 +13,7 @@ from benchmarks.peers.measuring import run_steps
 from benchmarks.turns import print_report, take_runs, take_turns
 from comparison.sides import read_side
 from results import document
-from results.document import Record, read_file
+from results.document import Record, as_json, read_file
 from tests.support.outputs import refused
 from tests.support.sample_results import FAKE, environment, sizes_in
 
@@ -83,7 +83,7 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.Cap
         'role': 'forward-only',
     }
     assert found.step_seconds().size == 12
-    assert 0 < sum(found.step_seconds()) <= found.document['throughput']['wall_seconds']
+    assert 0 < sum(found.step_seconds()) <= found.throughput.wall_seconds
     assert f'total images/sec: {found.images_per_second:.2f}' in capsys.readouterr().out
     assert read_side(args.result_file).groups
-    assert not list(SCHEMA.iter_errors(found.document))
+    assert not list(SCHEMA.iter_errors(as_json(found)))

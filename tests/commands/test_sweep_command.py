@@ -10,11 +10,10 @@ import pytest
 import commands.sweep
 from commands.sweep import SweepRow, format_results, main, rows_of, run_plan
 from comparison.intervals import estimate_runs
-from results.document import Record
 from sweeps.sweep_file import shipped
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused
-from tests.support.sample_results import created, plan_of, sample_document, starter
+from tests.support.sample_results import created, plan_of, record_of, sample_document, starter
 
 ROOT = Path(commands.sweep.__file__).resolve().parent.parent
 GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')
@@ -178,7 +177,7 @@ def test_exchanges_alone_have_bandwidths(tmp_path: Path) -> None:
             model={'parameters': size // 4},
             cluster={'num_workers': 4},
         )
-        found.append([Record('result.json', document)])
+        found.append([record_of(document)])
     outcomes = {one.id: records for one, records in zip(plan.configurations, found, strict=True)}
     lines = format_results(*rows_of(plan, outcomes)).splitlines()
     cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]

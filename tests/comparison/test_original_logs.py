@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from comparison.original_logs import decode_log, read_logs
+from comparison.original_logs import LogRecord, decode_log, read_logs
 from comparison.ratios import estimate
 from results.console import IN_TF32
-from results.document import Record
 from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
@@ -52,7 +51,7 @@ def a_log(rates: tuple[float, ...] = RATES, total: float | None = 95.83, banner:
     return '\n'.join([banner.rstrip('\n'), *lines, *end, ''])
 
 
-def one(text: str) -> Record:
+def one(text: str) -> LogRecord:
     (record,) = read_logs(text, 'run.log')
     return record
 
@@ -60,13 +59,13 @@ def one(text: str) -> Record:
 def test_a_log_of_the_original_is_read_as_a_result() -> None:
     record = one(a_log())
     assert record.is_complete
-    assert (record.model, record.shape, record.images_per_second) == ('resnet50', '2*2', 95.83)
+    assert (record.model.name, record.shape, record.images_per_second) == ('resnet50', '2*2', 95.83)
     expected = {'model': 'resnet50', 'data_set': 'imagenet', 'is_synthetic': True, 'image_size': None}
     assert record.work == {**expected, 'role': 'training'}
-    assert record.run['batch_size'] == 32
-    assert record.run['data_format'] == 'NCHW'
-    assert record.run['device'] == 'gpu'
-    assert record.document['throughput']['jitter'] == 0.4
+    assert record.run.batch_size == 32
+    assert record.run.data_format == 'NCHW'
+    assert record.run.device == 'gpu'
+    assert record.throughput.jitter == 0.4
     assert record.machine['versions'] == {'tensorflow': '1.13'}
     assert dict(record.setting)['variable_update'] == 'parameter_server'
 
@@ -74,7 +73,7 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
 def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
     assert 'tf32' not in one(a_log()).facts
     added = BANNER.replace('NCHW', 'NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision:   fp16')
-    assert (one(a_log(banner=added)).run['data_format'], one(a_log(banner=added)).run['precision']) == ('NHWC', 'fp16')
+    assert (one(a_log(banner=added)).run.data_format, one(a_log(banner=added)).run.precision) == ('NHWC', 'fp16')
     added = BANNER.replace('NCHW', f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}')
     facts = one(a_log(banner=added)).facts
     assert (facts['data_format'], facts['precision'], facts['tf32']) == ('NCHW', 'fp32', True)
@@ -125,7 +124,7 @@ def test_a_log_is_read_whatever_stands_around_its_lines(change: Callable[[str], 
     assert found.work == expected.work
     assert found.setting == expected.setting
     assert found.images_per_second == expected.images_per_second
-    assert (found.document['num_printed_steps'], found.shape) == (100, '2*2')
+    assert (found.num_printed_steps, found.shape) == (100, '2*2')
 
 
 @pytest.mark.parametrize('encoding', ['utf-8-sig', 'utf-16', 'utf-16-le', 'utf-16-be', 'gzip'])
@@ -173,7 +172,7 @@ def test_several_runs_in_one_log_are_several_results() -> None:
     first, second = read_logs(a_log() + a_log(total=90.0), 'both.log')
     assert (first.source, second.source) == ('both.log (run 1)', 'both.log (run 2)')
     assert (first.images_per_second, second.images_per_second) == (95.83, 90.0)
-    assert first.document['id'] != second.document['id']
+    assert first.id != second.id
 
 
 def test_a_total_alone_is_a_rate() -> None:

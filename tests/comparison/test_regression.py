@@ -1,6 +1,5 @@
 """The earlier runs of a setting judge the next one."""
 
-import json
 import math
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from comparison.regression import MULTIPLES, expectation, judge
 from results.document import Record
-from tests.support.sample_results import cut_off, sample_document
+from tests.support.sample_results import cut_off, record_of, sample_document
 
 pytestmark = pytest.mark.unit
 
@@ -20,7 +19,7 @@ def a_run(number: int, rate: float = 100.0, **changes: Any) -> dict[str, Any]:
 
 
 def as_records(documents: list[dict[str, Any]]) -> list[Record]:
-    return [Record('sample', document) for document in documents]
+    return [record_of(document) for document in documents]
 
 
 def false_alarms(count: int, noise: float, num_series: int = 4000) -> float:
@@ -106,4 +105,3 @@ def test_runs_that_differ_too_much_gives_no_verdict() -> None:
 def test_later_runs_do_not_judge_earlier_ones() -> None:
     runs = as_records([a_run(number) for number in range(8)])
     assert judge(runs[:1], runs).num_earlier == 0
-    assert json.dumps(dict(runs[0].document))

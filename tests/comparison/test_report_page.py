@@ -19,9 +19,10 @@ from sweeps.runner import Starter
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
     evaluations,
+    failed_run,
     plan_of,
+    record_of,
     sample_document,
-    sample_failure,
     sample_record,
     step_seconds,
     write_sample,
@@ -76,7 +77,7 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
             **evaluations(*accuracies), seed=len(accuracies), flags={'batch_size': batch_size, **(flags or {})}
         )
         document['energy'] |= {'source': 'RAPL', 'joules': joules, 'joules_per_image': joules}
-        return Record('sample.json', document)
+        return record_of(document)
 
     page = page_of(record(32, 2.0, 0.98), record(32, 3.0, 0.5, 0.99), record(32, None, 0.5, 0.6, 0.7), record(64, None))
     table = page.html[page.html.index('<table id="table">') :]
@@ -113,16 +114,9 @@ def test_plots_of_200_results_show_at_most_50_settings_and_say_so() -> None:
 
 
 def test_failures_alone_are_a_page() -> None:
-    page = page_of(failures=(Failure('failed.json', sample_failure(shape='8*1', reason='out of memory')),))
+    page = page_of(failures=(failed_run(shape='8*1', reason='out of memory'),))
     assert page.plots == []
     assert '<strong>failed</strong> out of memory' in page.html
-
-
-def test_missing_parts_of_a_result_are_no_error() -> None:
-    document = sample_document(gap=0.0)
-    for name in ('phases', 'compute', 'statistics', 'input', 'memory', 'environment'):
-        document.pop(name)
-    assert [plot.name for plot in page_of(Record('old.json', document)).plots] == ['steps']
 
 
 def test_the_boxes_of_the_steps_are_those_of_all_repeats() -> None:
@@ -179,7 +173,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
         for number, one in enumerate(plan.configurations):
             path = folder.results / f'{one.id}.1.json'
             if number == 2:
-                folder.write_failure(path, sample_failure(shape='1*4', reason='the disk is on fire'))
+                folder.write_failure(path, failed_run(shape='1*4', reason='the disk is on fire'))
                 continue
             write_sample(
                 path,

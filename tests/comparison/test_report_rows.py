@@ -9,7 +9,7 @@ from comparison.ratios import estimate
 from comparison.report_rows import Summary, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
-from tests.support.sample_results import cut_off, sample_document, sample_failure, sample_record, step_seconds
+from tests.support.sample_results import cut_off, failed_run, record_of, sample_document, sample_record, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -52,7 +52,7 @@ def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None
     documents = [sample_document(flags={'num_gpus': number}) for number in (1, 2, 2)]
     for document, gpus in zip(documents, ('0', '0,1', '2,3'), strict=True):
         document['environment'] = {'CUDA_VISIBLE_DEVICES': gpus}
-    one, two, others = (Record(f'{index}.json', document) for index, document in enumerate(documents))
+    one, two, others = (record_of(document, f'{index}.json') for index, document in enumerate(documents))
     assert 'CUDA_VISIBLE_DEVICES' not in summary_of(one, two).columns
     assert 'CUDA_VISIBLE_DEVICES' in summary_of(one, others).columns
 
@@ -60,7 +60,7 @@ def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None
 def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     other = sample_document(seed=3, flags={'optimizer': 'momentum'}, machine={'hostname': 'beta'})
     other['environment'] = {'OMP_NUM_THREADS': '2'}
-    summary = summary_of(sample_record(flags={'optimizer': 'sgd'}), Record('other.json', other))
+    summary = summary_of(sample_record(flags={'optimizer': 'sgd'}), record_of(other))
     assert len(summary.rows) == 2
     assert {'machine', 'optimizer', 'OMP_NUM_THREADS'} <= set(summary.columns)
     assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
@@ -73,7 +73,7 @@ def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
 
 def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_speed_up() -> None:
     stopped = sample_record(**cut_off('stopped by SIGTERM'), rate=1000)
-    failure = Failure('failed.json', sample_failure(shape='8*1', reason='out of memory'))
+    failure = failed_run(shape='8*1', reason='out of memory')
     summary = summary_of(sample_record(rate=100, seed=1), stopped, failures=(failure,))
     assert [row.status for row in summary.rows] == ['complete', 'incomplete', 'failed']
     assert [row.speed_up for row in summary.rows] == [1.0, None, None]
@@ -84,9 +84,8 @@ def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_spe
 
 
 def test_failures_are_named_by_what_tells_them_from_results() -> None:
-    document = sample_failure(model='resnet50', shape='1*2')
-    del document['command']['given']['variable_update']
-    failures = (Failure('failed.json', document), Failure('other.json', sample_failure(model='resnet50')))
+    failures = (failed_run(model='resnet50', shape='1*2'), failed_run('other.json', model='resnet50'))
+    failures[0].command.given = {'model': '--model=resnet50'}
     summary = summary_of(sample_record(flags={'variable_update': 'parameter_server'}), failures=failures)
     labels = [row.label for row in summary.rows]
     assert not any(label.startswith('#') for label in labels)
@@ -96,7 +95,7 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
 
 
 def test_failures_alone_are_a_table() -> None:
-    failure = Failure('failed.json', sample_failure(shape='8*1'))
+    failure = failed_run(shape='8*1')
     summary = summary_of(failures=(failure,))
     assert [row.status for row in summary.rows] == ['failed']
     assert summary.shown == []
@@ -116,7 +115,7 @@ def test_speed_ups_are_within_one_model() -> None:
 def test_a_run_without_a_timed_step_is_a_row_without_a_rate() -> None:
     document = sample_document(seconds=step_seconds(num_steps=1), **cut_off('stopped by SIGINT'))
     document['throughput']['images_per_second'] = None
-    (row,) = summary_of(Record('early.json', document)).rows
+    (row,) = summary_of(record_of(document)).rows
     assert math.isnan(row.rate)
     assert row.speed_up is None
 
@@ -149,14 +148,15 @@ def test_numbers_have_four_digits(value: float | None, text: str) -> None:
 def test_machines_with_one_host_name_are_told_apart() -> None:
     records = [sample_record(seed=seed, machine={'cpu_model': model}) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
     for position, record in enumerate(records):
-        record.document['machine']['fingerprint'] = f'{position}a2b3c4d5'
+        record.machine['fingerprint'] = f'{position}a2b3c4d5'
     summary = summary_of(*records)
     assert len({row.traits['machine'] for row in summary.rows}) == 2
 
 
 def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
-    old, new = sample_record(seed=1), sample_record(seed=2, flags={'xla': False})
-    del old.document['command']['flags']['xla']
+    document, new = sample_document(seed=1), sample_record(seed=2, flags={'xla': False})
+    del document['command']['flags']['xla']
+    old = record_of(document)
     summary = summary_of(old, new)
     assert len(summary.rows) == 1
     other = summary_of(old, sample_record(seed=2, flags={'xla': True}))

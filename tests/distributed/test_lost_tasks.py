@@ -69,7 +69,7 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         record = read_file(path)
         assert isinstance(record, Record)
         assert processes.described(lost) in (record.reason or '')
-        steps = record.document['workers'][0]['steps']['global_step']
+        steps = record.workers[0].steps.global_step
         weights = saved(tmp_path / 'train')
         # Parameter servers update each variable on its own: a step that had begun leaves the last checkpoint.
         is_between_steps = not (processes.of('ps') and 'a step is being applied' in processes.trainers[0].err)

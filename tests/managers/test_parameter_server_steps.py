@@ -13,7 +13,7 @@ from cluster.hosts import reserved_addresses
 from models.layers import zeros
 from params.device_flags import HOST_DEVICE
 from planning.plan import Instruments
-from results.result import Phase
+from results.sections import Phase
 from run.instruments import StepTracer
 from run.session import Stepper
 from run.step_graph import build_step_graph

@@ -1,19 +1,15 @@
-"""The facts of a plan are written once: before the run, in the result document, and in its schema."""
+"""What a plan says before the run, and in its result."""
 
-import dataclasses
-import json
 from typing import Any
 
 import pytest
 
 from params import make_params
-from planning import plan as plan_module
-from planning import schema
 from planning.environment import Environment
 from planning.make_plan import make_plan
 from planning.plan import Plan
-from results.facts import has_facts
 from run.build import make_banner
+from run.recording import run_section
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
@@ -28,11 +24,6 @@ def banner(**flags: Any) -> list[str]:
     """The lines of the banner before those about the machine and the version of TensorFlow."""
     lines = make_banner(plan_of(**flags)).splitlines()
     return [line for line in lines if not line.startswith(('TensorFlow:', 'Machine:', 'GPUs:'))]
-
-
-def test_every_marked_fact_is_of_a_part_whose_facts_are_shown() -> None:
-    kinds = [kind for kind in vars(plan_module).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
-    assert {kind for kind in kinds if has_facts(kind)} <= {*plan_module.KINDS_WITH_FACTS}
 
 
 def test_the_banner_of_training() -> None:
@@ -74,10 +65,6 @@ def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
     ]
 
 
-def test_each_fact_of_the_document_is_in_the_schema_which_is_made_from_the_plan() -> None:
-    text = schema.FILE.read_text(encoding='utf-8')
-    assert text == schema.make_schema(), 'python -m planning.schema writes it'
-    properties = json.loads(text)['properties']['run']['properties']
-    facts = plan_of(eval=True, train_dir='t').run_facts
-    assert facts.keys() == properties.keys() - {'num_skipped_steps', 'kernels_by_products'}
-    assert facts['input_pipeline'] is None
+def test_an_evaluation_has_no_input_pipeline_of_steps() -> None:
+    assert run_section(plan_of(eval=True, train_dir='t')).input_pipeline is None
+    assert run_section(plan_of()).input_pipeline == 'synthetic'

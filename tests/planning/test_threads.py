@@ -12,6 +12,7 @@ from planning.process_settings import Threads, choose_threads
 from planning.this_process import INTRA, ThisProcess
 from results.summary import format_summary
 from tests.support.outputs import check_line
+from tests.support.sample_results import sample_record
 
 pytestmark = pytest.mark.unit
 
@@ -82,6 +83,6 @@ def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_
 
 
 def test_the_summary_tells_the_threads_and_why() -> None:
-    machine = {'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}}
-    (line,) = format_summary({'machine': machine})
+    record = sample_record(machine={'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}})
+    (line,) = [line for line in format_summary(record) if line.startswith('threads')]
     assert all(part in line for part in ('1 thread', '8 operations', '8 towers share 8 cores'))

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from results.advice import advise, usable_cores
-from results.facts import as_json
-from results.statistics import describe
-from tests.support.sample_results import sample_document
+from results import advice
+from results.advice import usable_cores
+from results.document import Record, as_json
+from results.sections import StatisticsSection, WarningRow
+from tests.support.sample_results import record_of, sample_document
 
 pytestmark = pytest.mark.unit
 
@@ -36,11 +37,15 @@ def changed(section: str, **values: Any) -> dict[str, Any]:
     return document | {section: {**document.get(section, {}), **values}}
 
 
-def the_warning(code: str, document: dict[str, Any], *facts: str) -> None:
+def advise(found: Record | dict[str, Any]) -> list[WarningRow]:
+    return advice.advise(found if isinstance(found, Record) else record_of(found))
+
+
+def the_warning(code: str, document: Record | dict[str, Any], *facts: str) -> None:
     """Fails unless this is the only warning, and it names these facts."""
     found = advise(document)
-    assert [warning['code'] for warning in found] == [code], found
-    text = found[0]['text']
+    assert [warning.code for warning in found] == [code], found
+    text = found[0].text
     assert '\n' not in text
     for fact in facts:
         assert fact in text, text
@@ -50,7 +55,7 @@ def the_warning(code: str, document: dict[str, Any], *facts: str) -> None:
 @pytest.mark.parametrize('num_steps', [20, 50, 400])
 def test_clean_runs_have_no_warnings(num_steps: int, likeness: float) -> None:
     codes = Counter(
-        warning['code']
+        warning.code
         for seed in range(100)
         for warning in advise(sample_document(seconds=steps(seed, num_steps, likeness=likeness)))
     )
@@ -60,10 +65,8 @@ def test_clean_runs_have_no_warnings(num_steps: int, likeness: float) -> None:
 def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings() -> None:
     document = sample_document(run={'role': 'evaluation'})
     document['workers'] = []
-    document['statistics'] = as_json(describe([]))
+    document['statistics'] = as_json(StatisticsSection.of([]))
     assert advise(document) == []
-    bare = {'run': {}, 'workers': [], 'throughput': {'wall_seconds': None, 'between_seconds': None}, 'machine': {}}
-    assert advise(bare) == []
 
 
 def test_a_slow_first_step_asks_for_more_warm_up() -> None:
@@ -90,7 +93,7 @@ def test_outliers_are_counted_and_their_time_told() -> None:
 def test_outliers_that_cost_little_are_no_news() -> None:
     seconds = steps(num_steps=1000)
     seconds[500] = 1.2
-    assert describe(seconds).num_outliers == 1
+    assert StatisticsSection.of(seconds).num_outliers == 1
     assert advise(sample_document(seconds=seconds)) == []
 
 
@@ -115,15 +118,16 @@ def test_few_steps_are_told() -> None:
     the_warning('few_steps', sample_document(seconds=[0.3]), '1 step was')
     timed = sample_document(seconds=[0.3], flags={'target_seconds': 2})
     the_warning('few_steps', timed, '1 step was', '--target_seconds=2')
-    assert '--num_batches' not in advise(timed)[0]['text']
+    assert '--num_batches' not in advise(timed)[0].text
 
 
 @pytest.mark.parametrize('value', [None, math.nan])
 def test_a_loss_that_is_no_number_is_told_with_its_step(value: float | None) -> None:
-    document = sample_document(seconds=steps(), cluster={'num_workers': 2})
-    document['workers'][1]['steps']['loss'][90:] = [value] * 12
+    record = record_of(sample_document(seconds=steps(), cluster={'num_workers': 2}))
+    losses = record.workers[1].steps.loss
+    record.workers[1].steps.loss = [*losses[:90], *[value] * 12]
     # Of the 2 warm-up steps and 100 timed ones, the 91st.
-    the_warning('loss_not_finite', document, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')
+    the_warning('loss_not_finite', record, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')
 
 
 def test_a_run_that_waits_for_its_input_is_told() -> None:
@@ -144,7 +148,7 @@ def test_what_else_the_machine_did_is_told() -> None:
     assert advise(changed('disturbance', **quiet, cgroup_throttled_seconds=0.1)) == []
     loaded = changed('disturbance', **quiet | {'other_cpu_share': 0.35, 'other_cpu_share_of_cgroup': 0.35})
     the_warning('machine_loaded', loaded, '35 %', 'taskset')
-    assert 'container' not in advise(loaded)[0]['text']
+    assert 'container' not in advise(loaded)[0].text
     outside = changed('disturbance', **quiet | {'other_cpu_share': 0.35, 'other_cpu_share_of_cgroup': 0.01})
     the_warning('machine_loaded', outside, '35 %', 'outside this container')
     the_warning('steal', changed('disturbance', **quiet | {'steal_share': 0.08}), '8 %')
@@ -156,7 +160,7 @@ def test_a_quota_that_stopped_threads_is_told() -> None:
     the_warning('cpu_quota', document, '12 s', '30 s', '--num_intra_threads')
     for intra, is_advised in ((1, False), (2, True)):
         document['machine'] |= {'cgroup_cpus': 1.5, 'threads': {'intra_op': intra, 'inter_op': 1}}
-        found = {warning['code']: warning['text'] for warning in advise(document)}
+        found = {warning.code: warning.text for warning in advise(document)}
         assert '1.5 cores' in found['cpu_quota']
         assert ('--num_intra_threads=1' in found['cpu_quota']) == is_advised
 
@@ -166,11 +170,12 @@ def test_threads_without_cores_are_told() -> None:
     the_warning('fewer_cores', by_affinity, '8 threads', '2 of 64 cores', 'affinity', '--num_intra_threads=2')
     by_quota = changed('machine', num_cores=2, cgroup_cpus=1.5)
     the_warning('fewer_cores', by_quota, '2 threads', '1.5 of 2 cores', 'cgroup', '--num_intra_threads=1')
+    cluster = {**by_quota['cluster'], 'tasks': ['worker 0', 'worker 1']}
     fewer = changed('machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 2, 'inter_op': 2})
     the_warning('fewer_cores', fewer, '2 of the 64 cores', 'affinity')
-    assert advise({**fewer, 'cluster': {'tasks': ['worker 0', 'worker 1']}}) == []
+    assert advise({**fewer, 'cluster': cluster}) == []
     quota = changed('machine', num_cores=2, cgroup_cpus=1, threads={'intra_op': 1, 'inter_op': 2})
-    the_warning('fewer_cores', {**quota, 'cluster': {'tasks': ['worker 0', 'worker 1']}}, '1 of the 2 cores', 'cgroup')
+    the_warning('fewer_cores', {**quota, 'cluster': cluster}, '1 of the 2 cores', 'cgroup')
     assert usable_cores({'affinity': [0, 1, 2], 'cgroup_cpus': 1.5}) == 1.5
     assert usable_cores({'affinity': None, 'cgroup_cpus': None}) is None
 

@@ -23,9 +23,9 @@ from comparison.report_rows import summarize_collection
 from comparison.sides import read_side, side_of
 from comparison.tables import as_csv
 from errors import UsageError
-from results import document as record
 from results.collection import Collection, collect
-from results.document import FAILURE, Failure, Record, read_document
+from results.document import Failure, Record, read_document
+from results.schema import FILE
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
     cut_off,
@@ -38,7 +38,6 @@ from tests.support.sample_results import (
 
 pytestmark = pytest.mark.unit
 
-SCHEMA: dict[str, Any] = json.loads(Path(record.__file__).with_name('result.schema.json').read_text())
 NESTED = '[' * 200_000 + ']' * 200_000
 
 
@@ -54,17 +53,17 @@ def steps(document: dict[str, Any]) -> dict[str, Any]:
 
 DAMAGED = {
     'deep': (edited(lambda it: it.update(run=None)).replace('"run": null', f'"run": {NESTED}'), 'nested'),
-    'flags': (edited(lambda it: it['command']['flags'].update(x=json.loads('[' * 50 + ']' * 50))), 'command.flags.x'),
+    'flags': (edited(lambda it: it['command']['flags'].update(x=json.loads('[' * 50 + ']' * 50))), 'command.flags['),
     'integer': (edited(lambda it: it['run'].update(batch_size=10**400)), 'run.batch_size'),
     'infinity': (edited(lambda it: steps(it)['seconds'].__setitem__(3, float('inf'))), 'workers[0].steps.seconds[3]'),
     'null': (edited(lambda it: steps(it)['start'].__setitem__(0, None)), 'workers[0].steps.start[0]'),
     'text': (edited(lambda it: steps(it).update(seconds='fast')), 'workers[0].steps.seconds'),
     'surrogate': (edited(lambda it: it['machine'].update(hostname='\ud800')), 'surrogate'),
     'short': (edited(lambda it: steps(it)['seconds'].pop()), 'workers[0].steps', '9 of seconds'),
-    'negative': (edited(lambda it: steps(it)['seconds'].__setitem__(2, -1.0)), 'seconds[2]', 'below 0'),
+    'negative': (edited(lambda it: steps(it)['seconds'].__setitem__(2, -1.0)), 'seconds[2]', '>= 0'),
     'lacking': (edited(lambda it: it['machine'].pop('versions')), 'machine', 'versions'),
-    'time': (edited(lambda it: it.update(started_at='yesterday')), 'started_at', 'yesterday'),
-    'failure': (json.dumps(sample_failure() | {'reason': 5}), 'reason', '5'),
+    'time': (edited(lambda it: it.update(started_at='yesterday')), 'times'),
+    'failure': (json.dumps(sample_failure() | {'reason': 5}), 'reason', 'int'),
 }
 
 
@@ -83,11 +82,9 @@ def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compar
 
 
 def test_results_of_other_versions_are_read() -> None:
-    """Keys that this version does not know are ignored, unless they are out of all bounds."""
+    """Keys that this version does not know are ignored."""
     assert read_document(edited(lambda it: it.update(new={'depth': [1, {'more': None}]})), 'new.json')
-    assert read_document(edited(lambda it: it['run'].update(new_fact=10**30)), 'new.json')
-    with pytest.raises(UsageError, match=r"'new fact' is a number of more than"):
-        read_document(edited(lambda it: it['run'].update({'new fact': 10**400})), 'new.json')
+    assert read_document(edited(lambda it: it['run'].update(new_fact=10**400)), 'new.json')
 
 
 # Values that are of the wrong kind or out of bounds somewhere.
@@ -145,16 +142,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     return document
 
 
-def loosened(schema: Any) -> Any:
-    """The schema as a reader uses it, which ignores keys that it does not know."""
-    if isinstance(schema, dict):
-        kept = {name: loosened(value) for name, value in schema.items() if name != 'propertyNames'}
-        return {name: value for name, value in kept.items() if name != 'additionalProperties' or value is not False}
-    return [loosened(value) for value in schema] if isinstance(schema, list) else schema
-
-
-READER = jsonschema.Draft202012Validator(loosened(SCHEMA))
-READER_OF_FAILURES = jsonschema.Draft202012Validator(loosened(SCHEMA['$defs']['failure']))
+READER = jsonschema.Draft202012Validator(json.loads(FILE.read_text()))
 
 
 @given(documents())
@@ -167,8 +155,7 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(docume
         line = check_line(refusal, 'changed.json')
         assert line.isprintable()
         return
-    reader = READER_OF_FAILURES if document['schema'] == FAILURE else READER
-    assert not list(reader.iter_errors(json.loads(text)))
+    assert not list(READER.iter_errors(json.loads(text)))
     records, failures = ([found], []) if isinstance(found, Record) else ([], [found])
     assert all(isinstance(failure, Failure) for failure in failures)
     for clock in Clock:

@@ -6,15 +6,14 @@ import pytest
 
 from comparison.differences import flag_differences
 from params.table import SPECS
-from results.document import Record
 from results.repeats import repeat_key
-from tests.support.sample_results import sample_document, sample_record
+from tests.support.sample_results import record_of, sample_document, sample_record
 
 pytestmark = pytest.mark.unit
 
 
 def key_of(document: dict[str, Any] | None = None, **flags: Any) -> str:
-    return repeat_key(Record('sample', document) if document else sample_record(flags=flags))
+    return repeat_key(record_of(document) if document else sample_record(flags=flags))
 
 
 def resolved(name: str, flag: object, used: object) -> dict[str, Any]:
@@ -42,14 +41,19 @@ def test_a_flag_that_this_version_lacks_counts_if_it_was_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ('name', 'unset', 'value'),
-    [('device', None, 'cpu'), ('data_format', None, 'NHWC'), ('batch_size', 0, 64), ('precision', 'fp32', 'fp16')],
+    ('name', 'unset', 'value', 'other'),
+    [
+        ('device', None, 'cpu', 'gpu'),
+        ('data_format', None, 'NHWC', 'NCHW'),
+        ('batch_size', 0, 64, 32),
+        ('precision', 'fp32', 'fp16', 'bf16'),
+    ],
 )
 def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given(
-    name: str, unset: object, value: object
+    name: str, unset: object, value: object, other: object
 ) -> None:
     assert key_of(resolved(name, unset, value)) == key_of(resolved(name, value, value))
-    assert key_of(resolved(name, unset, value)) != key_of(resolved(name, unset, 'other'))
+    assert key_of(resolved(name, unset, value)) != key_of(resolved(name, unset, other))
 
 
 def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() -> None:
@@ -59,7 +63,7 @@ def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() 
     assert on_cpu['command']['flags']['tf32'] is True
     in_tf32['run']['tf32'] = True
     assert key_of(older) == key_of(on_cpu) != key_of(in_tf32)
-    records = [Record('a', on_cpu), Record('b', in_tf32)]
+    records = [record_of(on_cpu), record_of(in_tf32)]
     assert flag_differences(records) == {'tf32': (False, True)}
 
 
@@ -79,6 +83,6 @@ def test_machines_versions_and_variables_tell_runs_apart() -> None:
     documents[1]['machine']['versions']['tensorflow'] = '2.20.0'
     documents[2]['environment'] = {'TF_XLA_FLAGS': '--tf_xla_auto_jit=2'}
     documents[3]['machine']['fingerprint'] = 'another'
-    records = [Record('sample', document) for document in documents]
+    records = [record_of(document) for document in documents]
     assert len(set(map(repeat_key, records))) == 4
     assert len({repeat_key(record, across_versions=True) for record in records}) == 3

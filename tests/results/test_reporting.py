@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from errors import format_error, format_warning
 from params import Params
 from results import console
-from results.result import Cause, Phase, Result, Step, StepValues, Transfer
+from results.result import Cause, Result, Step, StepValues
+from results.sections import NO_TRANSFER, Phase, RunSection, Transfer, with_unknowns
 from results.statistics import Rate, jitter, standard_error, step_rates, summarize, throughput
 from tests.support.outputs import check_line
 
@@ -84,14 +85,15 @@ def a_result(*, together: bool = True, **changes: Any) -> Result:
     result = Result(
         params=Params(),
         model='resnet50',
-        run={
-            'data_set': 'imagenet',
-            'is_synthetic': True,
-            'data_format': 'NHWC',
-            'batch_size': 8,
-            'devices': ['/cpu:0', '/cpu:1'],
-            'together': together,
-        },
+        run=with_unknowns(
+            RunSection,
+            data_set='imagenet',
+            is_synthetic=True,
+            data_format='NHWC',
+            batch_size=8,
+            devices=['/cpu:0', '/cpu:1'],
+            together=together,
+        ),
         tensorflow_version='2.21.0',
         steps=(Step(Phase.WARMUP, 1, 50.0, StepValues(7.5)), *timed),
         complete=True,
@@ -139,13 +141,13 @@ def test_a_result_without_timed_steps_has_no_rate() -> None:
     assert math.isnan(a_result(steps=a_result().steps[:1], complete=False).images_per_second)
 
 
-def test_the_banner_has_its_lines_in_the_order_that_users_know_and_others_after_them() -> None:
-    lines = [('GPUs', '8 x one'), ('per device', '64 per device'), ('Sync', True), ('Batch size', '128 global')]
+def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:
+    lines = [('Batch size', '128 global'), ('', '64 per device'), ('Input', ''), ('Sync', False), ('GPUs', '8 x one')]
     assert console.format_banner(lines) == '\n'.join(
         [
             'Batch size:  128 global',
             '             64 per device',
-            'Sync:        True',
+            'Sync:        False',
             'GPUs:        8 x one',
             '==========',
         ]
@@ -160,7 +162,7 @@ def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step(nu
         ('On ps 1', '2.3 MB'),
         ('Step moves', '6.7 MB'),
     ]
-    assert console.transfer_lines(Transfer(), 1) == []
+    assert console.transfer_lines(NO_TRANSFER, 1) == []
 
 
 def test_the_header_and_a_step_line() -> None:

@@ -1,56 +1,57 @@
-"""A section of a result document is typed once: its object and its schema are made from one class."""
+"""A document is typed once: JSON, its schema and the check of a file are made from the classes of its sections."""
 
-import enum
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, TypedDict
 
 import jsonschema
+import msgspec
 import pytest
 
-from results.facts import ADDED, as_json, schema_of
+from results import schema
+from results.document import Record, as_json
+from results.sections import ComputeSection, StageRow, with_unknowns
+from tests.support.sample_results import sample_document, sample_failure, sample_record
 
 pytestmark = pytest.mark.unit
 
 
-class Colour(enum.Enum):
-    RED = 'red'
-    BLUE = 'blue'
+def test_the_schema_is_made_from_the_classes_and_allows_their_documents() -> None:
+    text = schema.FILE.read_text(encoding='utf-8')
+    assert text == schema.make_schema(), 'python -m results.schema writes it'
+    found = json.loads(text)
+    for document in (sample_document(), sample_failure()):
+        jsonschema.Draft202012Validator(found).validate(document)
+    assert found['$defs']['Record']['properties'].keys() == sample_document().keys()
+    assert found['$defs']['StageRow']['properties']['stage']['pattern'].startswith('^(read|parse|')
+    assert found['$defs']['ComputeSection']['properties']['peak_flops_per_second']['description']
 
 
-class Note(TypedDict):
-    text: str
+def test_a_document_is_what_was_read() -> None:
+    document = sample_document()
+    assert as_json(sample_record()) == document
+    assert list(as_json(sample_record())) == list(document)
 
 
-@dataclass(frozen=True)
-class Section:
-    share: Annotated[float | None, 'Of the whole.']
-    colours: Sequence[Colour]
-    seconds: Mapping[Colour, Annotated[float, ('minimum', 0)]]
-    note: Annotated[Note | None, ADDED]
-
-
-def test_a_section_becomes_an_object_that_its_schema_allows() -> None:
-    section = Section(math.nan, (Colour.RED,), {Colour.BLUE: 0.5}, {'text': 'x'})
-    found = as_json(section)
-    assert found == {'share': None, 'colours': ['red'], 'seconds': {'blue': 0.5}, 'note': {'text': 'x'}}
-    jsonschema.Draft202012Validator(schema_of(Section)).validate(found)
-
-
-def test_the_schema_of_a_section_says_what_its_annotations_say() -> None:
-    assert schema_of(Section) == {
-        'type': 'object',
-        'properties': {
-            'share': {'description': 'Of the whole.', 'type': ['number', 'null']},
-            'colours': {'type': 'array', 'items': {'enum': ['red', 'blue']}},
-            'seconds': {
-                'type': 'object',
-                'propertyNames': {'enum': ['red', 'blue']},
-                'additionalProperties': {'type': 'number', 'minimum': 0},
-            },
-            'note': {'type': ['object', 'null'], 'properties': {'text': {'type': 'string'}}, 'required': ['text']},
-        },
-        'required': ['share', 'colours', 'seconds'],
-        'additionalProperties': False,
+def test_what_is_not_finite_is_unknown() -> None:
+    assert as_json(with_unknowns(ComputeSection, flops_per_second=math.nan, share_of_peak=math.inf)) == {
+        'flops_per_image': None,
+        'flops_per_second': None,
+        'peak_flops_per_second': None,
+        'share_of_peak': None,
     }
+    assert as_json({'loss': [1.0, math.nan], 'path': '\udcff'}) == {'loss': [1.0, None], 'path': '\udcff'}
+
+
+def test_values_that_older_results_lack_have_defaults() -> None:
+    document = sample_document()
+    for name in ('tf32', 'steps_per_run', 'input_pipeline'):
+        del document['run'][name]
+    del document['input']['stages'], document['input']['memory'], document['machine']['threads']['reason']
+    found = msgspec.convert(document, Record)
+    assert (found.run.tf32, found.run.steps_per_run, found.run.input_pipeline) == (False, 1, None)
+    assert (found.input.stages, found.input.memory) == (None, None)
+
+
+def test_a_stage_has_one_of_the_names() -> None:
+    with pytest.raises(msgspec.ValidationError, match='stage'):
+        msgspec.convert(as_json(StageRow('other', 1.0, 1.0, 1.0, 1.0)), StageRow)

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 from scipy import stats
 
-from results.statistics import describe, drift_deviations, outliers, spread
+from results.sections import StatisticsSection
+from results.statistics import drift_deviations, outliers, spread
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +20,7 @@ SECONDS = st.lists(st.floats(1e-4, 1e3), min_size=4, max_size=60)
 
 @given(SECONDS)
 def test_the_distribution_is_that_of_numpy_and_scipy(seconds: list[float]) -> None:
-    found = describe(seconds)
+    found = StatisticsSection.of(seconds)
     expected = {
         'mean': statistics.fmean(seconds),
         'median': statistics.median(seconds),
@@ -28,18 +30,18 @@ def test_the_distribution_is_that_of_numpy_and_scipy(seconds: list[float]) -> No
         **{f'p{percent}': np.percentile(seconds, percent) for percent in (50, 90, 95, 99)},
     }
     assert found.num_steps == len(seconds)
-    assert vars(found.step_seconds) == pytest.approx(expected)
+    assert asdict(found.step_seconds) == pytest.approx(expected)
     half = len(seconds) // 2
     images_per_second = [len(part) / sum(part) for part in (seconds[:half], seconds[half:])]
     assert found.drift == pytest.approx(images_per_second[1] / images_per_second[0] - 1)
 
 
 def test_no_steps_have_no_distribution_and_few_have_no_drift() -> None:
-    found = describe([])
+    found = StatisticsSection.of([])
     assert found.num_steps == found.num_outliers == 0
-    assert set(vars(found.step_seconds).values()) == {None}
+    assert set(asdict(found.step_seconds).values()) == {None}
     assert found.drift is None
-    assert describe([1.0, 2.0, 3.0]).drift is None
+    assert StatisticsSection.of([1.0, 2.0, 3.0]).drift is None
 
 
 def test_the_spread_of_normal_numbers_is_their_standard_deviation_over_their_mean() -> None:
@@ -52,7 +54,7 @@ def test_outliers_are_slow_and_normal_steps_are_none() -> None:
     seconds[[7, 100]] = 0.9, 0.7
     seconds[8] = 0.1
     assert np.flatnonzero(outliers(seconds)).tolist() == [7, 100]
-    assert describe(seconds).num_outliers == 2
+    assert StatisticsSection.of(seconds).num_outliers == 2
 
 
 def test_the_halves_are_compared_as_by_hand() -> None:

@@ -28,7 +28,8 @@ from params import make_params, parse_argv
 from preprocessing import ImageOptions
 from records.layout import shard_name
 from results.console import Console
-from results.result import Accuracy, Phase, Result, StepValues
+from results.result import Accuracy, Result, StepValues
+from results.sections import Phase
 from run.evaluation import Evaluation, OwnVariables
 from run.session import Stepper
 from tests.support.graphs import cpus, open_session

@@ -18,7 +18,8 @@ from machine.gpus import has_nvidia_gpu
 from params import make_params
 from records.layout import shard_name
 from results.console import Console
-from results.result import Phase, Result
+from results.result import Result
+from results.sections import Phase
 from tests.support.images import example, write_digits, write_shard
 from tests.support.outputs import check_warning, failed, refused, warnings_in
 from training.checkpoint_files import has_ended, latest_checkpoint

@@ -13,8 +13,8 @@ from commands import benchmark
 from params import make_params
 from results import result as results
 from results.console import Console
-from results.document import Record, read_file
-from results.result import Phase
+from results.document import Record, as_json, read_file
+from results.sections import Ending, Phase
 from tests.support.images import write_digits
 from tests.support.outputs import failed, refused
 
@@ -36,7 +36,7 @@ SHORT: dict[str, Any] = {
 def read(path: Path) -> Record:
     record = read_file(path)
     assert isinstance(record, Record)
-    SCHEMA.validate(record.document)
+    SCHEMA.validate(json.loads(path.read_text()))
     return record
 
 
@@ -49,7 +49,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     )
     result = BenchmarkCNN(params, Console(out, err)).run()
     record = read(tmp_path / 'lenet-4-1*2.json')
-    document = record.document
+    document = as_json(record)
     assert record.is_complete
     assert record.shape == '1*2'
     # The wait for idle cores came before the time to the first step.
@@ -105,9 +105,9 @@ def test_a_run_that_fails_leaves_its_steps_and_the_reason(tmp_path: Path) -> Non
     record = read(path)
     assert not record.is_complete
     assert '--init_learning_rate' in (record.reason or '')
-    assert record.document['ended']['exit_code'] == 1
-    assert record.document['workers'][0]['steps']['loss'][-1] is None
-    assert 'loss' in ' '.join(warning['text'] for warning in record.warnings)
+    assert record.ended.exit_code == 1
+    assert record.workers[0].steps.loss[-1] is None
+    assert 'loss' in ' '.join(warning.text for warning in record.warnings)
 
 
 def test_a_run_that_is_interrupted_between_two_steps_leaves_all_of_them(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_run_that_is_interrupted_between_two_steps_leaves_all_of_them(tmp_path
                 steps.throw(KeyboardInterrupt())
             break
     record = read(path)
-    assert record.document['ended'] == {'exit_code': 130, 'reason': 'interrupted'}
+    assert record.ended == Ending(130, 'interrupted')
     assert len(record.step_seconds()) == 3
 
 
@@ -149,10 +149,10 @@ def test_an_evaluation_has_a_result_too(tmp_path: Path) -> None:
     )
     BenchmarkCNN(params, Console(io.StringIO(), io.StringIO())).run()
     record = read(path)
-    assert record.run['role'] == 'evaluation'
-    (found,) = record.document['evaluations']
-    assert (found['step'], found['num_images']) == (7, 8)
-    assert record.document['throughput']['images_per_second'] is None
+    assert record.run.role == 'evaluation'
+    (found,) = record.evaluations
+    assert (found.step, found.num_images) == (7, 8)
+    assert record.throughput.images_per_second is None
 
 
 def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Pa
     assert timed[-2].end - timed[0].start < 0.2 <= timed[-1].end - timed[0].start + 0.02
     # The last line is that of the last step.
     assert out.getvalue().splitlines()[-4].startswith(f'{len(timed)}\t')
-    assert read(tmp_path / 'r.json').run['num_timed'] is None
+    assert read(tmp_path / 'r.json').run.num_timed is None
 
 
 @pytest.mark.parametrize(

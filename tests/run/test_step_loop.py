@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from results.result import Phase, Step
+from results.result import Step
+from results.sections import Phase
 from run.step_loop import run_steps
 
 pytestmark = pytest.mark.unit

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import convert
 from numpy.typing import ArrayLike, NDArray
 
 from machine.surroundings import fingerprint
 from params import Params, make_params
-from results.document import Record
-from results.facts import as_json
-from results.result import Cause, Phase, Result, Step, StepValues
-from results.sections import StepsSection, ThroughputSection
-from results.statistics import describe
+from results.document import Failure, Record, as_json, read_document
+from results.result import Cause, Result, Step, StepValues
+from results.sections import Phase, RunSection, StatisticsSection
 from sweeps.configurations import SweepPlan, make_plan
 from sweeps.folder import Folder
 from sweeps.limited_process import Limits
@@ -144,11 +143,12 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
     run |= {'num_warmup': num_warmup, 'num_timed': len(seconds)}
     workers = len(document['workers'])
     between = ({Cause.PRINTING: gap},) * len(steps)
-    result = Result(_PARAMS, document['model']['name'], run, '', tuple(steps), True, between, workers)
+    section = convert(run, RunSection)
+    result = Result(_PARAMS, document['model']['name'], section, '', tuple(steps), True, between, workers)
     for worker in document['workers']:
-        worker['steps'] = as_json(StepsSection.of(result))
-    document['throughput'] = as_json(ThroughputSection.of(result))
-    document['statistics'] = as_json(describe(seconds))
+        worker['steps'] = as_json(result.columns())
+    document['throughput'] = as_json(result.throughput)
+    document['statistics'] = as_json(StatisticsSection.of(seconds))
     compute = document['compute']
     compute['flops_per_second'] = compute['flops_per_image'] * result.images_per_second
     compute['share_of_peak'] = compute['flops_per_second'] / compute['peak_flops_per_second']
@@ -173,7 +173,22 @@ def sample_failure(
 
 
 def sample_record(source: str = 'sample.json', **changes: Any) -> Record:
-    return Record(source, sample_document(**changes))
+    """Returns sample_document as read from a file."""
+    return record_of(sample_document(**changes), source)
+
+
+def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Record:
+    """Returns the result in a document as read from a file."""
+    found = read_document(json.dumps(document), source)
+    assert isinstance(found, Record)
+    return found
+
+
+def failed_run(source: str = 'failed.json', **changes: Any) -> Failure:
+    """Returns sample_failure as read from a file."""
+    found = read_document(json.dumps(sample_failure(**changes)), source)
+    assert isinstance(found, Failure)
+    return found
 
 
 def write_sample(path: Path, **changes: Any) -> Path:

@@ -32,7 +32,7 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     code, out, err = repeated(tmp_path, '--model=lenet', '--batch_size=8', '--repeat=3', f'--result_file={path}')
     assert code == 0
     first, second, third = (read_file(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3))
-    assert len({found.document['id'] for found in (first, second, third)}) == 3
+    assert len({found.id for found in (first, second, third)}) == 3
     assert out == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert [f'run {number} of 3: 80.0 images/sec' in err for number in (1, 2, 3)] == [True] * 3
     assert (

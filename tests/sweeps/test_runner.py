@@ -9,7 +9,7 @@ import pytest
 
 from commands.sweep import runs_of, show_progress
 from results.collection import collect
-from results.document import Failure, Record
+from results.document import Failure, Record, as_json
 from sweeps.folder import Folder
 from sweeps.limited_process import MEMORY, TIMEOUT, Limits, run_process
 from sweeps.runner import Rounds, Starter, Turn, describe
@@ -78,7 +78,7 @@ def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None
         4: 'worker 1: no room here',
     }
     document = json.loads((folder.results / '1-1-1x1.1.json').read_text())
-    assert document == dict(found[1].document)
+    assert document == as_json(found[1])
     assert document['command']['given']['batch_size'] == '--batch_size=1'
     assert (document['exit_code'], document['cluster']['shape']) == (1, '1*1')
     assert [row.reason for row in collect([str(folder.results)]).failures] == [found[size].reason for size in (1, 2, 4)]
@@ -135,7 +135,8 @@ def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(tmp_path: Pat
     assert sizes_in(tmp_path) == [1, 2, 3]
     found = sweep.outcomes[plan.configurations[1].id][0]
     check_line(found.reason, '--timeout_secs=3')
-    assert found.document['cause'] == TIMEOUT
+    assert isinstance(found, Failure)
+    assert found.cause == TIMEOUT
 
 
 def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path: Path) -> None:
@@ -162,7 +163,8 @@ def test_a_run_that_needs_too_much_memory_is_ended_with_all_its_processes(tmp_pa
     assert sizes_in(tmp_path) == [1, 2, 3]
     found = sweep.outcomes[plan.configurations[1].id][0]
     check_line(found.reason, '--memory_limit=100MiB')
-    assert found.document['cause'] == MEMORY
+    assert isinstance(found, Failure)
+    assert found.cause == MEMORY
     assert isinstance(sweep.outcomes[plan.configurations[2].id][0], Record)
 
 
@@ -202,11 +204,11 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     made(search)
     assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37, 32, 64, 128, 96, 80, 72, 68, 70, 71]
     found = [search.outcomes[one.id][0] for one in plan.configurations]
-    assert [outcome.run['batch_size'] for outcome in found if isinstance(outcome, Record)] == [37, 70]
+    assert [outcome.run.batch_size for outcome in found if isinstance(outcome, Record)] == [37, 70]
     assert len(list(folder.tries.iterdir())) == 16
     # The page of the sweep shows what was looked for, not the sizes that do not fit; who names their folder gets them.
     page = collect([str(folder.path)])
-    assert ([record.run['batch_size'] for record in page.records], page.failures) == ([37, 70], ())
+    assert ([record.run.batch_size for record in page.records], page.failures) == ([37, 70], ())
     assert len(collect([str(folder.tries)]).failures) == 9
     assert '--num_batches=3' in runs_in(tmp_path)[0]
     # Both are there already: nothing runs.
@@ -218,7 +220,9 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     again = runs_of(plan, folder, program)
     made(again)
     assert sizes_in(tmp_path)[16:] == [37]
-    assert again.outcomes[plan.configurations[0].id][0].document['run']['batch_size'] == 37
+    (first,) = again.outcomes[plan.configurations[0].id]
+    assert isinstance(first, Record)
+    assert first.run.batch_size == 37
 
 
 def test_a_search_ends_when_nothing_fits_or_something_else_fails(tmp_path: Path) -> None:
