@@ -20,7 +20,7 @@ from typing import Any
 
 from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
-from cluster.hosts import Command, Host, HostNeeds, HostProcess, Places
+from cluster.hosts import Command, Host, HostNeeds, HostProcess, Member
 from errors import RunError, UsageError, spelled
 from machine.surroundings import LIBRARY_VARIABLES
 
@@ -31,7 +31,7 @@ _CLOSE_SECS = 4.0
 _REPLY_SECS = 30.0
 _END_SECS = 1.0
 # Each answer to a request has one of these keys.
-_REPLIES = {'hello', 'places', 'started', 'refused'}
+_REPLIES = {'hello', 'members', 'started', 'refused'}
 # Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
 _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
@@ -104,7 +104,7 @@ class RemoteProcess(HostProcess):
                 self._events.put((kind, answer[kind]))
 
     def lose(self, why: str) -> None:
-        """Called when nothing more will be known about it."""
+        """Ends it for the launcher, since nothing more will be known about it."""
         self.lost = why
         self._exit_code = 1
         self._events.put(('ended', None))
@@ -152,13 +152,8 @@ class SshHost(Host):
                     f'has {here[key]}; install the same on both, or write --remote_dir and --remote_python'
                 )
 
-    def prepare(self, needs: HostNeeds) -> Places:
-        places = self._ask('places', prepare=asdict(needs))
-        return Places(
-            tuple(places['addresses']),
-            tuple(None if cores is None else tuple(cores) for cores in places['cores']),
-            None if places['gpus'] is None else tuple(places['gpus']),
-        )
+    def prepare(self, needs: HostNeeds) -> list[Member]:
+        return [Member(**one) for one in self._ask('members', prepare=asdict(needs))]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if name in LIBRARY_VARIABLES}
@@ -174,7 +169,7 @@ class SshHost(Host):
         return process
 
     def close(self) -> None:
-        """Ends the agent, which ends its processes; kills the connection if that takes too long."""
+        # The agent ends its processes.
         self._is_closed.set()
         with contextlib.suppress(OSError, ValueError):
             self._ssh.close_input()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.discovery import find_cluster
-from cluster.hosts import LocalHost, Places
+from cluster.hosts import Host, Member
 from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from commands import cluster as cluster_command
 from params import parse_argv
@@ -106,7 +106,7 @@ def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
 
 def jobs(layout: Layout) -> list[str]:
     """Returns the processes of each host: 'ps0 worker0'."""
-    return [' '.join(f'{job}{index}' for job, index in here) for here in layout.jobs]
+    return [' '.join(f'{job}{index}' for job, index in here) for here in layout.values()]
 
 
 @pytest.mark.parametrize(
@@ -215,13 +215,13 @@ def test_the_address_of_each_started_process_is_on_its_host(argv: list[str]) -> 
     options, run_flags = argv[: argv.index('--')], argv[argv.index('--') + 1 :]
     num_ps = sum(int(word.partition('=')[2]) for word in options if word.startswith('--ps='))
     layout = lay_out(read_hosts_flag(options[0].partition('=')[2]), '--hosts', None, num_ps, int(not num_ps))
-    hosts, places = [], []
-    for name, here in zip(layout.names, layout.jobs, strict=True):
-        hosts.append(LocalHost())
-        hosts[-1].name = name
-        places.append(Places(tuple(f'{name}:{port}' for port in range(1, len(here) + 1)), (None,) * len(here), None))
-    commands = cluster_command.make_commands(run_flags, layout.members(hosts, places), {})
-    assert len(commands) == sum(map(len, layout.jobs))
+    members = []
+    for name, here in layout.items():
+        host = Host()
+        host.name = name
+        members += [Member(*process, f'{name}:{port}', host) for port, process in enumerate(here, 1)]
+    commands = cluster_command.make_commands(run_flags, members, {})
+    assert len(commands) == len(members)
     for command in commands:
         assert command.host is not None
         assert_listens_on(command.host.name, command.argv[2:])
