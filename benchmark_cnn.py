@@ -21,7 +21,7 @@ from planning.line import make_plan
 from planning.plan import Plan, Role, ServerPlan
 from planning.this_process import THIS_PROCESS
 from results.console import Console
-from results.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
+from results.result import Cause, Phase, Result, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints
@@ -207,7 +207,7 @@ class BenchmarkCNN:
         self, session: tf.Session, built: _Built, schedule: Schedule, profiler: StepProfiler
     ) -> Iterator[Step[StepValues]]:
         """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
-        state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
+        state, images_of_step = built.state, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
         step_graph, num_warmup = built.step_graph, schedule.num_warmup
         stepper = Stepper(
@@ -215,27 +215,26 @@ class BenchmarkCNN:
         )
         self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')
-        if worker.agreed['end'] is not None and schedule.start:
+        if self._process.worker.agreed['end'] is not None and schedule.start:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
-        profiler.between(-schedule.num_warmup)
-        if not schedule.num_warmup:
-            self._measurement.recording.begin_timed_steps()
-        num_timed = 0
-        is_over = functools.partial(self._is_over, schedule, state)
-        marked_steps = profiler.marked(stepper.run)
+        taken = state.steps_taken
 
-        def take_steps(phase: Phase, indices: range) -> list[StepValues]:
-            self._process.begin_step()
-            return marked_steps(phase, indices)
+        def counted_steps() -> Iterator[list[Step[StepValues]]]:
+            for steps in run_steps(
+                profiler.marked(stepper.run),
+                schedule.num_warmup,
+                schedule.num_timed,
+                self.plan.counts.steps_per_run,
+                is_over=functools.partial(self._is_over, schedule, state),
+                begin_timed=self._measurement.begin_timed_steps,
+            ):
+                state.steps_taken = stepper.steps_after
+                self._measurement.add_steps(steps)
+                yield steps
 
-        steps_per_run = self.plan.counts.steps_per_run
-        for steps in run_steps(take_steps, schedule.num_warmup, schedule.num_timed, steps_per_run, is_over=is_over):
-            last = steps[-1]
-            num_timed = last.index - (schedule.num_warmup if last.phase is Phase.WARMUP else 0)
-            taken_before, state.steps_taken = state.steps_taken, stepper.steps_after
-            self._measurement.add_steps(steps)
-            self._process.end_step()
+        for steps in self._process.stoppable(profiler.profiled(counted_steps(), schedule.num_warmup)):
+            taken_before, taken = taken, state.steps_taken
             self._measurement.num_skipped = stepper.num_skipped
             for step in steps:
                 self._check_loss(step.values)
@@ -243,25 +242,18 @@ class BenchmarkCNN:
                     with self._measurement.doing(Cause.SUMMARY):
                         scalars = scalars_of(step, self.plan.reports.losses.name, images_of_step)
                         built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
-            profiler.between(num_timed)
-            if last.phase is Phase.WARMUP and last.index == schedule.num_warmup:
-                self._measurement.agree_on_end()
-                self._measurement.recording.begin_timed_steps()
             if state.is_save_due(taken_before):
                 with self._measurement.doing(Cause.CHECKPOINT):
                     state.save(session)
             self._measurement.show_steps(steps)
             yield from steps
             self._evaluate_if_due(session, built, taken_before)
-            self._process.end_if_stopped(last.end - steps[0].start)
         self._measurement.recording.end_timed_steps()
-        self._warn(profiler.warning(num_timed))
+        self._warn(profiler.warning)
         if built.step_graph.num_skipped is not None:
             stepper.note_skipped(int(session.run(built.step_graph.num_skipped)))
             self._measurement.num_skipped = stepper.num_skipped
-        if worker.cluster:
-            own = self._measurement.own_total()
-            self._measurement.cluster_total = ClusterTotal(*worker.share_total(own.images, own.seconds))
+        self._measurement.share_total()
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
         has_ended = self._has_reached_goal or self._measurement.has_reached_target

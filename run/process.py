@@ -4,17 +4,17 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 
 from cluster.cluster_worker import ClusterWorker
-from cluster.failure_detector import fault_of
 from cluster.horovod_worker import HorovodWorker
 from cluster.rendezvous import StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
-from cluster.worker import LostError, Offer, Worker
+from cluster.worker import Offer, Worker
 from errors import RunError, UsageError, counted, format_error
 from inputs.data_sets import Shards
 from planning.plan import Plan
@@ -22,7 +22,9 @@ from records.framing import FRAME_BYTES, walk_shards
 from records.layout import FACTS_FILE
 from records.shard_check import cause_of, first_fault
 from results.console import Console
-from results.result import Ending, Result
+from results.result import Ending, Result, Step
+
+Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 
 # The errors that TensorFlow raises for bad records.
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
@@ -108,9 +110,8 @@ class Process:
             settings={**processes.settings, **self._plan.agreed_images},
             together=processes.together,
             connect=processes.connect,
-            warn=self._console.warning,
-            show=self._console.progress,
-            close=self._console.close,
+            console=self._console,
+            conclude=lambda reason: self._conclude(Ending(1, reason), True),
         )
 
     @contextlib.contextmanager
@@ -124,8 +125,6 @@ class Process:
                 self._end(Ending())
             except TrainingOverError:
                 self._console.note('Training was over when this process started: nothing is left for it to do')
-            except LostError as lost:
-                raise self._fail(fault_of(lost.failure)) from lost
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
@@ -134,22 +133,8 @@ class Process:
                 # The files of its flags may be those of the cluster.
                 self._leave(error.exit_code, str(error))
                 raise
-            except UsageError as error:
-                # The processes of the cluster differ.
-                self._keep_measurements(str(error), error.exit_code)
-                raise
             except UnicodeDecodeError as error:
                 raise self._fail(self._explain(quoting_bytes(error))) from error
-            except RuntimeError as error:
-                # The session was closed between two steps because another task was lost.
-                failure = self._worker.peer_failure() if self._worker else None
-                if failure is None:
-                    self._keep_measurements(f'{type(error).__name__}: {error}')
-                    raise
-                raise self._fail(fault_of(failure)) from error
-            except BrokenPipeError:
-                self._keep_measurements('the reader of its standard output has left')
-                raise
             except (KeyboardInterrupt, GeneratorExit) as end:
                 # The user pressed Ctrl-C, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
@@ -157,28 +142,31 @@ class Process:
                     self._leave(1, 'interrupted')
                 raise
             except Exception as error:
-                self._keep_measurements(f'{type(error).__name__}: {error}')
+                # The session was closed between two steps because another task was lost.
+                if isinstance(error, RuntimeError) and self._worker and (failure := self._worker.peer_failure()):
+                    raise self._fail(failure) from error
+                self._keep_measurements(error)
                 raise
             finally:
                 self._has_ended.set()
                 self._console.close()
             self._leave(0)
 
-    def begin_step(self) -> None:
-        """From now on a signal waits until the step is counted. To be called before each step."""
-        self.is_in_step = True
-        self._interrupts.hold()
-
-    def end_step(self) -> None:
-        """Ends the run if a signal came during the step. To be called when the step has been counted."""
-        self.is_in_step = False
-        self._interrupts.release()
-
-    def end_if_stopped(self, step_secs: float = 0.0) -> None:
-        """Ends this process if a signal requested it, or a task was lost. To be called between two steps."""
-        if self._worker and not self._worker.ends_after_chief and self._stop.is_requested(step_secs):
-            self._stop.await_end()
-        self.worker.end_if_lost(step_secs)
+    def stoppable(self, runs: Iterator[Steps]) -> Iterator[Steps]:
+        """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
+        while True:
+            self.is_in_step = True
+            self._interrupts.hold()
+            steps = next(runs, None)
+            self.is_in_step = False
+            self._interrupts.release()
+            if steps is None:
+                return
+            yield steps
+            step_secs = steps[-1].end - steps[0].start
+            if not self.worker.ends_after_chief:
+                self._stop.end_if_requested(step_secs)
+            self.worker.end_if_lost(step_secs)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -195,8 +183,7 @@ class Process:
             yield
         except tf.errors.OpError:
             # A step may fail because other workers received the signal too.
-            if self._stop.is_requested():
-                self._stop.await_end()
+            self._stop.end_if_requested()
             # The session stays open until another thread has saved the variables after a loss.
             self.worker.peer_failure()
             raise
@@ -216,8 +203,13 @@ class Process:
         finally:
             self._interrupts.release()
 
-    def _keep_measurements(self, reason: str, exit_code: int = 1) -> None:
-        """Keeps what was measured when nothing can be printed, or a defect of this program ends the run."""
+    def _keep_measurements(self, error: Exception) -> None:
+        """Keeps what was measured if nothing can be printed, the processes differ, or this program has a defect."""
+        exit_code, reason = 1, f'{type(error).__name__}: {error}'
+        if isinstance(error, UsageError):
+            exit_code, reason = error.exit_code, str(error)
+        elif isinstance(error, BrokenPipeError):
+            reason = 'the reader of its standard output has left'
         try:
             self._end(Ending(exit_code, reason), prints=False)
         finally:
@@ -252,7 +244,7 @@ class Process:
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
         if self._worker and (failure := self._worker.peer_failure()):
-            return fault_of(failure)
+            return failure
         line = explain(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
         return RunError(self._worker.explain(error, line) if self._worker else line)
 
