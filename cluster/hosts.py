@@ -7,6 +7,7 @@ asks a Host on another machine, see cluster.agent.
 import contextlib
 import ipaddress
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import psutil
 
@@ -24,6 +25,8 @@ from cluster.environments import LOOPBACK, join_host_port, without_clusters
 from errors import RunError, UsageError
 from machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 
+# How long agents have to end their processes when the launcher ends, in seconds.
+CLOSE_SECS = 4.0
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 
 
@@ -86,29 +89,17 @@ class Command:
     host: 'Host | None' = None
 
 
-class HostProcess(Protocol):
-    """A started process of a cluster.
+class LocalProcess(ChildProcess):
+    """A process of a cluster on this machine.
 
-    is_stopped: the launcher has sent it a signal that ends it.
-    lost: why nothing more will be known about it; None unless the connection to its host has ended.
+    Attributes:
+      is_stopped: whether the launcher has sent it a signal that ends it.
+      lost: why nothing more will be known about it; None unless the connection to its host has ended.
     """
 
-    command: Command
-    pid: int
-    is_stopped: bool = False
+    is_stopped = False
     lost: str | None = None
 
-    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
-
-    def end(self, number: signal.Signals) -> None:
-        """Sends a signal that ends it to the process and its descendants."""
-
-    def reap(self) -> int:
-        """Waits for its end and its last lines; returns its exit code, or -n if signal n ended it."""
-
-
-class LocalProcess(ChildProcess, HostProcess):
     def __init__(self, command: Command) -> None:
         super().__init__(
             command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
@@ -116,6 +107,7 @@ class LocalProcess(ChildProcess, HostProcess):
         self.command = command
 
     def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
+        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
         self.read_lines(show, show_error)
 
         def wait() -> None:
@@ -127,8 +119,58 @@ class LocalProcess(ChildProcess, HostProcess):
         threading.Thread(target=wait, daemon=True).start()
 
     def end(self, number: signal.Signals) -> None:
+        """Sends a signal that ends it to the process and its descendants."""
         self.is_stopped = True
         self.signal(number)
+
+
+class RemoteProcess:
+    """A process of a cluster on another machine, as a LocalProcess. send is how its agent gets requests."""
+
+    is_stopped = False
+    lost: str | None = None
+
+    def __init__(self, command: Command, send: Callable[..., None]) -> None:
+        self.command = command
+        self.pid = 0
+        self._send = send
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._has_ended = threading.Event()
+        self._exit_code = 0
+
+    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
+        def read() -> None:
+            while (event := self._events.get())[0] != 'ended':
+                (show if event[0] == 'out' else show_error)(event[1])
+            self._has_ended.set()
+            ended()
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def end(self, number: signal.Signals) -> None:
+        self.is_stopped = True
+        self._send(end=int(number), name=self.command.name)
+
+    def reap(self) -> int:
+        # It has ended, or its host is lost, or the launcher gives up, and the agent ends it.
+        self._has_ended.wait(CLOSE_SECS)
+        return self._exit_code
+
+    def tell(self, answer: Mapping[str, Any]) -> None:
+        """Handles what the agent says about it, in order."""
+        if 'ended' in answer:
+            self._exit_code = answer['ended']
+        for kind in ('out', 'err', 'ended'):
+            if kind in answer:
+                self._events.put((kind, answer[kind]))
+
+    def lose(self, why: str) -> None:
+        """Ends it for the launcher, since nothing more will be known about it."""
+        self.lost = why
+        self.tell({'ended': 1})
+
+
+HostProcess = LocalProcess | RemoteProcess
 
 
 class Host:
