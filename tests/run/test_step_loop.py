@@ -39,7 +39,7 @@ def test_warm_ups_come_first_and_are_labelled() -> None:
 def test_the_timed_steps_begin_once_when_the_consumer_is_done_with_the_warm_up(num_warmup: int) -> None:
     calls: list[object] = []
     for steps in run_steps(lambda phase, indices: [phase], num_warmup, 2, begin_timed=lambda: calls.append('begin')):
-        calls += [step.values for step in steps]
+        calls.extend(step.values for step in steps)
     assert calls == [*[Phase.WARMUP] * num_warmup, 'begin', Phase.TIMED, Phase.TIMED]
 
 
