@@ -5,7 +5,6 @@ import functools
 import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -37,7 +36,6 @@ from run.state import RunState, offer_of, restart_number
 from run.step_graph import StepGraph
 from run.step_loop import run_steps
 from run.steps_in_graph import StepsInGraph
-from training.checkpoint_files import latest_checkpoint, locked
 
 
 @dataclass(frozen=True)
@@ -111,22 +109,10 @@ class BenchmarkCNN:
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._has_reached_goal = False
-        self._process = Process(plan, self._console, conclude=self._measurement.conclude, keep=self._keep)
+        self._process = Process(plan, self._console, self._measurement, self._keep)
         profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
-        # Until the process has saved what it could after a fault.
-        with contextlib.ExitStack() as held, self._process.guarded():
-            self._measurement.recording.begin('join')
+        with self._process.guarded():
             worker = self._process.join(offer_of(plan.checkpoints, plan.counts, plan.processes))
-            if plan.checkpoints.saves and plan.checkpoints.folder:
-                held.enter_context(locked(Path(plan.checkpoints.folder)))
-                newest = latest_checkpoint(plan.checkpoints.folder)
-                if newest != plan.checkpoints.resume_from:
-                    # The other tasks of a cluster already know from which step this one continues.
-                    raise RunError(
-                        f'--train_dir={plan.checkpoints.folder}: another run saved {newest} there while this one was '
-                        'starting; start it again'
-                    )
-            self._measurement.join(worker)
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session, self._keep)
@@ -153,7 +139,6 @@ class BenchmarkCNN:
             self._console.progress(f'Reading {counted(plan.data.images.num_images, "image")} into memory')
         else:
             self._console.progress('Building the graph')
-        self._measurement.recording.begin('build')
         # Each run has its own graph, so that runs in one process share nothing.
         with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)

@@ -10,6 +10,7 @@ from cluster.topology import Cluster
 
 # What a process brings from an earlier training: its last step ('end'), and the step of its variables ('step').
 Offer = Mapping[str, int | None]
+NOTHING: Offer = {'step': None, 'end': None}
 
 
 class Worker:
@@ -37,7 +38,7 @@ class Worker:
         self.is_chief = cluster is None or cluster.is_chief
         self.index = cluster.index if cluster else 0
         self.num_trainers = cluster.num_trainers if cluster else 1
-        self.agreed: Offer = {'end': None, 'step': None}
+        self.agreed = NOTHING
 
     def join(self, offer: Offer) -> None:
         """Waits for the others and agrees with them; raises RunError if some do not come in time."""

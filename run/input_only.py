@@ -76,13 +76,10 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
     that becomes steadily slower or faster favours none of them. Only one pipeline is open at a time.
     """
     measurement = Measurement(plan, console, invocation)
-    process = Process(plan, console, conclude=measurement.conclude)
+    process = Process(plan, console, measurement)
     recording, counts = measurement.recording, plan.counts
     with process.guarded():
-        recording.begin('join')
-        worker = process.join({'step': None, 'end': None})
-        measurement.join(worker)
-        recording.begin('build')
+        worker = process.join()
         console.progress('Building the graphs')
         *before, last = (_Stage(plan, name) for name in plan.data.input_stages)
         recording.input_buffers = last.pipeline.buffers

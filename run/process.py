@@ -14,7 +14,7 @@ from cluster.cluster_worker import ClusterWorker
 from cluster.horovod_worker import HorovodWorker
 from cluster.rendezvous import StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
-from cluster.worker import Offer, Worker
+from cluster.worker import NOTHING, Offer, Worker
 from errors import RunError, UsageError, counted, format_error
 from inputs.data_sets import Shards
 from planning.plan import Plan
@@ -23,6 +23,8 @@ from records.layout import FACTS_FILE
 from records.shard_check import cause_of, first_fault
 from results.console import Console
 from results.result import Ending, Result, Step
+from run.measurement import Measurement
+from training.checkpoint_files import latest_checkpoint, locked
 
 Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 
@@ -40,7 +42,6 @@ class Process:
     """This process, from joining its cluster to leaving it.
 
     Args:
-      conclude: (how the run ended, whether to print) -> the result. Keeps and prints it, only at its first call.
       keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
     """
 
@@ -48,17 +49,18 @@ class Process:
         self,
         plan: Plan,
         console: Console,
-        *,
-        conclude: Callable[[Ending, bool], Result],
+        measurement: Measurement,
         keep: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._console = console
-        self._conclude = conclude
+        self._measurement = measurement
         self._keep = keep
         self._stop = Stop(self._finish_for_signal, self._stop_watching)
         self._interrupts = Interrupts()
         self._worker: Worker | None = None
+        # Until the process has saved what it could after a fault.
+        self._held = contextlib.ExitStack()
         self.is_in_step = False
         self._shard_sizes: dict[str, int] = {}
         self._is_evaluating = False
@@ -69,8 +71,9 @@ class Process:
         assert self._worker, 'call join first'
         return self._worker
 
-    def join(self, offer: Offer) -> Worker:
-        """Waits for the other processes of the cluster, then checks the record lengths of shards."""
+    def join(self, offer: Offer = NOTHING) -> Worker:
+        """Waits for the other processes of the cluster, then checks its shards and locks its folder of checkpoints."""
+        self._measurement.recording.begin('join')
         self._worker = worker = self._make_worker()
         worker.join(offer)
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
@@ -78,6 +81,18 @@ class Process:
         # Shards that are read before the first step alone are not missed later.
         if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
             threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
+        checkpoints = self._plan.checkpoints
+        if checkpoints.saves and checkpoints.folder:
+            self._held.enter_context(locked(Path(checkpoints.folder)))
+            newest = latest_checkpoint(checkpoints.folder)
+            if newest != checkpoints.resume_from:
+                # The other tasks of a cluster already know from which step this one continues.
+                raise RunError(
+                    f'--train_dir={checkpoints.folder}: another run saved {newest} there while this one was starting; '
+                    'start it again'
+                )
+        self._measurement.join(worker)
+        self._measurement.recording.begin('build')
         return worker
 
     def _check_lengths(self, *, after_steps: bool = False) -> None:
@@ -111,13 +126,13 @@ class Process:
             together=processes.together,
             connect=processes.connect,
             console=self._console,
-            conclude=lambda reason: self._conclude(Ending(1, reason), True),
+            conclude=lambda reason: self._measurement.conclude(Ending(1, reason)),
         )
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks."""
-        with self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
+        with self._held, self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.
@@ -199,7 +214,7 @@ class Process:
     def _end(self, ending: Ending, *, prints: bool = True) -> Result:
         self._interrupts.hold()
         try:
-            return self._conclude(ending, prints)
+            return self._measurement.conclude(ending, prints)
         finally:
             self._interrupts.release()
 

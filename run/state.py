@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from cluster.worker import Offer, Worker
+from cluster.worker import NOTHING, Offer, Worker
 from errors import RunError
 from params.device_flags import HOST_DEVICE
 from planning.plan import Checkpoints, Counts, Processes
@@ -147,7 +147,7 @@ class RunState:
 def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> Offer:
     """Returns what this process brings from an earlier training: its newest checkpoint, and its end if not reached."""
     if not checkpoints.resume_from or not checkpoints.folder:
-        return {'step': None, 'end': None}
+        return NOTHING
     step = step_of(checkpoints.resume_from)
     num_counting = 1 if processes.together else processes.num_trainers
     end = read_end(checkpoints.folder, _length(counts, num_counting)) if processes.cluster else None
