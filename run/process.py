@@ -56,9 +56,10 @@ class Process:
         self._console = console
         self._measurement = measurement
         self._keep = keep
-        self._stop = Stop(self._finish_for_signal, self._stop_watching)
+        # Other tasks may end because of the same signal; that must not stop this process from saving.
+        self._stop = Stop(self._finish_for_signal, lambda: self.worker.stop_watching())
         self._interrupts = Interrupts()
-        self._worker: Worker | None = None
+        self.worker = Worker(plan.session.config)
         # Until the process has saved what it could after a fault.
         self._held = contextlib.ExitStack()
         self.is_in_step = False
@@ -66,15 +67,10 @@ class Process:
         self._is_evaluating = False
         self._has_ended = threading.Event()
 
-    @property
-    def worker(self) -> Worker:
-        assert self._worker, 'call join first'
-        return self._worker
-
     def join(self, offer: Offer = NOTHING) -> Worker:
         """Waits for the other processes of the cluster, then checks its shards and locks its folder of checkpoints."""
         self._measurement.recording.begin('join')
-        self._worker = worker = self._make_worker()
+        self.worker = worker = self._make_worker()
         worker.join(offer)
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
@@ -116,7 +112,7 @@ class Process:
     def _make_worker(self) -> Worker:
         processes = self._plan.processes
         if processes.cluster is None:
-            return Worker(self._plan.session.config)
+            return self.worker
         if processes.horovod:
             return HorovodWorker(processes.horovod, processes.cluster, self._plan.session.config)
         return ClusterWorker(
@@ -137,7 +133,7 @@ class Process:
                 yield
                 # A shard that was cut during the run may have lost records silently.
                 self._check_lengths(after_steps=True)
-                self._end(Ending())
+                self._conclude(Ending())
             except TrainingOverError:
                 self._console.note('Training was over when this process started: nothing is left for it to do')
             except RunError as fault:
@@ -146,26 +142,26 @@ class Process:
                 raise self._fail(self._explain(error)) from error
             except StrangerError as error:
                 # The files of its flags may be those of the cluster.
-                self._leave(error.exit_code, str(error))
+                self.worker.end(error.exit_code, str(error))
                 raise
             except UnicodeDecodeError as error:
                 raise self._fail(self._explain(quoting_bytes(error))) from error
             except (KeyboardInterrupt, GeneratorExit) as end:
                 # The user pressed Ctrl-C, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
-                    self._end(_ending_of(end))
-                    self._leave(1, 'interrupted')
+                    self._conclude(_ending_of(end))
+                    self.worker.end(1, 'interrupted')
                 raise
             except Exception as error:
                 # The session was closed between two steps because another task was lost.
-                if isinstance(error, RuntimeError) and self._worker and (failure := self._worker.peer_failure()):
+                if isinstance(error, RuntimeError) and (failure := self.worker.peer_failure()):
                     raise self._fail(failure) from error
                 self._keep_measurements(error)
                 raise
             finally:
                 self._has_ended.set()
                 self._console.close()
-            self._leave(0)
+            self.worker.end(0)
 
     def stoppable(self, runs: Iterator[Steps]) -> Iterator[Steps]:
         """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
@@ -211,12 +207,19 @@ class Process:
                 self._keep()
             raise
 
-    def _end(self, ending: Ending, *, prints: bool = True) -> Result:
+    def _conclude(self, ending: Ending, *, prints: bool = True) -> Result:
         self._interrupts.hold()
         try:
             return self._measurement.conclude(ending, prints)
         finally:
             self._interrupts.release()
+
+    def _end(self, ending: Ending, *, prints: bool = True) -> Result:
+        try:
+            return self._conclude(ending, prints=prints)
+        finally:
+            # Leave the cluster even if printing the result fails.
+            self.worker.end(ending.exit_code, ending.reason or '')
 
     def _keep_measurements(self, error: Exception) -> None:
         """Keeps what was measured if nothing can be printed, the processes differ, or this program has a defect."""
@@ -225,43 +228,24 @@ class Process:
             exit_code, reason = error.exit_code, str(error)
         elif isinstance(error, BrokenPipeError):
             reason = 'the reader of its standard output has left'
-        try:
-            self._end(Ending(exit_code, reason), prints=False)
-        finally:
-            self._leave(exit_code, reason)
-
-    def _leave(self, exit_code: int, reason: str = '') -> None:
-        if self._worker:
-            self._worker.end(exit_code, reason)
+        self._end(Ending(exit_code, reason), prints=False)
 
     def _fail(self, fault: RunError) -> RunError:
-        try:
-            fault.result = self._end(Ending(fault.exit_code, str(fault)))
-        finally:
-            # Leave the cluster even if printing the result fails.
-            self._leave(fault.exit_code, str(fault))
+        fault.result = self._end(Ending(fault.exit_code, str(fault)))
         return fault
-
-    def _stop_watching(self) -> None:
-        # Other tasks may end because of the same signal; that must not stop this process from saving.
-        if self._worker:
-            self._worker.stop_watching()
 
     def _finish_for_signal(self, exit_code: int, signal_name: str) -> None:
         self._keep()
-        try:
-            self._end(Ending(exit_code, f'stopped by {signal_name}'))
-        finally:
-            self._leave(exit_code, f'stopped by {signal_name}')
+        self._end(Ending(exit_code, f'stopped by {signal_name}'))
         self._console.warning(f'stopped by {signal_name}')
         self._console.close()
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
-        if self._worker and (failure := self._worker.peer_failure()):
+        if failure := self.worker.peer_failure():
             return failure
         line = explain(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
-        return RunError(self._worker.explain(error, line) if self._worker else line)
+        return RunError(self.worker.explain(error, line))
 
 
 def _ending_of(end: BaseException) -> Ending:
