@@ -11,10 +11,10 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end, peer_in_error
-from cluster.rendezvous import Incarnations, Rendezvous, Timeout
+from cluster.rendezvous import Incarnations, Offer, Rendezvous, Timeout
 from cluster.server import KeyValueStore, start_server
 from cluster.topology import Cluster
-from cluster.worker import Offer, Worker
+from cluster.worker import Worker
 from errors import UsageError, format_error
 from results.console import Console
 
@@ -70,7 +70,7 @@ class ClusterWorker(Worker):
         self._calm_secs = _CALM_SECS
 
     def join(self, offer: Offer) -> None:
-        self.agreed = self._rendezvous.join(offer, _agree, self._connect).agreed
+        self.agreed = self._rendezvous.join(offer, self._connect).agreed
         self.restart = self._rendezvous.restart
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
@@ -88,8 +88,7 @@ class ClusterWorker(Worker):
                 saving.start()
                 saving.join(_SAVE_SECS)
 
-        assert self._rendezvous.membership
-        detector = FailureDetector(self._rendezvous, self._rendezvous.membership, self._console.warning)
+        detector = FailureDetector(self._rendezvous, self._console.warning)
         self._watch = watch = FailureWatch(detector, save_after, interrupt)
         watch.start()
 
@@ -212,11 +211,3 @@ class ClusterWorker(Worker):
 
     def _servers(self, found: Incarnations) -> dict[str, int | None]:
         return {str(task): found[task] for task in self.cluster.servers}
-
-
-def _agree(offers: list[Offer]) -> Offer:
-    """All start from the latest variables that any worker offers."""
-    return {
-        name: max((value for value in (offer[name] for offer in offers) if value is not None), default=None)
-        for name in ('end', 'step')
-    }

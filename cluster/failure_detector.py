@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.rendezvous import End, Membership, Rendezvous, strangers
+from cluster.rendezvous import End, Rendezvous, strangers
 from cluster.topology import Cluster, Task
 from errors import RunError, UsageError
 
@@ -33,11 +33,12 @@ class PeerError(RunError):
 
 
 class FailureDetector:
-    """Finds the first member of a training that is lost; warns of processes that do not belong to it."""
+    """Finds the first member of the training that is lost; warns of processes that do not belong to it."""
 
-    def __init__(self, rendezvous: Rendezvous, membership: Membership, warn: Callable[[str], None]) -> None:
+    def __init__(self, rendezvous: Rendezvous, warn: Callable[[str], None]) -> None:
+        assert rendezvous.membership, 'it has joined'
         self._rendezvous = rendezvous
-        self._members = membership.members
+        self._members = rendezvous.membership.members
         self._warn = warn
         self._entries: Mapping[str, Any] = {}
         self._named: set[str] = set()

@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from cluster.rendezvous import Offer
 from cluster.topology import Cluster
-from cluster.worker import Offer, Worker
+from cluster.worker import Worker
 from errors import UsageError
 from params.modes import modes_that
 

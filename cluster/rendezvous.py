@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,9 @@ from cluster.topology import HOSTS_FLAGS, Cluster, Task, Timeout
 from errors import RunError, UsageError
 
 Result = TypeVar('Result')
+# What a process brings from an earlier training: the step of its variables ('step'), and its last step ('end').
+Offer = Mapping[str, int | None]
+NOTHING: Offer = {'step': None, 'end': None}
 # The incarnation of each task, a number that is new for each process; None if the task does not answer.
 Incarnations = Mapping[Task, int | None]
 
@@ -34,12 +37,12 @@ class Membership:
     """The processes that began a training.
 
     members are the incarnations, by str(task), of the tasks without which it cannot go on; workers are those of all
-    workers, in order. agreed is what the chief derived from the offers of all workers.
+    workers, in order. agreed has the latest of what the workers offered.
     """
 
     members: Mapping[str, int]
     workers: Sequence[int]
-    agreed: Mapping[str, Any]
+    agreed: Offer
     settings: Mapping[str, Any]
 
 
@@ -146,13 +149,8 @@ class Rendezvous:
             self._stores.pop(host, None)
         return results[0] if results else None
 
-    def join(
-        self,
-        offer: Mapping[str, Any],
-        agree: Callable[[list[Mapping[str, Any]]], Mapping[str, Any]],
-        timeout: Timeout,
-    ) -> Membership:
-        """Waits until all tasks are up and all workers have joined; the chief passes all offers, in order, to agree.
+    def join(self, offer: Offer, timeout: Timeout) -> Membership:
+        """Waits until all tasks are up and all workers have joined.
 
         A process that comes while those of an earlier training still end waits for the others' new processes.
         Raises TrainingOverError if the training has ended, StrangerError if the addresses belong to other processes,
@@ -185,7 +183,7 @@ class Rendezvous:
                         Membership(
                             members={str(task): found[task] or 0 for task in self._members},
                             workers=[found[worker] or 0 for worker in self.cluster.trainers],
-                            agreed=dict(agree(list(offers.values()))),
+                            agreed={name: _latest(each[name] for each in offers.values()) for name in NOTHING},
                             settings=self._settings,
                         )
                     )
@@ -348,6 +346,10 @@ class Rendezvous:
         if self.cluster.own == self.cluster.store_task and not self._is_stranger:
             others = [task for task in self.cluster.tasks if task != self.cluster.own]
             self.await_ends(others, _STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS, all_will_end=all_will_end)
+
+
+def _latest(steps: Iterable[int | None]) -> int | None:
+    return max((step for step in steps if step is not None), default=None)
 
 
 def strangers(entries: Mapping[str, Any]) -> dict[str, str]:

@@ -81,7 +81,7 @@ def serve(
         rendezvous.show_missing(missing, secs)
     gone: list[Task] = []
     if rendezvous.membership and len(ended) < len(trainers):
-        detector = FailureDetector(rendezvous, rendezvous.membership, warn)
+        detector = FailureDetector(rendezvous, warn)
         last_answer = dict.fromkeys(trainers, time.monotonic())
         for found, ended in polls:
             if failure := detector.check():

@@ -1,16 +1,13 @@
 """What one process does with the others of its run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from cluster.failure_detector import PeerError
+from cluster.rendezvous import NOTHING, Offer
 from cluster.topology import Cluster
-
-# What a process brings from an earlier training: its last step ('end'), and the step of its variables ('step').
-Offer = Mapping[str, int | None]
-NOTHING: Offer = {'step': None, 'end': None}
 
 
 class Worker:

@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf
 
 from cluster.cluster_worker import ClusterWorker
 from cluster.horovod_worker import HorovodWorker
-from cluster.rendezvous import StrangerError, TrainingOverError
+from cluster.rendezvous import NOTHING, Offer, StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
-from cluster.worker import NOTHING, Offer, Worker
+from cluster.worker import Worker
 from errors import RunError, UsageError, counted, format_error
 from inputs.data_sets import Shards
 from planning.plan import Plan

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from cluster.worker import NOTHING, Offer, Worker
+from cluster.rendezvous import NOTHING, Offer
+from cluster.worker import Worker
 from errors import RunError
 from params.device_flags import HOST_DEVICE
 from planning.plan import Checkpoints, Counts, Processes

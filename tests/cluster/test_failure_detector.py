@@ -49,8 +49,8 @@ class Detecting:
     def __init__(self, cluster: LocalCluster, members: dict[str, Member]) -> None:
         self.saved_after: list[PeerError] = []
         self._interrupted: Future[None] = Future()
-        membership = join_all(members)[0]
-        self.detector = FailureDetector(members['worker 0'].rendezvous, membership, print)
+        join_all(members)
+        self.detector = FailureDetector(members['worker 0'].rendezvous, print)
         self.watch = FailureWatch(self.detector, self.saved_after.append, lambda: self._interrupted.set_result(None))
         cluster.detectors.append(self.watch)
         self.watch.start()
