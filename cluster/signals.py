@@ -76,12 +76,11 @@ class Interrupts:
             for number, before in own.items():
                 signal.signal(number, before)
 
-    def hold(self) -> None:
-        """From now on signals wait for release()."""
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Raises the exception of a signal in the block at its end, unless the block raises another one."""
         self._is_holding = True
-
-    def release(self) -> None:
-        """Raises the exception of a signal that arrived since hold()."""
+        yield
         self._is_holding = False
         if self._pending:
             raise self._pending
@@ -96,10 +95,8 @@ class Interrupts:
 def uninterrupted(function: Callable[[], None]) -> None:
     """Calls a function; signals wait for its end, since native code would turn their exceptions into others."""
     interrupts = Interrupts()
-    with interrupts.listening():
-        interrupts.hold()
+    with interrupts.listening(), interrupts.held():
         function()
-        interrupts.release()
 
 
 class Stop:

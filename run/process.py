@@ -167,10 +167,9 @@ class Process:
         """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
         while True:
             self.is_in_step = True
-            self._interrupts.hold()
-            steps = next(runs, None)
-            self.is_in_step = False
-            self._interrupts.release()
+            with self._interrupts.held():
+                steps = next(runs, None)
+                self.is_in_step = False
             if steps is None:
                 return
             yield steps
@@ -208,11 +207,8 @@ class Process:
             raise
 
     def _conclude(self, ending: Ending, *, prints: bool = True) -> Result:
-        self._interrupts.hold()
-        try:
+        with self._interrupts.held():
             return self._measurement.conclude(ending, prints)
-        finally:
-            self._interrupts.release()
 
     def _end(self, ending: Ending, *, prints: bool = True) -> Result:
         try:
