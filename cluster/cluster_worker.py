@@ -93,8 +93,8 @@ class ClusterWorker(Worker):
         watch.start()
 
     def end_if_lost(self, step_secs: float) -> None:
-        if self._watch and (failure := self._watch.hold(step_secs)):
-            raise failure
+        if self._watch:
+            self._watch.end_if_lost(step_secs)
 
     def stop_watching(self) -> None:
         if self._watch:

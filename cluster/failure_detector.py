@@ -108,13 +108,14 @@ class FailureWatch(threading.Thread):
         """Waits until the main thread is between two steps; not for long, since its step may wait for the lost task."""
         self._between_steps.wait(min(max(_LEAST_STEP_SECS, 2 * self._step_secs), _MOST_STEP_SECS))
 
-    def hold(self, step_secs: float) -> PeerError | None:
-        """Called by the main thread between two steps: if a task is lost, returns that once the variables are saved."""
+    def end_if_lost(self, step_secs: float) -> None:
+        """Lets the variables be saved, between two steps, if a task is lost, and then raises that."""
         self._step_secs = step_secs
         if self._found.is_set():
             self._between_steps.set()
             self.join()
-        return self.failure
+        if self.failure:
+            raise self.failure
 
     def stop(self) -> None:
         """Ends the thread: from now on other tasks may end without being reported."""
