@@ -5,7 +5,6 @@ import functools
 import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -21,7 +20,7 @@ from planning.make_plan import make_plan
 from planning.plan import Plan, Role, ServerPlan
 from planning.this_process import THIS_PROCESS
 from results.console import Console
-from results.result import Cause, ClusterTotal, Result, Step, StepValues
+from results.result import Cause, Result, Step, StepValues
 from results.sections import Phase
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
@@ -38,7 +37,6 @@ from run.state import RunState, offer_of, restart_number
 from run.step_graph import StepGraph
 from run.step_loop import run_steps
 from run.steps_in_graph import StepsInGraph
-from training.checkpoint_files import latest_checkpoint, locked
 
 
 @dataclass(frozen=True)
@@ -112,22 +110,10 @@ class BenchmarkCNN:
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._has_reached_goal = False
-        self._process = Process(plan, self._console, conclude=self._measurement.conclude, keep=self._keep)
+        self._process = Process(plan, self._console, self._measurement, self._keep)
         profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
-        # Until the process has saved what it could after a fault.
-        with contextlib.ExitStack() as held, self._process.guarded():
-            self._measurement.recording.begin('join')
+        with self._process.guarded():
             worker = self._process.join(offer_of(plan.checkpoints, plan.counts, plan.processes))
-            if plan.checkpoints.saves and plan.checkpoints.folder:
-                held.enter_context(locked(Path(plan.checkpoints.folder)))
-                newest = latest_checkpoint(plan.checkpoints.folder)
-                if newest != plan.checkpoints.resume_from:
-                    # The other tasks of a cluster already know from which step this one continues.
-                    raise RunError(
-                        f'--train_dir={plan.checkpoints.folder}: another run saved {newest} there while this one was '
-                        'starting; start it again'
-                    )
-            self._measurement.join(worker)
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session, self._keep)
@@ -154,7 +140,6 @@ class BenchmarkCNN:
             self._console.progress(f'Reading {counted(plan.data.images.num_images, "image")} into memory')
         else:
             self._console.progress('Building the graph')
-        self._measurement.recording.begin('build')
         # Each run has its own graph, so that runs in one process share nothing.
         with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
@@ -208,7 +193,7 @@ class BenchmarkCNN:
         self, session: tf.Session, built: _Built, schedule: Schedule, profiler: StepProfiler
     ) -> Iterator[Step[StepValues]]:
         """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
-        state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
+        state, images_of_step = built.state, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
         step_graph, num_warmup = built.step_graph, schedule.num_warmup
         stepper = Stepper(
@@ -216,27 +201,26 @@ class BenchmarkCNN:
         )
         self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')
-        if worker.agreed['end'] is not None and schedule.start:
+        if self._process.worker.agreed['end'] is not None and schedule.start:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
-        profiler.between(-schedule.num_warmup)
-        if not schedule.num_warmup:
-            self._measurement.recording.begin_timed_steps()
-        num_timed = 0
-        is_over = functools.partial(self._is_over, schedule, state)
-        marked_steps = profiler.marked(stepper.run)
+        taken = state.steps_taken
 
-        def take_steps(phase: Phase, indices: range) -> list[StepValues]:
-            self._process.begin_step()
-            return marked_steps(phase, indices)
+        def counted_steps() -> Iterator[list[Step[StepValues]]]:
+            for steps in run_steps(
+                profiler.marked(stepper.run),
+                schedule.num_warmup,
+                schedule.num_timed,
+                self.plan.counts.steps_per_run,
+                is_over=functools.partial(self._is_over, schedule, state),
+                begin_timed=self._measurement.begin_timed_steps,
+            ):
+                state.steps_taken = stepper.steps_after
+                self._measurement.add_steps(steps)
+                yield steps
 
-        steps_per_run = self.plan.counts.steps_per_run
-        for steps in run_steps(take_steps, schedule.num_warmup, schedule.num_timed, steps_per_run, is_over=is_over):
-            last = steps[-1]
-            num_timed = last.index - (schedule.num_warmup if last.phase is Phase.WARMUP else 0)
-            taken_before, state.steps_taken = state.steps_taken, stepper.steps_after
-            self._measurement.add_steps(steps)
-            self._process.end_step()
+        for steps in self._process.stoppable(profiler.profiled(counted_steps(), schedule.num_warmup)):
+            taken_before, taken = taken, state.steps_taken
             self._measurement.num_skipped = stepper.num_skipped
             for step in steps:
                 self._check_loss(step.values)
@@ -244,25 +228,18 @@ class BenchmarkCNN:
                     with self._measurement.doing(Cause.SUMMARY):
                         scalars = scalars_of(step, self.plan.reports.losses.name, images_of_step)
                         built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
-            profiler.between(num_timed)
-            if last.phase is Phase.WARMUP and last.index == schedule.num_warmup:
-                self._measurement.agree_on_end()
-                self._measurement.recording.begin_timed_steps()
             if state.is_save_due(taken_before):
                 with self._measurement.doing(Cause.CHECKPOINT):
                     state.save(session)
             self._measurement.show_steps(steps)
             yield from steps
             self._evaluate_if_due(session, built, taken_before)
-            self._process.end_if_stopped(last.end - steps[0].start)
         self._measurement.recording.end_timed_steps()
-        self._warn(profiler.warning(num_timed))
+        self._warn(profiler.warning)
         if built.step_graph.num_skipped is not None:
             stepper.note_skipped(int(session.run(built.step_graph.num_skipped)))
             self._measurement.num_skipped = stepper.num_skipped
-        if worker.cluster:
-            own = self._measurement.own_total()
-            self._measurement.cluster_total = ClusterTotal(*worker.share_total(own.images, own.seconds))
+        self._measurement.share_total()
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
         has_ended = self._has_reached_goal or self._measurement.has_reached_target

@@ -3,7 +3,7 @@
 Requests come on standard input and answers go to standard output, each one JSON object in a line:
 
     (at the start)                    {"hello": {"version": ..., "commit": ..., "tensorflow": ...}}
-    {"prepare": {fields of HostNeeds}}    {"places": {fields of Places}}
+    {"prepare": {fields of HostNeeds}}    {"members": [{fields of Member}, ...]}
     {"start": {fields of Command}}    {"started": PID}
                                       {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
     {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.environments import without_clusters
-from cluster.hosts import Command, HostNeeds, LocalHost, LocalProcess
+from cluster.hosts import Command, Host, HostNeeds, LocalProcess
 from errors import BenchmarkError, UsageError
 from machine.surroundings import git_commit, tensorflow_version
 from results import VERSION
@@ -46,7 +46,7 @@ class _Agent:
     def __init__(self) -> None:
         # That to which the ssh of the launcher connected: the other hosts probably reach it, too.
         connection = os.environ.get('SSH_CONNECTION', '').split()
-        self._host = LocalHost(address=connection[2]) if len(connection) == 4 else LocalHost()
+        self._host = Host(address=connection[2]) if len(connection) == 4 else Host()
         self._running: dict[str, LocalProcess] = {}
         # What the main thread, the only one that starts and reaps processes, has to do; None to end.
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -73,7 +73,7 @@ class _Agent:
     def _answer(self, request: Mapping[str, Any]) -> None:
         try:
             if 'prepare' in request:
-                self._say(places=asdict(self._host.prepare(HostNeeds(**request['prepare']))))
+                self._say(members=[asdict(one) for one in self._host.prepare(HostNeeds(**request['prepare']))])
             elif 'start' in request:
                 self._start(request['start'])
             elif 'end' in request:

@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import IO, Any
 
 import psutil
@@ -65,9 +64,7 @@ class ChildProcess:
     def __enter__(self) -> 'ChildProcess':
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self.wait(0.0):
             self.stop(self._grace_secs)
         self.reap()

@@ -10,19 +10,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
-from cluster.failure_detector import (
-    FailureDetector,
-    FailureWatch,
-    PeerFailure,
-    failure_of_end,
-    failure_of_loss,
-    peer_in_error,
-)
-from cluster.rendezvous import Incarnations, Rendezvous
-from cluster.server import start_server
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end, peer_in_error
+from cluster.rendezvous import Incarnations, Offer, Rendezvous
+from cluster.server import KeyValueStore, start_server
 from cluster.topology import Cluster, Timeout
-from cluster.worker import LostError, Offer, Worker
+from cluster.worker import Worker
 from errors import UsageError, format_error
+from results.console import Console
 
 _POLL_SECS = 0.1
 # If all tasks answer for this long after a step failed, another task is not the cause.
@@ -39,13 +33,12 @@ _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.erro
 class ClusterWorker(Worker):
     """A worker, or the controller, of a cluster.
 
-    connect limits the wait for the other tasks at the start, about which show prints lines. close is called just before
-    the process ends by force.
+    connect limits the wait for the other tasks at the start. conclude keeps what was measured, with the reason in one
+    line, if this process must end while its main thread is stuck in TensorFlow; it is called on another thread.
     """
 
     cluster: Cluster
 
-    # Eight arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
     def __init__(
         self,
         cluster: Cluster,
@@ -54,13 +47,11 @@ class ClusterWorker(Worker):
         settings: Settings,
         together: bool,
         connect: Timeout,
-        warn: Callable[[str], None],
-        show: Callable[[str], None],
-        close: Callable[[], None],
+        console: Console,
+        conclude: Callable[[str], object],
     ) -> None:
         super().__init__(tf.ConfigProto.FromString(config.SerializeToString()), cluster)
         self.together = together
-        self.server_state = self if cluster.servers else None
         if not cluster.servers:
             self.config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
         # Sessions of one server share its threads.
@@ -70,18 +61,17 @@ class ClusterWorker(Worker):
         # A session waits for all tasks that it knows, so let it know only those that its graph uses.
         used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
         self.config.device_filters.extend([cluster.own.device, *used])
-        self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)
+        self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
         self._connect = connect
-        self._warn = warn
-        self._close = close
+        self._console = console
+        self._conclude = conclude
         self._watch: FailureWatch | None = None
         self._release: threading.Timer | None = None
         self._calm_secs = _CALM_SECS
 
-    def join(self, offer: Offer) -> Mapping[str, Any]:
-        self.agreed = self._rendezvous.join(offer, _agree, self._connect).agreed
+    def join(self, offer: Offer) -> None:
+        self.agreed = self._rendezvous.join(offer, self._connect).agreed
         self.restart = self._rendezvous.restart
-        return self.agreed
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         def interrupt() -> None:
@@ -90,7 +80,7 @@ class ClusterWorker(Worker):
             self._release.daemon = True
             self._release.start()
 
-        def save_after(failure: PeerFailure) -> None:
+        def save_after(failure: PeerError) -> None:
             # The variables on a server are lost with it.
             if self.is_chief and (failure.answers or failure.task not in self.cluster.servers):
                 watch.await_step()
@@ -98,14 +88,13 @@ class ClusterWorker(Worker):
                 saving.start()
                 saving.join(_SAVE_SECS)
 
-        assert self._rendezvous.membership
-        detector = FailureDetector(self._rendezvous, self._rendezvous.membership, self._warn)
+        detector = FailureDetector(self._rendezvous, self._console.warning)
         self._watch = watch = FailureWatch(detector, save_after, interrupt)
         watch.start()
 
     def end_if_lost(self, step_secs: float) -> None:
-        if self._watch and (failure := self._watch.hold(step_secs)):
-            raise LostError(failure)
+        if self._watch:
+            self._watch.end_if_lost(step_secs)
 
     def stop_watching(self) -> None:
         if self._watch:
@@ -114,14 +103,14 @@ class ClusterWorker(Worker):
     def _end_by_force(self) -> None:
         """Ends the process while its main thread is stuck in TensorFlow."""
         failure = self._watch.failure if self._watch else None
-        reason = failure.line if failure else 'a step does not end'
-        self.conclude(reason)
+        reason = str(failure or 'a step does not end')
+        self._conclude(reason)
         self._rendezvous.end(1, reason)
-        self._close()
+        self._console.close()
         print(format_error(reason), file=sys.stderr, flush=True)
         os._exit(failure.exit_code if failure else 1)
 
-    def peer_failure(self) -> PeerFailure | None:
+    def peer_failure(self) -> PeerError | None:
         if self._watch is None:
             return None
         # Only once: the fault is the same.
@@ -134,27 +123,25 @@ class ClusterWorker(Worker):
             return line
         return f'the connection to {peer} was lost during a step ({type(error).__name__})'
 
-    def kept_end(self) -> int | None:
-        state, servers = (self._rendezvous.entries() or {}).get('state'), self._servers(self._rendezvous.incarnations())
-        return state['end'] if state and state['servers'] == servers else None
-
     def announce(self, start: int, end: int) -> None:
-        servers = self._servers(self._rendezvous.incarnations())
-        self._rendezvous.put('state', {'servers': servers, 'start': start, 'end': end})
+        if self.is_chief and self.cluster.servers:
+            servers = self._servers(self._rendezvous.incarnations())
+            self._rendezvous.put('state', {'servers': servers, 'start': start, 'end': end})
 
-    def await_announcement(self) -> tuple[int, int]:
+    def announced(self) -> tuple[int, int] | None:
         chief = self.cluster.trainers[0]
-        polls = self._poll()
-        while True:
-            entries, found, is_silent = next(polls)
+        for entries, found, is_silent in self._poll():
             state = entries.get('state')
             if state and state['servers'] == self._servers(found):
                 return state['start'], state['end']
+            if self.is_chief or not self.cluster.servers:
+                break
             # The failure detector of asynchronous workers ignores the chief, but here the chief is needed.
             if failure := failure_of_end(chief, self._rendezvous.ends(entries, found).get(chief)):
-                raise LostError(failure)
+                raise failure
             if is_silent:
-                raise LostError(failure_of_loss(chief))
+                raise PeerError(chief)
+        return None
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
         """Returns the measurement of the chief; if it is lost for good, that of the first worker that notices it."""
@@ -176,7 +163,7 @@ class ClusterWorker(Worker):
         return [entries[key] for key in keys]
 
     def _poll(self) -> Iterator[tuple[Mapping[str, Any], Incarnations, bool]]:
-        """Yields the entries of the store, the incarnations, and whether the chief is silent; raises LostError."""
+        """Yields the entries of the store, the incarnations, and whether the chief is silent; raises PeerError."""
         last_answer = time.monotonic()
         while True:
             entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
@@ -184,14 +171,14 @@ class ClusterWorker(Worker):
                 last_answer = time.monotonic()
             yield entries, found, time.monotonic() - last_answer > _CALM_SECS
             if self._watch and self._watch.failure:
-                raise LostError(self._watch.failure)
+                raise self._watch.failure
             time.sleep(_POLL_SECS)
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         self._stay()
         prefix = f'collected/{name}'
         if not self.is_chief:
-            self._rendezvous.put_large(f'{prefix}/{self.index}', value)
+            self._rendezvous.use_store(KeyValueStore.put_large, f'{prefix}/{self.index}', value)
             return []
         values = [None] * self.num_trainers
         values[self.index] = value
@@ -205,7 +192,7 @@ class ClusterWorker(Worker):
             gone = {*self._rendezvous.ends(entries, found), *(task for task in missing if found[task] is None)}
             for task in missing:
                 if time.monotonic() < deadline:
-                    values[task.index] = self._rendezvous.get_large(f'{prefix}/{task.index}')
+                    values[task.index] = self._rendezvous.use_store(KeyValueStore.get_large, f'{prefix}/{task.index}')
             missing = [task for task in missing if values[task.index] is None and task not in gone]
             if missing:
                 time.sleep(_POLL_SECS)
@@ -224,10 +211,3 @@ class ClusterWorker(Worker):
 
     def _servers(self, found: Incarnations) -> dict[str, int | None]:
         return {str(task): found[task] for task in self.cluster.servers}
-
-
-def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """All start from the latest variables that any worker offers."""
-    ends = [offer['end'] for offer in offers if offer['end'] is not None]
-    steps = [-1 if offer['step'] is None else offer['step'] for offer in offers]
-    return {'end': max(ends, default=None), 'step': max(steps)}

@@ -214,13 +214,11 @@ def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> TfConfig
         raise _bad_tf_config('its objects and lists are nested too deeply') from None
     if not isinstance(config, dict):
         raise _bad_tf_config('it is not a JSON object')
-    cluster = config.get('cluster') or {}
-    if not isinstance(cluster, dict):
-        raise _bad_tf_config('"cluster" is not an object')
+    cluster, task = (config.get(key) or {} for key in _KEYS)
+    for key, value in zip(_KEYS, (cluster, task), strict=True):
+        if not isinstance(value, dict):
+            raise _bad_tf_config(f'"{key}" is not an object')
     lists = {job: _tf_config_hosts(job, hosts) for job, hosts in cluster.items() if hosts}
-    task = config.get('task') or {}
-    if not isinstance(task, dict):
-        raise _bad_tf_config('"task" is not an object')
     if task.get('type') == _EVALUATOR:
         return None
     # An evaluator takes no part in training, and nobody connects to it.

@@ -4,10 +4,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.rendezvous import End, Membership, Rendezvous
+from cluster.rendezvous import End, Rendezvous, strangers
 from cluster.topology import Cluster, Task
 from errors import RunError, UsageError
 
@@ -21,35 +20,40 @@ _ANY_TASK = r'/job:(\w+)(?:/replica:\d+)?/task:(\d+)'
 _NAMED_TASKS = re.compile(f'remote target {_ANY_TASK}'), re.compile(_ANY_TASK)
 
 
-@dataclass(frozen=True)
-class PeerFailure:
-    """The loss of another task, and how this process ends because of it. answers: the task itself ends in order."""
+class PeerError(RunError):
+    """Another task is lost, and this process ends because of it. answers: the task itself ends in order."""
 
-    task: Task
-    line: str
-    exit_code: int = RunError.exit_code
-    answers: bool = False
+    def __init__(
+        self, task: Task, what: str = 'was lost', exit_code: int = RunError.exit_code, *, answers: bool = False
+    ) -> None:
+        super().__init__(f'{task} {what}')
+        self.task = task
+        self.exit_code = exit_code
+        self.answers = answers
 
 
 class FailureDetector:
-    """Finds the first member of a training that is lost; warns of processes that do not belong to it."""
+    """Finds the first member of the training that is lost; warns of processes that do not belong to it."""
 
-    def __init__(self, rendezvous: Rendezvous, membership: Membership, warn: Callable[[str], None]) -> None:
+    def __init__(self, rendezvous: Rendezvous, warn: Callable[[str], None]) -> None:
+        assert rendezvous.membership, 'it has joined'
         self._rendezvous = rendezvous
-        self._members = membership.members
+        self._members = rendezvous.membership.members
         self._warn = warn
         self._entries: Mapping[str, Any] = {}
-        self._named_strangers: set[str] = set()
+        self._named: set[str] = set()
         # Since when each task that does not answer has been silent (time.monotonic).
         self.silent_since: dict[Task, float] = {}
 
-    def check(self) -> PeerFailure | None:
+    def check(self) -> PeerError | None:
         """Returns the loss of a member; None if all answer, or are silent for a moment only."""
         found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
         # How a task ended stays true while the task with the store is too busy to answer.
         self._entries = self._rendezvous.entries(patient=False) or self._entries
-        if cluster.is_chief:
-            self._name_strangers(self._entries)
+        for name, difference in strangers(self._entries).items() if cluster.is_chief else ():
+            if name not in self._named:
+                self._named.add(name)
+                self._warn(f'{name} does not belong to this cluster and was refused: {difference}')
         ends = self._rendezvous.ends(self._entries, {task: self._members.get(str(task)) for task in cluster.tasks})
         for task, incarnation in found.items():
             expected = self._members.get(str(task))
@@ -58,23 +62,17 @@ class FailureDetector:
             # A task may still answer for a while after it has recorded its end, and its next process be there already.
             if task in ends:
                 self.silent_since.pop(task, None)
-                if failure := failure_of_end(task, ends[task]):
-                    return replace(failure, answers=incarnation == expected)
+                if failure := failure_of_end(task, ends[task], answers=incarnation == expected):
+                    return failure
             elif incarnation == expected:
                 self.silent_since.pop(task, None)
             elif incarnation is not None or self._is_silent(task):
-                return failure_of_loss(task)
+                return PeerError(task)
         return None
 
     def _is_silent(self, task: Task) -> bool:
-        since = self.silent_since.setdefault(task, self._rendezvous.last_answer(task))
+        since = self.silent_since.setdefault(task, self._rendezvous.health.last_answer(task))
         return time.monotonic() - since > _SILENT_SECS
-
-    def _name_strangers(self, entries: Mapping[str, Any]) -> None:
-        for name, difference in self._rendezvous.strangers(entries).items():
-            if name not in self._named_strangers:
-                self._named_strangers.add(name)
-                self._warn(f'{name} does not belong to this cluster and was refused: {difference}')
 
 
 class FailureWatch(threading.Thread):
@@ -85,10 +83,10 @@ class FailureWatch(threading.Thread):
     """
 
     def __init__(
-        self, detector: FailureDetector, save: Callable[[PeerFailure], None], interrupt: Callable[[], None]
+        self, detector: FailureDetector, save: Callable[[PeerError], None], interrupt: Callable[[], None]
     ) -> None:
         super().__init__(name='failure detector', daemon=True)
-        self.failure: PeerFailure | None = None
+        self.failure: PeerError | None = None
         self._detector = detector
         self._save = save
         self._interrupt = interrupt
@@ -110,19 +108,20 @@ class FailureWatch(threading.Thread):
         """Waits until the main thread is between two steps; not for long, since its step may wait for the lost task."""
         self._between_steps.wait(min(max(_LEAST_STEP_SECS, 2 * self._step_secs), _MOST_STEP_SECS))
 
-    def hold(self, step_secs: float) -> PeerFailure | None:
-        """Called by the main thread between two steps: if a task is lost, returns that once the variables are saved."""
+    def end_if_lost(self, step_secs: float) -> None:
+        """Lets the variables be saved, between two steps, if a task is lost, and then raises that."""
         self._step_secs = step_secs
         if self._found.is_set():
             self._between_steps.set()
             self.join()
-        return self.failure
+        if self.failure:
+            raise self.failure
 
     def stop(self) -> None:
         """Ends the thread: from now on other tasks may end without being reported."""
         self._stopped.set()
 
-    def wait(self, calm_secs: float) -> PeerFailure | None:
+    def wait(self, calm_secs: float) -> PeerError | None:
         """Waits for a failure; returns None when all tasks have answered for calm_secs seconds."""
         calm_since = time.monotonic()
         while self.failure is None and self.is_alive() and time.monotonic() - calm_since < calm_secs:
@@ -132,24 +131,13 @@ class FailureWatch(threading.Thread):
         return self.failure
 
 
-def failure_of_loss(task: Task) -> PeerFailure:
-    """Returns the failure of a task that does not answer any more, or was replaced by another process."""
-    return PeerFailure(task, f'{task} was lost')
-
-
-def failure_of_end(task: Task, end: End | None) -> PeerFailure | None:
+def failure_of_end(task: Task, end: End | None, *, answers: bool = False) -> PeerError | None:
     """Returns the failure of a task that recorded this end; None if it ended well or has not ended."""
     if end is None or end.exit_code == 0:
         return None
     # Wrong use of one process counts as wrong use of the cluster.
     exit_code = UsageError.exit_code if end.exit_code == UsageError.exit_code else RunError.exit_code
-    return PeerFailure(task, f'{task} ended with exit code {end.exit_code}: {end.reason}', exit_code)
-
-
-def fault_of(failure: PeerFailure) -> RunError:
-    fault = RunError(failure.line)
-    fault.exit_code = failure.exit_code
-    return fault
+    return PeerError(task, f'ended with exit code {end.exit_code}: {end.reason}', exit_code, answers=answers)
 
 
 def peer_in_error(message: str, cluster: Cluster) -> str | None:

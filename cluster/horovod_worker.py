@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from cluster.rendezvous import Offer
 from cluster.topology import Cluster
-from cluster.worker import Offer, Worker
+from cluster.worker import Worker
 from errors import UsageError
 from params.modes import modes_that
 
@@ -44,11 +44,10 @@ class HorovodWorker(Worker):
         self.ends_after_chief = not cluster.is_chief
         self._horovod = horovod
 
-    def join(self, offer: Offer) -> Mapping[str, Any]:
+    def join(self, offer: Offer) -> None:
         """All start from the variables of rank 0, at its step, and end where it ends."""
-        step, end = self._from_chief([-1 if value is None else value for value in (offer['step'], offer['end'])])
-        self.agreed = {'end': None if end < 0 else int(end), 'step': int(step)}
-        return self.agreed
+        received = self._from_chief([-1 if value is None else value for value in offer.values()])
+        self.agreed = {name: None if value < 0 else int(value) for name, value in zip(offer, received, strict=True)}
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
         images, seconds = self._from_chief([images, seconds])

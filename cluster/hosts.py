@@ -1,12 +1,13 @@
-"""Where the processes of a cluster run: one interface for this machine and for others. Linux only, no TensorFlow.
+"""Where the processes of a cluster run. Linux only, no TensorFlow.
 
-A launcher calls Host.prepare, writes the command lines, and starts the processes by Host.start. LocalHost does both on
-this machine; cluster.ssh.SshHost asks a LocalHost on another machine, see cluster.agent.
+A launcher calls Host.prepare, writes the command lines, and starts the processes by Host.start. cluster.ssh.SshHost
+asks a Host on another machine, see cluster.agent.
 """
 
 import contextlib
 import ipaddress
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import psutil
 
@@ -24,6 +25,8 @@ from cluster.environments import LOOPBACK, join_host_port, without_clusters
 from errors import RunError, UsageError
 from machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 
+# How long agents have to end their processes when the launcher ends, in seconds.
+CLOSE_SECS = 4.0
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 
 
@@ -31,13 +34,12 @@ _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 class HostNeeds:
     """What a launcher needs from a host before it can write the command lines of the processes there.
 
-    num_gpus is that of each worker. Only the GPUs of gpu_indices may be used; empty for all. interface is the network
-    (10.0.0.0/8), the address or the name (eth0) of the interface at which the processes listen; empty if the host
-    chooses.
+    processes are their jobs and indices. num_gpus is that of each worker. Only the GPUs of gpu_indices may be used;
+    empty for all. interface is the network (10.0.0.0/8), the address or the name (eth0) of the interface at which the
+    processes listen; empty if the host chooses.
     """
 
-    num_addresses: int
-    num_workers: int
+    processes: Sequence[tuple[str, int]]
     shares_cores: bool = True
     num_gpus: int = 0
     gpu_indices: Sequence[int] = ()
@@ -45,15 +47,22 @@ class HostNeeds:
 
 
 @dataclass(frozen=True)
-class Places:
-    """A reserved HOST:PORT for each process; the logical cores of each worker, None for all that it may use.
+class Member:
+    """One process of a cluster, with what its host has for it: a HOST:PORT, cores, GPUs. host is None for this machine.
 
-    gpus is the CUDA_VISIBLE_DEVICES of each worker; None if the host has no GPUs.
+    cores are None for all that it may use; gpus is its CUDA_VISIBLE_DEVICES, None if that stays as it is.
     """
 
-    addresses: Sequence[str]
-    cores: Sequence[Sequence[int] | None]
-    gpus: Sequence[str] | None
+    job: str
+    index: int
+    address: str
+    host: 'Host | None' = None
+    cores: Sequence[int] | None = None
+    gpus: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f'{self.job} {self.index}'
 
 
 @dataclass(frozen=True)
@@ -80,53 +89,17 @@ class Command:
     host: 'Host | None' = None
 
 
-class HostProcess(Protocol):
-    """A started process of a cluster.
+class LocalProcess(ChildProcess):
+    """A process of a cluster on this machine.
 
-    is_stopped: the launcher has sent it a signal that ends it.
-    lost: why nothing more will be known about it; None unless the connection to its host has ended.
+    Attributes:
+      is_stopped: whether the launcher has sent it a signal that ends it.
+      lost: why nothing more will be known about it; None unless the connection to its host has ended.
     """
 
-    command: Command
-    pid: int
-    is_stopped: bool = False
+    is_stopped = False
     lost: str | None = None
 
-    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
-
-    def end(self, number: signal.Signals) -> None:
-        """Sends a signal that ends it to the process and its descendants."""
-
-    def reap(self) -> int:
-        """Waits for its end and its last lines; returns its exit code, or -n if signal n ended it."""
-
-
-class Host(Protocol):
-    """A machine on which processes of a cluster run; `program`, the Python and the script, begins each command line."""
-
-    name: str
-    program: tuple[str, str]
-
-    def prepare(self, needs: HostNeeds) -> Places:
-        """Reserves addresses, and divides the cores and GPUs among the workers.
-
-        The ports stay bound until close(), so that the kernel gives them to no other launcher or connection. The
-        process that gets an address can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as
-        every gRPC server does, and only one of them listens (socket(7)).
-        """
-
-    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Returns what Command.env has of the launcher's environment variables."""
-
-    def start(self, command: Command) -> HostProcess:
-        """Starts a process; raises OSError or RuntimeError if that is not possible."""
-
-    def close(self) -> None:
-        """Frees the addresses, and ends what still runs there for this launcher."""
-
-
-class LocalProcess(ChildProcess, HostProcess):
     def __init__(self, command: Command) -> None:
         super().__init__(
             command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
@@ -134,6 +107,7 @@ class LocalProcess(ChildProcess, HostProcess):
         self.command = command
 
     def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
+        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
         self.read_lines(show, show_error)
 
         def wait() -> None:
@@ -145,38 +119,109 @@ class LocalProcess(ChildProcess, HostProcess):
         threading.Thread(target=wait, daemon=True).start()
 
     def end(self, number: signal.Signals) -> None:
+        """Sends a signal that ends it to the process and its descendants."""
         self.is_stopped = True
         self.signal(number)
 
 
-class LocalHost(Host):
-    """This machine. Its processes listen at `address` unless the user chooses an interface."""
+class RemoteProcess:
+    """A process of a cluster on another machine, as a LocalProcess. send is how its agent gets requests."""
+
+    is_stopped = False
+    lost: str | None = None
+
+    def __init__(self, command: Command, send: Callable[..., None]) -> None:
+        self.command = command
+        self.pid = 0
+        self._send = send
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._has_ended = threading.Event()
+        self._exit_code = 0
+
+    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
+        def read() -> None:
+            while (event := self._events.get())[0] != 'ended':
+                (show if event[0] == 'out' else show_error)(event[1])
+            self._has_ended.set()
+            ended()
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def end(self, number: signal.Signals) -> None:
+        self.is_stopped = True
+        self._send(end=int(number), name=self.command.name)
+
+    def reap(self) -> int:
+        # It has ended, or its host is lost, or the launcher gives up, and the agent ends it.
+        self._has_ended.wait(CLOSE_SECS)
+        return self._exit_code
+
+    def tell(self, answer: Mapping[str, Any]) -> None:
+        """Handles what the agent says about it, in order."""
+        if 'ended' in answer:
+            self._exit_code = answer['ended']
+        for kind in ('out', 'err', 'ended'):
+            if kind in answer:
+                self._events.put((kind, answer[kind]))
+
+    def lose(self, why: str) -> None:
+        """Ends it for the launcher, since nothing more will be known about it."""
+        self.lost = why
+        self.tell({'ended': 1})
+
+
+HostProcess = LocalProcess | RemoteProcess
+
+
+class Host:
+    """A machine on which processes of a cluster run: this one, unless overridden.
+
+    `program`, the Python and the script, begins each command line. The processes listen at `address` unless the user
+    chooses an interface.
+    """
+
+    name = 'this machine'
 
     def __init__(self, address: str = LOOPBACK) -> None:
-        self._address = address
-        self.name = 'this machine'
         self.program = (sys.executable, _PROGRAM)
+        self._address = address
         self._reserving = contextlib.ExitStack()
 
-    def prepare(self, needs: HostNeeds) -> Places:
+    def prepare(self, needs: HostNeeds) -> list[Member]:
+        """Reserves addresses, and divides the cores and GPUs among the workers. Leaves Member.host to the launcher.
+
+        The ports stay bound until close(), so that the kernel gives them to no other launcher or connection. The
+        process that gets an address can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as
+        every gRPC server does, and only one of them listens (socket(7)).
+        """
         environ: Mapping[str, str] = os.environ
         if needs.num_gpus and needs.gpu_indices and has_visible_gpus(environ):
             environ = with_selected(needs.gpu_indices, environ)
-        gpus = shares_of_workers(needs.num_gpus, needs.num_workers, environ)
-        cores: Sequence[Sequence[int] | None] = [None] * needs.num_workers
-        if needs.shares_cores and needs.num_workers:
-            cores = share_cores(_usable_cores(), needs.num_workers)
+        num_workers = sum(job == 'worker' for job, _ in needs.processes)
+        gpus = shares_of_workers(needs.num_gpus, num_workers, environ)
+        cores: Sequence[Sequence[int] | None] = [None] * num_workers
+        if needs.shares_cores and num_workers:
+            cores = share_cores(_usable_cores(), num_workers)
         address = own_address(needs.interface) if needs.interface else self._address
-        addresses = self._reserving.enter_context(reserved_addresses(needs.num_addresses, address))
-        return Places(addresses, cores, gpus)
+        addresses = self._reserving.enter_context(reserved_addresses(len(needs.processes), address))
+        shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
+        # A controller hides the GPUs itself, since its default of --device depends on whether there are any.
+        others = {'ps': (None, None if gpus is None else ''), 'controller': (None, None)}
+        return [
+            Member(job, index, address, None, *(others.get(job) or next(shares)))
+            for (job, index), address in zip(needs.processes, addresses, strict=True)
+        ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Returns what Command.env has of the launcher's environment variables."""
         return without_clusters(environ)
 
     def start(self, command: Command) -> HostProcess:
+        """Starts a process; raises OSError or RuntimeError if that is not possible."""
         return LocalProcess(command)
 
     def close(self) -> None:
+        """Frees the addresses, and ends what still runs there for this launcher."""
         self._reserving.close()
 
 
@@ -201,7 +246,17 @@ def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str
 
 def own_address(interface: str) -> str:
     """Returns the first address of this machine at an interface, see HostNeeds; UsageError if it has none."""
-    here = _own_addresses()
+    # IPv4, IPv6, then link-local IPv6 with the name of its interface, fe80::1%eth0, of use where all hosts have it.
+    here = sorted(
+        (
+            (each.address, label)
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for label, addresses in psutil.net_if_addrs().items()
+            for each in addresses
+            if each.family == family
+        ),
+        key=lambda one: '%' in one[0],
+    )
     try:
         network = ipaddress.ip_network(interface, strict=False)
         found = [address for address, _ in here if ipaddress.ip_address(address) in network]
@@ -215,21 +270,6 @@ def own_address(interface: str) -> str:
             'interface, or a network such as 10.0.0.0/8, which fits hosts whose interfaces have different names'
         )
     return found[0]
-
-
-def _own_addresses() -> list[tuple[str, str]]:
-    """Returns the addresses of this machine with the labels of their interfaces: IPv4, IPv6, then link-local IPv6.
-
-    The last ones have the name of the interface, fe80::1%eth0, and are of use where it is the same on all hosts.
-    """
-    found = [
-        (each.address, label)
-        for family in (socket.AF_INET, socket.AF_INET6)
-        for label, addresses in psutil.net_if_addrs().items()
-        for each in addresses
-        if each.family == family
-    ]
-    return sorted(found, key=lambda one: '%' in one[0])
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:

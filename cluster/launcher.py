@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
-from cluster.hosts import Command, HostProcess, LocalHost
+from cluster.hosts import Command, Host, HostProcess
 from errors import RunError, UsageError, counted, format_error, format_warning
 from results.live import LiveLine
 from results.summary import is_summary
@@ -145,7 +145,7 @@ class _Cluster:
             self._show, functools.partial(self._lines.of_process, command.name, is_chief=command.has_result)
         )
         try:
-            process = (command.host or LocalHost()).start(command)
+            process = (command.host or Host()).start(command)
             self._running.append(process)
             process.watch(
                 show=functools.partial(self._show, self._lines.result) if command.has_result else show_error,

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,9 @@ from cluster.topology import HOSTS_FLAGS, Cluster, Task, Timeout
 from errors import RunError, UsageError
 
 Result = TypeVar('Result')
+# What a process brings from an earlier training: the step of its variables ('step'), and its last step ('end').
+Offer = Mapping[str, int | None]
+NOTHING: Offer = {'step': None, 'end': None}
 # The incarnation of each task, a number that is new for each process; None if the task does not answer.
 Incarnations = Mapping[Task, int | None]
 
@@ -34,12 +37,12 @@ class Membership:
     """The processes that began a training.
 
     members are the incarnations, by str(task), of the tasks without which it cannot go on; workers are those of all
-    workers, in order. agreed is what the chief derived from the offers of all workers.
+    workers, in order. agreed has the latest of what the workers offered.
     """
 
     members: Mapping[str, int]
     workers: Sequence[int]
-    agreed: Mapping[str, Any]
+    agreed: Offer
     settings: Mapping[str, Any]
 
 
@@ -74,12 +77,11 @@ class Rendezvous:
         self._show = show
         self._next_line_secs = 0.0
         self._settings = settings_of(cluster, settings)
-        self._health = Health()
+        self.health = Health()
         # The server of this process, wherever the address of its task leads.
         port = split_host_port(cluster.own.host)[1]
         self._own_server = replace(cluster.own, host=join_host_port(LOOPBACK, port))
         self._own_incarnation: int | None = None
-        self._workers = cluster.trainers
         # Those without which none can go on.
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
@@ -89,16 +91,13 @@ class Rendezvous:
         self._is_stranger = False
 
     def incarnations(self) -> Incarnations:
-        return self._health.incarnations(self.cluster.tasks)
-
-    def last_answer(self, task: Task) -> float:
-        return self._health.last_answer(task)
+        return self.health.incarnations(self.cluster.tasks)
 
     def check_own_address(self, found: Incarnations) -> None:
         """Raises StrangerError if another process answers at the address of this task."""
         own = self.cluster.own
         if self._own_incarnation is None:
-            self._own_incarnation = self._health.incarnations([self._own_server])[self._own_server]
+            self._own_incarnation = self.health.incarnations([self._own_server])[self._own_server]
         if None in (found[own], self._own_incarnation) or found[own] == self._own_incarnation:
             return
         self._is_stranger = True
@@ -116,26 +115,19 @@ class Rendezvous:
         Other hosts than the default have what was put there when the task with the store did not answer.
         patient: whether to wait for a task that is slow to answer.
         """
-        return self._use_store(KeyValueStore.get_all, host, patient=patient)
+        return self.use_store(KeyValueStore.get_all, host=host, patient=patient)
 
     def put(self, key: str, value: Any, host: Task | None = None) -> None:
         """Puts a value into the key-value store, if the task with the store answers."""
-        self._use_store(lambda store: store.put(key, value), host)
+        self.use_store(KeyValueStore.put, key, value, host=host)
 
-    def put_large(self, key: str, value: Any) -> None:
-        """As put, for a value that entries() does not return."""
-        self._use_store(lambda store: store.put_large(key, value))
-
-    def get_large(self, key: str) -> Any:
-        """Returns the value that put_large stored; None without one, or if the task with the store does not answer."""
-        return self._use_store(lambda store: store.get_large(key))
-
-    def _use_store(
-        self, use: Callable[[KeyValueStore], Result], host: Task | None = None, *, patient: bool = True
+    def use_store(
+        self, method: Callable[..., Result], *arguments: Any, host: Task | None = None, patient: bool = True
     ) -> Result | None:
+        """Returns what a method of the key-value store returns; None if the task with the store does not answer."""
         host = host or self.cluster.store_task
         # TensorFlow's first connection to a task waits without a time limit, so check first that the task is up.
-        found = self._health.incarnations([host], patient=patient)[host]
+        found = self.health.incarnations([host], patient=patient)[host]
         # A new process has the store of another training.
         if found is None or (self.membership and found != self.membership.members.get(str(host), found)):
             return None
@@ -145,7 +137,7 @@ class Rendezvous:
             try:
                 store = self._stores.get(host) or KeyValueStore(host)
                 self._stores[host] = store
-                results.append(use(store))
+                results.append(method(store, *arguments))
             except StoreError:
                 self._stores.pop(host, None)
 
@@ -157,13 +149,8 @@ class Rendezvous:
             self._stores.pop(host, None)
         return results[0] if results else None
 
-    def join(
-        self,
-        offer: Mapping[str, Any],
-        agree: Callable[[list[Mapping[str, Any]]], Mapping[str, Any]],
-        timeout: Timeout,
-    ) -> Membership:
-        """Waits until all tasks are up and all workers have joined; the chief passes all offers, in order, to agree.
+    def join(self, offer: Offer, timeout: Timeout) -> Membership:
+        """Waits until all tasks are up and all workers have joined.
 
         A process that comes while those of an earlier training still end waits for the others' new processes.
         Raises TrainingOverError if the training has ended, StrangerError if the addresses belong to other processes,
@@ -195,8 +182,8 @@ class Rendezvous:
                     self._begin(
                         Membership(
                             members={str(task): found[task] or 0 for task in self._members},
-                            workers=[found[worker] or 0 for worker in self._workers],
-                            agreed=dict(agree(list(offers.values()))),
+                            workers=[found[worker] or 0 for worker in self.cluster.trainers],
+                            agreed={name: _latest(each[name] for each in offers.values()) for name in NOTHING},
                             settings=self._settings,
                         )
                     )
@@ -240,7 +227,7 @@ class Rendezvous:
     def _are_ready(self, offers: Mapping[Task, Any], entries: Mapping[str, Any], found: Incarnations) -> bool:
         """Whether all workers have joined, and each task is a new process that has told its settings."""
         told = {task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation') for task in self.cluster.tasks}
-        return None not in found.values() and told == dict(found) and len(offers) == len(self._workers)
+        return None not in found.values() and told == dict(found) and len(offers) == len(self.cluster.trainers)
 
     def _begin(self, membership: Membership) -> None:
         """Begins a training. It is stored on each server, so that another cluster that names the server notices."""
@@ -259,11 +246,6 @@ class Rendezvous:
         self._is_stranger = True
         self.put(f'{_STRANGER}{self.cluster.own}', difference, host)
         raise StrangerError(f'{host} takes part in a training that is running: {difference}')
-
-    @staticmethod
-    def strangers(entries: Mapping[str, Any]) -> dict[str, str]:
-        """Returns the tasks that were refused because they differ from the running cluster, and the differences."""
-        return {name.removeprefix(_STRANGER): value for name, value in entries.items() if name.startswith(_STRANGER)}
 
     def _is_over(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
         """Whether the training in which an earlier process of this task took part has ended.
@@ -306,7 +288,7 @@ class Rendezvous:
             raise UsageError(difference)
 
     def _offers(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, Mapping[str, Any]]:
-        joined = {worker: entries.get(f'join/{worker.index}') for worker in self._workers}
+        joined = {worker: entries.get(f'join/{worker.index}') for worker in self.cluster.trainers}
         return {
             worker: each['offer'] for worker, each in joined.items() if each and each['incarnation'] == found[worker]
         }
@@ -315,8 +297,8 @@ class Rendezvous:
         if silent := [task for task, incarnation in found.items() if incarnation is None]:
             return silent, 'did not answer'
         offers = self._offers(entries, found)
-        missing = [worker for worker in self._workers if worker not in offers]
-        return missing or self._workers, 'answered, but did not join the training'
+        missing = [worker for worker in self.cluster.trainers if worker not in offers]
+        return missing or self.cluster.trainers, 'answered, but did not join the training'
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Records how this task ends; on every server if the task with the store is gone."""
@@ -364,6 +346,15 @@ class Rendezvous:
         if self.cluster.own == self.cluster.store_task and not self._is_stranger:
             others = [task for task in self.cluster.tasks if task != self.cluster.own]
             self.await_ends(others, _STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS, all_will_end=all_will_end)
+
+
+def _latest(steps: Iterable[int | None]) -> int | None:
+    return max((step for step in steps if step is not None), default=None)
+
+
+def strangers(entries: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the tasks that were refused because they differ from the running cluster, and the differences."""
+    return {name.removeprefix(_STRANGER): value for name, value in entries.items() if name.startswith(_STRANGER)}
 
 
 def _membership(entries: Mapping[str, Any]) -> Membership | None:

@@ -3,10 +3,8 @@
 import codecs
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from cluster.environments import read_ipv6, with_brackets
-from cluster.hosts import Host, Places
 from errors import UsageError, counted, read_regular
 
 # The most hosts of a list, and the most processes on one.
@@ -24,6 +22,8 @@ _SLOTS = re.compile(r'(?:(?:slots|cpu|count)=)?(\d{1,9})', re.ASCII)
 _MOST_OF_HOST = re.compile(r'(?:max[_-]slots|slots[_-]max)=\d{1,9}', re.ASCII)
 _FORMS = 'the known forms are `a`, `a:4`, `a 4`, `a slots=4 max_slots=8`, `a cpu=4`, and `[fd00::1]:4` with IPv6'
 
+# The processes of each host, by its name as ssh takes it: the controller, parameter servers, workers.
+Layout = Mapping[str, Sequence[tuple[str, int]]]
 # How many workers each host may have, by its name: None if the list does not say, 0 for parameter servers alone.
 Slots = Mapping[str, int | None]
 
@@ -116,52 +116,6 @@ def _checked(found: dict[str, int | None], flag: str) -> dict[str, int | None]:
     return found
 
 
-@dataclass(frozen=True)
-class Member:
-    """One process of a cluster, with what its host has for it. host is None for this machine.
-
-    cores are None for all that it may use; gpus is its CUDA_VISIBLE_DEVICES, None if that stays as it is.
-    """
-
-    job: str
-    index: int
-    address: str
-    host: Host | None = None
-    cores: Sequence[int] | None = None
-    gpus: str | None = None
-
-    @property
-    def name(self) -> str:
-        return f'{self.job} {self.index}'
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The hosts, as ssh calls them, and the processes (job, index) of each: controller, parameter servers, workers."""
-
-    names: tuple[str, ...]
-    jobs: tuple[tuple[tuple[str, int], ...], ...]
-
-    def members(self, hosts: Sequence[Host], places: Sequence[Places]) -> list[Member]:
-        """Returns all processes, host by host.
-
-        A worker has its part of the cores and GPUs of its host, and a parameter server no GPU. A controller hides them
-        itself, since its default of --device depends on whether there are any.
-        """
-        found: list[Member] = []
-        for host, here, own in zip(hosts, self.jobs, places, strict=True):
-            rank = 0
-            for (job, index), address in zip(here, own.addresses, strict=True):
-                cores, gpus = None, None
-                if job == 'worker':
-                    cores, gpus = own.cores[rank], None if own.gpus is None else own.gpus[rank]
-                    rank += 1
-                elif job == 'ps' and own.gpus is not None:
-                    gpus = ''
-                found.append(Member(job, index, address, host, cores, gpus))
-        return found
-
-
 def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_controllers: int) -> Layout:
     """Returns which processes run on which host.
 
@@ -196,4 +150,4 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
         raise UsageError(
             f'{flag}: {", ".join(idle)} would have no process; leave it out, or start more with --workers or --ps'
         )
-    return Layout(tuple(names), tuple(map(tuple, jobs)))
+    return dict(zip(names, jobs, strict=True))

@@ -93,18 +93,17 @@ class Health:
 
         A task that answers too late on an open connection is only busy: if patient, it counts as up for some seconds.
         """
-        calls = {task: self._request(task).future(b'', timeout=timeout_secs) for task in tasks}
+        calls = {}
+        for task in tasks:
+            if task not in self._requests:
+                channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
+                self._requests[task] = channel.unary_unary(_METHOD, response_deserializer=_incarnation)
+            calls[task] = self._requests[task].future(b'', timeout=timeout_secs)
         return {task: self._answer(task, call, patient=patient) for task, call in calls.items()}
 
     def last_answer(self, task: Task) -> float:
         """Returns when a task last answered (time.monotonic); now if it never did."""
         return self._last_answers.get(task, (0, time.monotonic()))[1]
-
-    def _request(self, task: Task) -> Any:
-        if task not in self._requests:
-            channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
-            self._requests[task] = channel.unary_unary(_METHOD, response_deserializer=_incarnation)
-        return self._requests[task]
 
     def _answer(self, task: Task, call: Any, *, patient: bool) -> int | None:
         try:

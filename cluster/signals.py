@@ -76,12 +76,11 @@ class Interrupts:
             for number, before in own.items():
                 signal.signal(number, before)
 
-    def hold(self) -> None:
-        """From now on signals wait for release()."""
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Raises the exception of a signal in the block at its end, unless the block raises another one."""
         self._is_holding = True
-
-    def release(self) -> None:
-        """Raises the exception of a signal that arrived since hold()."""
+        yield
         self._is_holding = False
         if self._pending:
             raise self._pending
@@ -96,17 +95,15 @@ class Interrupts:
 def uninterrupted(function: Callable[[], None]) -> None:
     """Calls a function; signals wait for its end, since native code would turn their exceptions into others."""
     interrupts = Interrupts()
-    with interrupts.listening():
-        interrupts.hold()
+    with interrupts.listening(), interrupts.held():
         function()
-        interrupts.release()
 
 
 class Stop:
     """Ends the process after a signal: between two steps if the main thread gets there in time, else during a step.
 
-    Between steps the main thread calls is_requested and, if that returns true, await_end. Another thread calls begin as
-    soon as the signal arrives, and finish, with the exit code and the signal's name, before the process ends.
+    Another thread calls begin as soon as the signal arrives, and finish, with the exit code and the signal's name,
+    before the process ends.
     """
 
     def __init__(self, finish: Callable[[int, str], None], begin: Callable[[], None] = lambda: None) -> None:
@@ -116,15 +113,14 @@ class Stop:
         self._between_steps = threading.Event()
         self._grace_secs = _GRACE_SECS
 
-    def is_requested(self, step_secs: float = 0.0) -> bool:
-        """Whether a signal has arrived. After a signal the next step may take twice as long as the last one."""
-        self._grace_secs = max(_GRACE_SECS, 2 * step_secs)
-        return self._requested.is_set()
+    def end_if_requested(self, step_secs: float = 0.0) -> None:
+        """Between two steps: lets the process end now if a signal has arrived, and blocks until it does.
 
-    def await_end(self) -> NoReturn:
-        """Lets the process end now, between two steps, and blocks until it does. Requires is_requested()."""
-        self._between_steps.set()
-        while True:
+        When a signal arrives later, the next step may take twice as long as the last one, which took step_secs.
+        """
+        self._grace_secs = max(_GRACE_SECS, 2 * step_secs)
+        if self._requested.is_set():
+            self._between_steps.set()
             threading.Event().wait()
 
     @contextlib.contextmanager

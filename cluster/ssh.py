@@ -14,24 +14,23 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
-from cluster.hosts import Command, Host, HostNeeds, HostProcess, Places
+from cluster.hosts import CLOSE_SECS, Command, Host, HostNeeds, Member, RemoteProcess
 from errors import RunError, UsageError, spelled
 from machine.surroundings import LIBRARY_VARIABLES
 
 # How long a host may take to answer at first, in seconds.
 HELLO_SECS = 30.0
-# How long agents have to end their processes when the launcher ends, in seconds.
-_CLOSE_SECS = 4.0
 _REPLY_SECS = 30.0
 _END_SECS = 1.0
 # Each answer to a request has one of these keys.
-_REPLIES = {'hello', 'places', 'started', 'refused'}
+_REPLIES = {'hello', 'members', 'started', 'refused'}
 # Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
 _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
@@ -64,50 +63,6 @@ class Reach:
         )
         # BatchMode: a question for a password would come from many hosts at once, beside other output.
         return [*self.ssh, '-T', '-o', 'BatchMode=yes', name, f'exec sh -c {shlex.quote(line)}']
-
-
-class RemoteProcess(HostProcess):
-    def __init__(self, command: Command, send: Callable[..., None]) -> None:
-        self.command = command
-        self.pid = 0
-        self._send = send
-        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._has_ended = threading.Event()
-        self._exit_code = 0
-
-    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        def read() -> None:
-            for kind, line in iter(self._events.get, None):
-                if kind == 'ended':
-                    break
-                (show if kind == 'out' else show_error)(line)
-            self._has_ended.set()
-            ended()
-
-        threading.Thread(target=read, daemon=True).start()
-
-    def end(self, number: signal.Signals) -> None:
-        self.is_stopped = True
-        self._send(end=int(number), name=self.command.name)
-
-    def reap(self) -> int:
-        # It has ended, or its host is lost, or the launcher gives up, and the agent ends it.
-        self._has_ended.wait(_CLOSE_SECS)
-        return self._exit_code
-
-    def tell(self, answer: Mapping[str, Any]) -> None:
-        """Handles what the agent says about it, in order."""
-        if 'ended' in answer:
-            self._exit_code = answer['ended']
-        for kind in ('out', 'err', 'ended'):
-            if kind in answer:
-                self._events.put((kind, answer[kind]))
-
-    def lose(self, why: str) -> None:
-        """Called when nothing more will be known about it."""
-        self.lost = why
-        self._exit_code = 1
-        self._events.put(('ended', None))
 
 
 class SshHost(Host):
@@ -152,18 +107,13 @@ class SshHost(Host):
                     f'has {here[key]}; install the same on both, or write --remote_dir and --remote_python'
                 )
 
-    def prepare(self, needs: HostNeeds) -> Places:
-        places = self._ask('places', prepare=asdict(needs))
-        return Places(
-            tuple(places['addresses']),
-            tuple(None if cores is None else tuple(cores) for cores in places['cores']),
-            None if places['gpus'] is None else tuple(places['gpus']),
-        )
+    def prepare(self, needs: HostNeeds) -> list[Member]:
+        return [Member(**one) for one in self._ask('members', prepare=asdict(needs))]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if name in LIBRARY_VARIABLES}
 
-    def start(self, command: Command) -> HostProcess:
+    def start(self, command: Command) -> RemoteProcess:
         process = RemoteProcess(command, self._send)
         self._processes[command.name] = process
         wanted = {one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'}
@@ -174,11 +124,11 @@ class SshHost(Host):
         return process
 
     def close(self) -> None:
-        """Ends the agent, which ends its processes; kills the connection if that takes too long."""
+        # The agent ends its processes.
         self._is_closed.set()
         with contextlib.suppress(OSError, ValueError):
             self._ssh.close_input()
-        if not self._ssh.wait(_CLOSE_SECS):
+        if not self._ssh.wait(CLOSE_SECS):
             self._ssh.signal(signal.SIGKILL)
         self._ssh.reap()
 
@@ -269,9 +219,8 @@ def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
     """Connects to all hosts at once, until the block ends; RunError has a line for each host that cannot be used."""
     if not shutil.which(reach.ssh[0]):
         raise UsageError(f'{spelled("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh')
-    with contextlib.ExitStack() as stack:
-        hosts: list[SshHost] = []
-        stack.callback(_close_all, hosts)
+    hosts: list[SshHost] = []
+    try:
         for name in names:
             hosts.append(SshHost(name, reach))
         refusals: list[str] = []
@@ -283,11 +232,6 @@ def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
         if refusals:
             raise RunError(*refusals)
         yield hosts
-
-
-def _close_all(hosts: Sequence[SshHost]) -> None:
-    closers = [threading.Thread(target=host.close) for host in hosts]
-    for closer in closers:
-        closer.start()
-    for closer in closers:
-        closer.join()
+    finally:
+        with ThreadPoolExecutor(len(names)) as pool:
+            pool.map(SshHost.close, hosts)

@@ -125,16 +125,14 @@ class Cluster:
             return workers, ('controller', self.controller_hosts)
         return ('ps', self.ps_hosts), workers
 
-    @property
-    def place(self) -> Place:
-        if self.ps_hosts:
-            return Place.WITH_SERVERS
-        return Place.CONTROLLED if self.controller_hosts else Place.AS_PEERS
-
 
 def place_of(cluster: Cluster | None) -> Place:
     """Returns among which processes a mode runs in this cluster; None stands for a run of one process."""
-    return cluster.place if cluster else Place.ALONE
+    if cluster is None:
+        return Place.ALONE
+    if cluster.ps_hosts:
+        return Place.WITH_SERVERS
+    return Place.CONTROLLED if cluster.controller_hosts else Place.AS_PEERS
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:

@@ -1,55 +1,25 @@
-"""What one process does with the others of its run. Worker is a process alone; others override what differs."""
+"""What one process does with the others of its run."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypedDict
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from cluster.failure_detector import PeerFailure
+from cluster.failure_detector import PeerError
+from cluster.rendezvous import NOTHING, Offer
 from cluster.topology import Cluster
-from errors import RunError
-
-
-class Offer(TypedDict):
-    """What a process brings from an earlier training: its last step, and the step of its variables; None without."""
-
-    end: int | None
-    step: int | None
-
-
-class LostError(RunError):
-    """Another task was lost while this one waited for it."""
-
-    def __init__(self, failure: PeerFailure) -> None:
-        super().__init__(failure.line)
-        self.failure = failure
-
-
-class ServerState(Protocol):
-    """What the workers know together about the variables on servers."""
-
-    def kept_end(self) -> int | None:
-        """Returns the last step of the training if the servers still have the last chief's variables; else None."""
-
-    def announce(self, start: int, end: int) -> None:
-        """Called by the chief: the variables are ready after `start` steps, and training ends after `end` steps."""
-
-    def await_announcement(self) -> tuple[int, int]:
-        """Waits for the chief; LostError if a task is lost first. Returns the steps taken so far, and the last step."""
 
 
 class Worker:
-    """One process that takes steps (or evaluates), and what it does with the others. This class has no others.
+    """A process that takes steps, or evaluates, alone. A cluster and Horovod override what they do differently.
 
     Attributes:
       target: the TensorFlow server that runs this process's graphs; '' for none.
       device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a server.
-      together: whether the workers take their steps together; True for one process.
+      together: whether the workers take their steps together.
       index: the number of this process among those that take steps.
+      agreed: the offer with which all start.
       restart: 0 if this process began the training; a different number in each that joined it later.
-      conclude: keeps what was measured if this process must end while its main thread is stuck in TensorFlow; called on
-        another thread with the reason, one line; set by the run.
-      server_state: None if no server has variables.
       ends_after_chief: whether this process goes on with its steps after a signal until the chief has ended.
     """
 
@@ -58,7 +28,6 @@ class Worker:
     together = True
     restart = 0
     ends_after_chief = False
-    server_state: ServerState | None = None
 
     def __init__(self, config: tf.ConfigProto, cluster: Cluster | None = None) -> None:
         self.config = config
@@ -66,28 +35,32 @@ class Worker:
         self.is_chief = cluster is None or cluster.is_chief
         self.index = cluster.index if cluster else 0
         self.num_trainers = cluster.num_trainers if cluster else 1
-        self.agreed: Mapping[str, Any] = {}
-        self.conclude: Callable[[str], Any] = lambda reason: None
+        self.agreed = NOTHING
 
-    def join(self, offer: Offer) -> Mapping[str, Any]:
-        """Waits for the others; raises RunError if some do not come in time. Returns what all agree on:
+    def join(self, offer: Offer) -> None:
+        """Waits for the others and agrees with them; raises RunError if some do not come in time."""
+        self.agreed = offer
 
-        'end': the last step of the training if it had begun before, else None.
-        'step': the step of these variables; -1 if no worker has any.
+    def announced(self) -> tuple[int, int] | None:
+        """Returns the first and the last step of the training if its variables are on servers, else None.
+
+        The chief, which puts them there, learns of those that an earlier chief left; the others wait for it.
         """
-        self.agreed = {'end': None, 'step': -1 if offer['step'] is None else offer['step']}
-        return self.agreed
+        return None
+
+    def announce(self, start: int, end: int) -> None:
+        """Tells the others, if this is the chief, that the variables are on the servers."""
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         """From now on, ends the session if another task is lost; the chief saves the variables before, if it can."""
 
     def end_if_lost(self, step_secs: float) -> None:
-        """Called between two steps, with the seconds of the last one; raises LostError if another task was lost."""
+        """Raises PeerError, between two steps, if another task was lost; the last step took step_secs."""
 
     def stop_watching(self) -> None:
         """From now on other tasks may end without being reported."""
 
-    def peer_failure(self) -> PeerFailure | None:
+    def peer_failure(self) -> PeerError | None:
         """Waits some seconds, after a step has failed, for the failure of another task that explains it."""
         return None
 
@@ -96,13 +69,13 @@ class Worker:
         return line
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the images and seconds that the chief measured, for all workers; raises LostError like gather."""
+        """Returns the images and seconds that the chief measured, for all workers; raises PeerError like gather."""
         return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:
         """Returns the JSON values that all workers pass under this name, in their order; waits for all of them.
 
-        Each gather needs another name. Raises LostError if a task is lost meanwhile.
+        Each gather needs another name. Raises PeerError if a task is lost meanwhile.
         """
         return [value]
 

@@ -63,8 +63,7 @@ def main(argv: Sequence[str]) -> int:
                 together=processes.together,
                 connect=processes.connect,
                 linger_secs=plan.linger_secs,
-                warn=console.warning,
-                show=console.progress,
+                console=console,
             )
         else:
             from benchmark_cnn import BenchmarkCNN

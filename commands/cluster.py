@@ -6,14 +6,14 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.discovery import find_cluster
 from cluster.environments import LOOPBACK, environment_of_runs, join_host_port, split_host_port
-from cluster.hosts import Command, Host, HostNeeds, LocalHost, Places
+from cluster.hosts import Command, Host, HostNeeds, Member
 from cluster.launcher import launch
-from cluster.roster import Layout, Member, lay_out, read_host_file, read_hosts_flag
+from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
@@ -115,9 +115,14 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
     environment = environment_of_runs(os.environ, 'cluster')
     with contextlib.ExitStack() as stack:
         hosts = _connect(options, layout, stack)
-        places = [host.prepare(_needs(options, params, jobs)) for host, jobs in zip(hosts, layout.jobs, strict=True)]
-        _check_addresses(layout.names, places)
-        commands = make_commands(run_flags, layout.members(hosts, places), environment)
+        members = [
+            replace(member, host=host)
+            for host, processes in zip(hosts, layout.values(), strict=True)
+            for member in host.prepare(_needs(options, params, processes))
+        ]
+        if len(hosts) > 1:
+            _check_addresses(members)
+        commands = make_commands(run_flags, members, environment)
         _check(commands)
         shared = [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
         if shared:
@@ -141,7 +146,7 @@ def _lay_out(options: ClusterOptions, num_ps: int, num_controllers: int) -> Layo
             if value := getattr(options, name):
                 raise UsageError(f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too')
         workers = _NUM_LOCAL_WORKERS if options.workers is None else options.workers
-        return lay_out({LocalHost().name: None}, '', workers, num_ps, num_controllers)
+        return lay_out({Host().name: None}, '', workers, num_ps, num_controllers)
     if options.hosts:
         flag, slots = '--hosts', read_hosts_flag(options.hosts)
     else:
@@ -161,16 +166,15 @@ def _reach(options: ClusterOptions) -> Reach:
 def _connect(options: ClusterOptions, layout: Layout, stack: contextlib.ExitStack) -> list[Host]:
     """Returns the hosts; they are closed with the stack."""
     if options.hosts or options.hostfile:
-        return [*stack.enter_context(connections(layout.names, _reach(options)))]
-    host = LocalHost()
+        return [*stack.enter_context(connections([*layout], _reach(options)))]
+    host = Host()
     stack.callback(host.close)
     return [host]
 
 
-def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, int]]) -> HostNeeds:
+def _needs(options: ClusterOptions, params: Params, processes: Sequence[tuple[str, int]]) -> HostNeeds:
     return HostNeeds(
-        num_addresses=len(jobs),
-        num_workers=sum(job == 'worker' for job, _ in jobs),
+        processes,
         shares_cores=options.affinity == 'share',
         num_gpus=0 if params.device == 'cpu' else params.num_gpus,
         gpu_indices=tuple(chosen_gpus(params.gpu_indices)),
@@ -178,12 +182,12 @@ def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, in
     )
 
 
-def _check_addresses(names: Sequence[str], places: Sequence[Places]) -> None:
-    for name, own in zip(names, places, strict=True):
-        address, _ = split_host_port(own.addresses[0])
-        if len(names) > 1 and ipaddress.ip_address(address).is_loopback:
+def _check_addresses(members: Sequence[Member]) -> None:
+    for member in members:
+        address, _ = split_host_port(member.address)
+        if member.host and ipaddress.ip_address(address).is_loopback:
             raise UsageError(
-                f'{name}: its processes would listen at {address}, which the other hosts cannot reach; '
+                f'{member.host.name}: its processes would listen at {address}, which the other hosts cannot reach; '
                 'write --interface=10.0.0.0/8, with the network that connects the hosts'
             )
 
@@ -203,9 +207,9 @@ def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequenc
     has_hosts = bool(options.hosts or options.hostfile)
     members: list[Member] = []
     names: dict[str, str] = {}
-    for name, jobs in zip(layout.names, layout.jobs, strict=True):
+    for name, processes in layout.items():
         host = name.rpartition('@')[2] if has_hosts else LOOPBACK
-        for job, index in jobs:
+        for job, index in processes:
             members.append(Member(job, index, join_host_port(host, _FIRST_PORT + len(members))))
             names[members[-1].name] = name
     commands = make_commands(run_flags, members, {})
@@ -254,7 +258,7 @@ def make_commands(
         if params.gpu_indices and member.gpus:
             # Each worker uses all GPUs of its share.
             unset = [*unset, '--gpu_indices=']
-        host = member.host or LocalHost()
+        host = member.host or Host()
         env = {**host.environment(environment), 'no_grpc_proxy': direct}
         role = [spelled('job_name', member.job), spelled('task_index', member.index)]
         return Command(

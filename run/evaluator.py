@@ -29,12 +29,9 @@ from training.checkpoints import Checkpointer, Slice
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
     """Evaluates the last checkpoint of --train_dir, or each one as it appears. Workers share the images."""
     measurement = Measurement(plan, console, invocation)
-    process = Process(plan, console, conclude=measurement.conclude)
+    process = Process(plan, console, measurement)
     with process.guarded():
-        measurement.recording.begin('join')
-        worker = process.join({'step': None, 'end': None})
-        measurement.join(worker)
-        measurement.recording.begin('build')
+        worker = process.join()
         console.progress('Building the graph')
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             towers = [OwnVariables(device, f'tower_{number}') for number, device in enumerate(plan.machine.towers)]

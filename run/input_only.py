@@ -16,6 +16,7 @@ from run.input_stages import StageTime, rows_of
 from run.invocation import Invocation
 from run.measurement import Measurement
 from run.process import Process
+from run.recording import Recording
 from run.session import open_session
 from run.step_loop import run_steps
 
@@ -36,9 +37,10 @@ class _Stage:
                 self._ops += [tensor.op for batch in batches for tensor in (batch.images, batch.labels)]
 
     def turn(
-        self, worker: Worker, num_timed: int, is_over: Callable[[], bool], begin: Callable[[str], None] = lambda _: None
+        self, worker: Worker, num_timed: int, is_over: Callable[[], bool], recording: Recording | None = None
     ) -> Iterator[Step[StepValues]]:
-        """Takes warm-up and timed steps in its own session, whose buffers end with it. begin gets each phase's name."""
+        """Takes warm-up and timed steps in its own session, whose buffers end with it."""
+        begin = recording.begin if recording else lambda phase: None
         num_warmup = self._counts.num_warmup
         with open_session(worker.target, self._graph, worker.config) as session:
             begin('initialise')
@@ -56,9 +58,10 @@ class _Stage:
                 return [StepValues(float('nan'), steps_before=done - 1, steps_after=done)]
 
             begin('warm_up')
+            begin_timed = recording.begin_timed_steps if recording else lambda: None
             timed: list[Step[StepValues]] = []
             processor_end = processor_start
-            for steps in run_steps(take_steps, num_warmup, num_timed, is_over=is_over):
+            for steps in run_steps(take_steps, num_warmup, num_timed, is_over=is_over, begin_timed=begin_timed):
                 processor_end = time.process_time()
                 timed += [step for step in steps if step.phase is Phase.TIMED]
                 yield from steps
@@ -74,13 +77,10 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
     that becomes steadily slower or faster favours none of them. Only one pipeline is open at a time.
     """
     measurement = Measurement(plan, console, invocation)
-    process = Process(plan, console, conclude=measurement.conclude)
+    process = Process(plan, console, measurement)
     recording, counts = measurement.recording, plan.counts
     with process.guarded():
-        recording.begin('join')
-        worker = process.join({'step': None, 'end': None})
-        measurement.join(worker)
-        recording.begin('build')
+        worker = process.join()
         console.progress('Building the graphs')
         *before, last = (_Stage(plan, name) for name in plan.data.input_stages)
         recording.input_buffers = last.pipeline.buffers
@@ -97,12 +97,8 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         for stage in before:
             take_half(stage, (counts.num_timed + 1) // 2)
         console.progress(f'Running the input up to {last.name}')
-        if not counts.num_warmup:
-            recording.begin_timed_steps()
-        for step in last.turn(worker, counts.num_timed, lambda: measurement.has_reached_target, recording.begin):
+        for step in last.turn(worker, counts.num_timed, lambda: measurement.has_reached_target, recording):
             measurement.add_steps([step])
-            if step.phase is Phase.WARMUP and step.index == counts.num_warmup:
-                recording.begin_timed_steps()
             measurement.show_steps([step])
         recording.end_timed_steps()
         for stage in reversed(before):

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import math
 import os
 import tempfile
 import threading
@@ -94,25 +95,31 @@ class StepProfiler:
         self._folder = folder
         self._steps = steps
         self._is_running = False
+        self.warning: str | None = None
 
-    def between(self, num_timed: int) -> None:
-        """To be called before the first step and after each. During warm-up num_timed is minus the steps left."""
-        if self._steps is None:
-            return
-        first, last = self._steps
+    def profiled(self, runs: Iterator[list[Step[StepValues]]], num_warmup: int) -> Iterator[list[Step[StepValues]]]:
+        """Yields the steps of each run of the session; begins and ends the profile between two of them."""
+        first, last = self._steps or (math.inf, -math.inf)
+        num_timed = -num_warmup
         if num_timed == first - 1:
-            with writing('profile_dir', self._folder):
-                # A folder of its own until the profile is whole.
-                self._unfinished = tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=self._folder)
-                tf.compat.v2.profiler.experimental.start(self._unfinished.name)
-            self._is_running = True
-        elif num_timed == last:
-            self.close()
+            self._begin()
+        for steps in runs:
+            num_timed += len(steps)
+            if num_timed == last:
+                self.close()
+            yield steps
+            if num_timed == first - 1:
+                self._begin()
+        if num_timed < last:
+            ended = f'training ended after {counted(num_timed, "timed step")}'
+            self.warning = f'{ended}, before the last one of --profile_steps'
 
-    def warning(self, num_timed: int) -> str | None:
-        if self._steps is None or num_timed >= self._steps[1]:
-            return None
-        return f'training ended after {counted(num_timed, "timed step")}, before the last one of --profile_steps'
+    def _begin(self) -> None:
+        with writing('profile_dir', self._folder):
+            # A folder of its own until the profile is whole.
+            self._unfinished = tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=self._folder)
+            tf.compat.v2.profiler.experimental.start(self._unfinished.name)
+        self._is_running = True
 
     def marked(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
         """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that of the first."""

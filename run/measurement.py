@@ -45,7 +45,6 @@ class Measurement:
         invocation: Invocation,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.cluster_total: ClusterTotal | None = None
         self.num_skipped = 0
         self.recording = Recording(plan, invocation)
         self._plan = plan
@@ -63,6 +62,7 @@ class Measurement:
         self._timed_start: float | None = None
         self._live_until = -math.inf
         self._num_agreed: int | None = None
+        self._cluster_total: ClusterTotal | None = None
         self._evaluations: list[Accuracy] = []
         # What --target_seconds does not count, since the first timed step.
         self._evaluated_secs = 0.0
@@ -71,7 +71,6 @@ class Measurement:
 
     def join(self, worker: Worker) -> None:
         self._worker = worker
-        worker.conclude = lambda reason: self.conclude(Ending(1, reason))
         if self._log:
             self._log.begin(self.recording.log_header())
 
@@ -106,18 +105,18 @@ class Measurement:
             total = math.ceil(counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9))
         self._console.steps('step', step.index, max(total, step.index), text)
 
-    def agree_on_end(self) -> None:
-        """Lets workers that train together agree on a number of timed steps for --target_seconds.
-
-        All of them call it after the last warm-up step. For one process the clock alone decides.
-        """
+    def begin_timed_steps(self) -> None:
+        """Reads the meters. Workers that train together agree on a number of timed steps for --target_seconds."""
         target, worker = self._plan.counts.target_secs, self._worker
-        if target is None or worker is None or not worker.together or worker.num_trainers == 1:
-            return
+        if target and self._steps and worker and worker.together and worker.num_trainers > 1:
+            self._num_agreed = self._agree_on_end(target, worker)
+        self.recording.begin_timed_steps()
+
+    def _agree_on_end(self, target: float, worker: Worker) -> int:
         warmup = [step.seconds for step in self._steps]
         # The first steps allocate memory.
         pace = statistics.median(warmup[len(warmup) // 2 :])
-        self._num_agreed = math.ceil(target / max(worker.gather('pace', pace)))
+        return math.ceil(target / max(worker.gather('pace', pace)))
 
     @property
     def has_reached_target(self) -> bool:
@@ -309,10 +308,11 @@ class Measurement:
         """Whether the last timed step has no line yet. A process that joined after all steps has none to print."""
         return self._timed_start is not None and result.timed_steps[-1].index != self._num_shown
 
-    def own_total(self) -> ClusterTotal:
-        """The images of all workers in the time of this process's timed steps, by its own clock."""
-        result = self.result()
-        return ClusterTotal(result.own_images, result.own_wall_seconds)
+    def share_total(self) -> None:
+        """Takes over the chief's images and seconds, so that all workers of a cluster have the same rate."""
+        if self._worker and self._worker.cluster:
+            own = self.result()
+            self._cluster_total = ClusterTotal(*self._worker.share_total(own.own_images, own.own_wall_seconds))
 
     def result(self, is_complete: bool = False) -> Result:
         plan = self._plan
@@ -325,6 +325,6 @@ class Measurement:
             between=tuple(self._gaps()),
             complete=is_complete,
             num_workers=plan.processes.num_trainers,
-            cluster_total=self.cluster_total,
+            cluster_total=self._cluster_total,
             evaluations=tuple(self._evaluations),
         )

@@ -4,17 +4,17 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 
 from cluster.cluster_worker import ClusterWorker
-from cluster.failure_detector import fault_of
 from cluster.horovod_worker import HorovodWorker
-from cluster.rendezvous import StrangerError, TrainingOverError
+from cluster.rendezvous import NOTHING, Offer, StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
-from cluster.worker import LostError, Offer, Worker
+from cluster.worker import Worker
 from errors import RunError, UsageError, counted, format_error
 from inputs.data_sets import Shards
 from planning.plan import Plan
@@ -22,8 +22,12 @@ from records.framing import FRAME_BYTES, walk_shards
 from records.layout import FACTS_FILE
 from records.shard_check import cause_of, first_fault
 from results.console import Console
-from results.result import Result
+from results.result import Result, Step
 from results.sections import Ending
+from run.measurement import Measurement
+from training.checkpoint_files import latest_checkpoint, locked
+
+Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 
 # The errors that TensorFlow raises for bad records.
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
@@ -39,7 +43,6 @@ class Process:
     """This process, from joining its cluster to leaving it.
 
     Args:
-      conclude: (how the run ended, whether to print) -> the result. Keeps and prints it, only at its first call.
       keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
     """
 
@@ -47,36 +50,46 @@ class Process:
         self,
         plan: Plan,
         console: Console,
-        *,
-        conclude: Callable[[Ending, bool], Result],
+        measurement: Measurement,
         keep: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._console = console
-        self._conclude = conclude
+        self._measurement = measurement
         self._keep = keep
-        self._stop = Stop(self._finish_for_signal, self._stop_watching)
+        # Other tasks may end because of the same signal; that must not stop this process from saving.
+        self._stop = Stop(self._finish_for_signal, lambda: self.worker.stop_watching())
         self._interrupts = Interrupts()
-        self._worker: Worker | None = None
+        self.worker = Worker(plan.session.config)
+        # Until the process has saved what it could after a fault.
+        self._held = contextlib.ExitStack()
         self.is_in_step = False
         self._shard_sizes: dict[str, int] = {}
         self._is_evaluating = False
         self._has_ended = threading.Event()
 
-    @property
-    def worker(self) -> Worker:
-        assert self._worker, 'call join first'
-        return self._worker
-
-    def join(self, offer: Offer) -> Worker:
-        """Waits for the other processes of the cluster, then checks the record lengths of shards."""
-        self._worker = worker = self._make_worker()
+    def join(self, offer: Offer = NOTHING) -> Worker:
+        """Waits for the other processes of the cluster, then checks its shards and locks its folder of checkpoints."""
+        self._measurement.recording.begin('join')
+        self.worker = worker = self._make_worker()
         worker.join(offer)
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
         # Shards that are read before the first step alone are not missed later.
         if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
             threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
+        checkpoints = self._plan.checkpoints
+        if checkpoints.saves and checkpoints.folder:
+            self._held.enter_context(locked(Path(checkpoints.folder)))
+            newest = latest_checkpoint(checkpoints.folder)
+            if newest != checkpoints.resume_from:
+                # The other tasks of a cluster already know from which step this one continues.
+                raise RunError(
+                    f'--train_dir={checkpoints.folder}: another run saved {newest} there while this one was starting; '
+                    'start it again'
+                )
+        self._measurement.join(worker)
+        self._measurement.recording.begin('build')
         return worker
 
     def _check_lengths(self, *, after_steps: bool = False) -> None:
@@ -100,7 +113,7 @@ class Process:
     def _make_worker(self) -> Worker:
         processes = self._plan.processes
         if processes.cluster is None:
-            return Worker(self._plan.session.config)
+            return self.worker
         if processes.horovod:
             return HorovodWorker(processes.horovod, processes.cluster, self._plan.session.config)
         return ClusterWorker(
@@ -109,77 +122,62 @@ class Process:
             settings={**processes.settings, **self._plan.agreed_images},
             together=processes.together,
             connect=processes.connect,
-            warn=self._console.warning,
-            show=self._console.progress,
-            close=self._console.close,
+            console=self._console,
+            conclude=lambda reason: self._measurement.conclude(Ending(1, reason)),
         )
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks."""
-        with self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
+        with self._held, self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.
                 self._check_lengths(after_steps=True)
-                self._end(Ending(0, None))
+                self._conclude(Ending(0, None))
             except TrainingOverError:
                 self._console.note('Training was over when this process started: nothing is left for it to do')
-            except LostError as lost:
-                raise self._fail(fault_of(lost.failure)) from lost
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
                 raise self._fail(self._explain(error)) from error
             except StrangerError as error:
                 # The files of its flags may be those of the cluster.
-                self._leave(error.exit_code, str(error))
-                raise
-            except UsageError as error:
-                # The processes of the cluster differ.
-                self._keep_measurements(str(error), error.exit_code)
+                self.worker.end(error.exit_code, str(error))
                 raise
             except UnicodeDecodeError as error:
                 raise self._fail(self._explain(quoting_bytes(error))) from error
-            except RuntimeError as error:
-                # The session was closed between two steps because another task was lost.
-                failure = self._worker.peer_failure() if self._worker else None
-                if failure is None:
-                    self._keep_measurements(f'{type(error).__name__}: {error}')
-                    raise
-                raise self._fail(fault_of(failure)) from error
-            except BrokenPipeError:
-                self._keep_measurements('the reader of its standard output has left')
-                raise
             except (KeyboardInterrupt, GeneratorExit) as end:
                 # The user pressed Ctrl-C, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
-                    self._end(_ending_of(end))
-                    self._leave(1, 'interrupted')
+                    self._conclude(_ending_of(end))
+                    self.worker.end(1, 'interrupted')
                 raise
             except Exception as error:
-                self._keep_measurements(f'{type(error).__name__}: {error}')
+                # The session was closed between two steps because another task was lost.
+                if isinstance(error, RuntimeError) and (failure := self.worker.peer_failure()):
+                    raise self._fail(failure) from error
+                self._keep_measurements(error)
                 raise
             finally:
                 self._has_ended.set()
                 self._console.close()
-            self._leave(0)
+            self.worker.end(0)
 
-    def begin_step(self) -> None:
-        """From now on a signal waits until the step is counted. To be called before each step."""
-        self.is_in_step = True
-        self._interrupts.hold()
-
-    def end_step(self) -> None:
-        """Ends the run if a signal came during the step. To be called when the step has been counted."""
-        self.is_in_step = False
-        self._interrupts.release()
-
-    def end_if_stopped(self, step_secs: float = 0.0) -> None:
-        """Ends this process if a signal requested it, or a task was lost. To be called between two steps."""
-        if self._worker and not self._worker.ends_after_chief and self._stop.is_requested(step_secs):
-            self._stop.await_end()
-        self.worker.end_if_lost(step_secs)
+    def stoppable(self, runs: Iterator[Steps]) -> Iterator[Steps]:
+        """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
+        while True:
+            self.is_in_step = True
+            with self._interrupts.held():
+                steps = next(runs, None)
+                self.is_in_step = False
+            if steps is None:
+                return
+            yield steps
+            step_secs = steps[-1].end - steps[0].start
+            if not self.worker.ends_after_chief:
+                self._stop.end_if_requested(step_secs)
+            self.worker.end_if_lost(step_secs)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -196,8 +194,7 @@ class Process:
             yield
         except tf.errors.OpError:
             # A step may fail because other workers received the signal too.
-            if self._stop.is_requested():
-                self._stop.await_end()
+            self._stop.end_if_requested()
             # The session stays open until another thread has saved the variables after a loss.
             self.worker.peer_failure()
             raise
@@ -210,52 +207,42 @@ class Process:
                 self._keep()
             raise
 
+    def _conclude(self, ending: Ending, *, prints: bool = True) -> Result:
+        with self._interrupts.held():
+            return self._measurement.conclude(ending, prints)
+
     def _end(self, ending: Ending, *, prints: bool = True) -> Result:
-        self._interrupts.hold()
         try:
-            return self._conclude(ending, prints)
-        finally:
-            self._interrupts.release()
-
-    def _keep_measurements(self, reason: str, exit_code: int = 1) -> None:
-        """Keeps what was measured when nothing can be printed, or a defect of this program ends the run."""
-        try:
-            self._end(Ending(exit_code, reason), prints=False)
-        finally:
-            self._leave(exit_code, reason)
-
-    def _leave(self, exit_code: int, reason: str = '') -> None:
-        if self._worker:
-            self._worker.end(exit_code, reason)
-
-    def _fail(self, fault: RunError) -> RunError:
-        try:
-            fault.result = self._end(Ending(fault.exit_code, str(fault)))
+            return self._conclude(ending, prints=prints)
         finally:
             # Leave the cluster even if printing the result fails.
-            self._leave(fault.exit_code, str(fault))
-        return fault
+            self.worker.end(ending.exit_code, ending.reason or '')
 
-    def _stop_watching(self) -> None:
-        # Other tasks may end because of the same signal; that must not stop this process from saving.
-        if self._worker:
-            self._worker.stop_watching()
+    def _keep_measurements(self, error: Exception) -> None:
+        """Keeps what was measured if nothing can be printed, the processes differ, or this program has a defect."""
+        exit_code, reason = 1, f'{type(error).__name__}: {error}'
+        if isinstance(error, UsageError):
+            exit_code, reason = error.exit_code, str(error)
+        elif isinstance(error, BrokenPipeError):
+            reason = 'the reader of its standard output has left'
+        self._end(Ending(exit_code, reason), prints=False)
+
+    def _fail(self, fault: RunError) -> RunError:
+        fault.result = self._end(Ending(fault.exit_code, str(fault)))
+        return fault
 
     def _finish_for_signal(self, exit_code: int, signal_name: str) -> None:
         self._keep()
-        try:
-            self._end(Ending(exit_code, f'stopped by {signal_name}'))
-        finally:
-            self._leave(exit_code, f'stopped by {signal_name}')
+        self._end(Ending(exit_code, f'stopped by {signal_name}'))
         self._console.warning(f'stopped by {signal_name}')
         self._console.close()
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
-        if self._worker and (failure := self._worker.peer_failure()):
-            return fault_of(failure)
+        if failure := self.worker.peer_failure():
+            return failure
         line = explain(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
-        return RunError(self._worker.explain(error, line) if self._worker else line)
+        return RunError(self.worker.explain(error, line))
 
 
 def _ending_of(end: BaseException) -> Ending:

@@ -129,13 +129,12 @@ class Recording:
     # ---- the timed steps ------------------------------------------------------------------------------------------
 
     def begin_timed_steps(self) -> None:
-        """To be called just before the first timed step."""
         self._disturbances.start()
         self._energy_meter.start()
         self._is_metering = True
 
     def end_timed_steps(self) -> None:
-        """To be called just after the last timed step, before the run closes its session."""
+        """Reads the meters of the timed steps, once; those of the devices end with the session."""
         if self._is_metering:
             self._joules, self._disturbance = (
                 self._energy_meter.joules(),

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from cluster.worker import Offer, Worker
+from cluster.rendezvous import NOTHING, Offer
+from cluster.worker import Worker
 from errors import RunError
 from params.device_flags import HOST_DEVICE
 from planning.plan import Checkpoints, Counts, Processes
@@ -46,18 +47,16 @@ class RunState:
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
         """Gives the variables their first values, and returns the steps that follow."""
-        worker, servers = self._worker, self._worker.server_state
-        end = worker.agreed['end']
-        if servers is None:
-            start = self._prepare_local(session)
-        elif worker.is_chief:
-            start, end = self._prepare_servers(session)
+        worker = self._worker
+        announced = worker.announced()
+        if announced is None:
+            start, end = self._set_variables(session), worker.agreed['end']
         else:
-            start, end = servers.await_announcement()
+            # An asynchronous chief that came back, or a worker whose chief has set the variables.
+            start, end = self._read_step(session) if worker.is_chief else announced[0], announced[1]
         num_counting = 1 if worker.together else worker.num_trainers
         schedule = make_schedule(start, end, counts.num_warmup, counts.num_timed, num_counting)
-        if servers and worker.is_chief:
-            servers.announce(schedule.start, schedule.end)
+        worker.announce(schedule.start, schedule.end)
         self.steps_taken = schedule.start
         if self._checkpoints.saves and self._checkpoints.folder:
             length = _length(counts, num_counting) if worker.cluster else None
@@ -67,35 +66,21 @@ class RunState:
                 self.save(session)
         return schedule
 
-    def _prepare_local(self, session: tf.Session) -> int:
-        """For workers with variables of their own: the chief sets the values, and the others copy them."""
-        worker = self._worker
+    def _set_variables(self, session: tf.Session) -> int:
+        """Sets the first values, or those of a checkpoint or a warm start; returns the step where training begins."""
+        cluster = self._worker.cluster
         session.run(self._built.initializers)
-        if worker.is_chief:
+        if self._worker.is_chief:
             self._start_from_saved(session)
-        if worker.cluster is None:
-            return self._read_step(session)
-        step = max(0, worker.agreed['step'])
-        session.run(self._set_step, {self._new_step: step})
-        return step
-
-    def _prepare_servers(self, session: tf.Session) -> tuple[int, int | None]:
-        """Sets the variables on the servers unless they hold usable ones. Returns the step, and the end if known."""
-        worker = self._worker
-        assert worker.cluster
-        assert worker.server_state
-        if (kept_end := worker.server_state.kept_end()) is not None:
-            # An asynchronous chief that came back.
-            return self._read_step(session), kept_end
-        session.run(self._built.initializers)
-        self._start_from_saved(session)
+        if cluster and not cluster.servers:
+            # The others copy the variables of the chief, but not its step.
+            session.run(self._set_step, {self._new_step: self._worker.agreed['step'] or 0})
         step = self._read_step(session)
         if self._built.synchronous_step:
             self._built.synchronous_step.restart(session, step)
-        return step, worker.agreed['end']
+        return step
 
     def _start_from_saved(self, session: tf.Session) -> None:
-        """Replaces the initial values of the variables by those of the newest checkpoint, or of a warm start."""
         if self._checkpoints.resume_from:
             assert self._saver
             self._saver.restore(session, self._checkpoints.resume_from)
@@ -155,7 +140,7 @@ class RunState:
             mark_ended(self._checkpoints.folder, True)
 
     def forget(self) -> None:
-        """Lets the next run train anew. Called when nothing is left to do that may fail."""
+        """Lets the next run train anew instead of continuing this training."""
         if self._checkpoints.saves and self._checkpoints.folder:
             forget_begun(self._checkpoints.folder)
 
@@ -163,7 +148,7 @@ class RunState:
 def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> Offer:
     """Returns what this process brings from an earlier training: its newest checkpoint, and its end if not reached."""
     if not checkpoints.resume_from or not checkpoints.folder:
-        return {'step': None, 'end': None}
+        return NOTHING
     step = step_of(checkpoints.resume_from)
     num_counting = 1 if processes.together else processes.num_trainers
     end = read_end(checkpoints.folder, _length(counts, num_counting)) if processes.cluster else None
@@ -178,4 +163,4 @@ def _length(counts: Counts, num_counting: int) -> list[int] | None:
 
 def restart_number(worker: Worker) -> int:
     """0 when training starts; a different number each time it continues, or a worker joins it later."""
-    return int(max(0, worker.agreed['step'])) + worker.restart
+    return (worker.agreed['step'] or 0) + worker.restart

@@ -14,6 +14,7 @@ def run_steps(
     steps_per_run: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     is_over: Callable[[], bool] = lambda: False,
+    begin_timed: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Step[Values]]]:
     """Takes num_warmup warm-up steps, then num_batches timed ones, and yields those of each run as soon as it is done.
 
@@ -23,8 +24,11 @@ def run_steps(
     Args:
       take_steps: takes the steps with these indices within the phase (from 1); returns the values of each.
       is_over: called before each run of timed steps; returns True to stop.
+      begin_timed: called once between the warm-up and the timed steps.
     """
     for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_batches)):
+        if phase is Phase.TIMED:
+            begin_timed()
         for first in range(1, count + 1, steps_per_run):
             if phase is Phase.TIMED and is_over():
                 return

@@ -33,8 +33,8 @@ class Member:
     target: str
     incarnation: int
 
-    def join(self, timeout: Timeout = PATIENT, **offer: Any) -> 'Future[Membership]':
-        return begin(self.rendezvous.join, offer, lambda offers: {'offers': offers}, timeout)
+    def join(self, timeout: Timeout = PATIENT, step: int | None = None) -> 'Future[Membership]':
+        return begin(self.rendezvous.join, {'step': step, 'end': None}, timeout)
 
 
 @functools.cache

@@ -41,7 +41,7 @@ def test_processes_run_in_the_working_folder_if_the_host_has_it_else_at_home(
 
 # Prints what a login script may print, then does as ssh does.
 _NOISY_SSH = """#!/bin/sh
-printf '{"motd": 1}\\n[1]\\n{"hello": 2}\\n{"name": ["worker 0"]}\\n{"places": {}}\\n{"unfinished": 1}'
+printf '{"motd": 1}\\n[1]\\n{"hello": 2}\\n{"name": ["worker 0"]}\\n{"members": []}\\n{"unfinished": 1}'
 for command; do :; done
 exec sh -c "$command"
 """
@@ -54,4 +54,4 @@ def test_json_of_a_login_script_is_no_answer_of_the_agent(tmp_path: Path) -> Non
     ssh.chmod(0o700)
     reach = Reach((str(ssh),), sys.executable, str(ROOT), str(tmp_path))
     with connections(['somewhere'], reach) as (host,):
-        assert len(host.prepare(HostNeeds(num_addresses=2, num_workers=1)).addresses) == 2
+        assert [one.name for one in host.prepare(HostNeeds([('ps', 0), ('worker', 0)]))] == ['ps 0', 'worker 0']

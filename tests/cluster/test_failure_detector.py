@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.failure_detector import FailureDetector, FailureWatch, PeerFailure, peer_in_error
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, peer_in_error
 from cluster.server import Health
 from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import (
@@ -47,15 +47,15 @@ class Detecting:
     """The running failure detector of worker 0, and what it has found."""
 
     def __init__(self, cluster: LocalCluster, members: dict[str, Member]) -> None:
-        self.saved_after: list[PeerFailure] = []
+        self.saved_after: list[PeerError] = []
         self._interrupted: Future[None] = Future()
-        membership = join_all(members)[0]
-        self.detector = FailureDetector(members['worker 0'].rendezvous, membership, print)
+        join_all(members)
+        self.detector = FailureDetector(members['worker 0'].rendezvous, print)
         self.watch = FailureWatch(self.detector, self.saved_after.append, lambda: self._interrupted.set_result(None))
         cluster.detectors.append(self.watch)
         self.watch.start()
 
-    def failure(self) -> PeerFailure:
+    def failure(self) -> PeerError:
         """What it finds out about the first task that is lost."""
         result(self._interrupted)
         assert self.watch.failure is not None
@@ -79,7 +79,7 @@ def test_a_task_that_is_gone_or_replaced_is_lost(
         cluster.start(lost)
     failure = detecting.failure()
     assert (failure.task, failure.answers) == (cluster.task(lost), False)
-    check_line(failure.line, failure.task)
+    check_line(str(failure), failure.task)
 
 
 @pytest.mark.parametrize('has_gone', [False, True])
@@ -95,7 +95,7 @@ def test_a_task_that_failed_is_named_with_its_reason(
         cluster.stop(name)
     failure = detecting.failure()
     assert failure.task == cluster.task(name)
-    check_line(failure.line, failure.task, '143', 'stopped by SIGTERM')
+    check_line(str(failure), failure.task, '143', 'stopped by SIGTERM')
 
 
 def test_a_task_that_has_ended_well_is_not_missed(make_cluster: Callable[..., LocalCluster]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import settings_of
-from cluster.rendezvous import Membership, Rendezvous, TrainingOverError
+from cluster.rendezvous import NOTHING, Membership, Rendezvous, TrainingOverError, strangers
 from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import (
     PATIENT,
@@ -44,7 +44,7 @@ def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster:
     incarnations = {str(cluster.task(name)): member.incarnation for name, member in members.items()}
     workers = [members[name].incarnation for name in ('worker 0', 'worker 1')]
     settings = settings_of(cluster.cluster('worker 0'), {})
-    assert memberships == [Membership(incarnations, workers, {'offers': [{'step': 0}, {'step': 10}]}, settings)] * 2
+    assert memberships == [Membership(incarnations, workers, {'step': 10, 'end': None}, settings)] * 2
 
 
 def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
@@ -189,7 +189,7 @@ def test_a_worker_of_another_cluster_is_refused_by_the_servers_of_one_that_is_ru
     (generation, _) = join_all(members)
     stranger = alone_with([cluster.task(name).host for name in named])
     with refused(str(stranger.cluster.own), flag):
-        stranger.join({}, lambda offers: {}, PATIENT)
+        stranger.join(NOTHING, PATIENT)
     # It does not end as if it were worker 0 of this cluster.
     stranger.end(2, 'refused')
     chief = members['worker 0'].rendezvous
@@ -198,7 +198,7 @@ def test_a_worker_of_another_cluster_is_refused_by_the_servers_of_one_that_is_ru
     chief.compare_settings(entries, found)
     assert result(members['worker 0'].join()) == generation
     if 'ps 0' in named:
-        assert list(chief.strangers(entries)) == [str(stranger.cluster.own)]
+        assert list(strangers(entries)) == [str(stranger.cluster.own)]
 
 
 @pytest.mark.parametrize('joins_first', [False, True])
@@ -208,19 +208,19 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
 ) -> None:
     cluster = make_cluster()
     impostor = of_another_host(cluster.cluster(name))
-    joining = None if joins_first else begin(impostor.join, {}, lambda offers: {}, PATIENT)
+    joining = None if joins_first else begin(impostor.join, NOTHING, PATIENT)
     if joining:
         assert_waits(joining)
     members = cluster.start_all()
     (generation, _) = join_all(members) if joins_first else (None, None)
     with refused(f"{name}'s address {cluster.task(name).host} is another process", '--task_index'):
-        result(joining or begin(impostor.join, {}, lambda offers: {}, PATIENT))
+        result(joining or begin(impostor.join, NOTHING, PATIENT))
     impostor.end(2, 'refused')
     impostor.stay_for_others(all_will_end=True)
     chief = members['worker 0'].rendezvous
     entries = chief.entries() or {}
     assert not chief.ends(entries, chief.incarnations())
-    assert not chief.strangers(entries)
+    assert not strangers(entries)
     chief.compare_settings(entries, chief.incarnations())
     assert generation in (None, *join_all(members))
 

@@ -97,7 +97,7 @@ def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
 
 def jobs(layout: Layout) -> list[str]:
     """Returns the processes of each host: 'ps0 worker0'."""
-    return [' '.join(f'{job}{index}' for job, index in here) for here in layout.jobs]
+    return [' '.join(f'{job}{index}' for job, index in here) for here in layout.values()]
 
 
 @pytest.mark.parametrize(

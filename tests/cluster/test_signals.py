@@ -16,12 +16,11 @@ signals._GRACE_SECS = 0.1
 ended = ['step 1']
 stop = signals.Stop(lambda *how: print(*how, *ended))
 with stop.listening():
-    stop.is_requested({last_step_secs})
+    stop.end_if_requested({last_step_secs})
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(1)
     ended.append('step 2')
-    if stop.is_requested(1):
-        stop.await_end()
+    stop.end_if_requested(1)
 """
 
 

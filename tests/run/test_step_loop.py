@@ -36,6 +36,14 @@ def test_warm_ups_come_first_and_are_labelled() -> None:
     ]
 
 
+@pytest.mark.parametrize('num_warmup', [0, 2])
+def test_the_timed_steps_begin_once_when_the_consumer_is_done_with_the_warm_up(num_warmup: int) -> None:
+    calls: list[object] = []
+    for steps in run_steps(lambda phase, indices: [phase], num_warmup, 2, begin_timed=lambda: calls.append('begin')):
+        calls.extend(step.values for step in steps)
+    assert calls == [*[Phase.WARMUP] * num_warmup, 'begin', Phase.TIMED, Phase.TIMED]
+
+
 def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
     clock = Clock()
     durations = itertools.count(1)

@@ -23,9 +23,8 @@ from typing import Any
 import pyte
 
 import tf_cnn_benchmarks
-from cluster.hosts import Command
+from cluster.hosts import Command, Member
 from cluster.launcher import launch
-from cluster.roster import Member
 from tests.support.outputs import check_line
 
 # ---- programs --------------------------------------------------------------------------------------------------------
