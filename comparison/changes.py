@@ -11,7 +11,7 @@ from comparison.differences import flag_differences, machine_differences, varyin
 from comparison.intervals import FEWEST_RUNS, Estimate
 from comparison.ratios import Clock, Ratio, Significance, compare, estimate, rate_of
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
-from comparison.tables import Table, TableColumn, few, printable
+from comparison.tables import Table, ValueColumn, few, printable, table_of
 from errors import UsageError, counted
 from results.repeats import far_from_others
 from results.sections import WarningRow
@@ -21,15 +21,16 @@ Changes = Mapping[str, tuple[Any, ...]]
 SCHEMA = 'tf_cnn_benchmarks.comparison'
 SCHEMA_VERSION = 1
 
+# The keys are those of _as_object and _as_shown.
 _COLUMNS = (
-    TableColumn('run', wraps=True),
-    TableColumn('shape'),
-    TableColumn('runs', is_number=True),
-    TableColumn('images/sec', is_number=True),
-    TableColumn('95 %', is_number=True),
-    TableColumn('ratio', is_number=True),
-    TableColumn('95 %', is_number=True),
-    TableColumn('verdict', wraps=True),
+    ValueColumn('run', wraps=True, keys=('name',)),
+    ValueColumn('shape', keys=('shape',)),
+    ValueColumn('runs', is_number=True, keys=('shown_runs',)),
+    ValueColumn('images/sec', is_number=True, keys=('images_per_second',), form='{:.2f}'),
+    ValueColumn('95 %', is_number=True, keys=('spread',)),
+    ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
+    ValueColumn('95 %', is_number=True, keys=('ratio_low', 'ratio_high'), form='{:.3f} to {:.3f}'),
+    ValueColumn('verdict', wraps=True, keys=('conclusion',)),
 )
 _MOST_LINES = 8
 # The advice where too little was measured.
@@ -108,7 +109,7 @@ def format_outliers(found: Mapping[str, float]) -> str:
 
 
 def make_table(rows: Sequence[ChangeRow]) -> Table:
-    return Table(_COLUMNS, [_cells(row) for row in rows])
+    return table_of(_COLUMNS, [_as_shown(row) for row in rows])
 
 
 def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clock) -> dict[str, Any]:
@@ -152,22 +153,23 @@ def _row(
     if group.reason:
         remark = '; '.join(part for part in (f'incomplete: {group.reason}', remark) if part)
     warnings = {warning.text: warning for record in group.records for warning in record.warnings}
+    compared = [baseline.first, group.first] if baseline else []
     return ChangeRow(
-        names[id(group)],
-        group.argument,
-        tuple(record.source for record in group.records),
-        group.first.shape,
-        'incomplete' if group.reason else 'complete',
-        remark,
-        {name: group.facts.get(name) for name in flags},
-        pair.is_baseline,
-        names[id(baseline)] if baseline else None,
-        estimates[id(group)],
-        ratio,
-        flag_differences([baseline.first, group.first]) if baseline else {},
-        machine_differences([baseline.first, group.first]) if baseline else {},
-        work_differences([baseline.first, group.first]) if baseline else {},
-        tuple(warnings.values()),
+        name=names[id(group)],
+        argument=group.argument,
+        files=tuple(record.source for record in group.records),
+        shape=group.first.shape,
+        status='incomplete' if group.reason else 'complete',
+        remark=remark,
+        flags={name: group.facts.get(name) for name in flags},
+        is_baseline=pair.is_baseline,
+        baseline=names[id(baseline)] if baseline else None,
+        estimate=estimates[id(group)],
+        ratio=ratio,
+        flag_changes=flag_differences(compared),
+        machine_changes=machine_differences(compared),
+        work_changes=work_differences(compared),
+        warnings=tuple(warnings.values()),
     )
 
 
@@ -237,24 +239,19 @@ def _value(value: object) -> str:
     return 'none' if value is None else str(value)
 
 
-def _cells(row: ChangeRow) -> tuple[str, ...]:
+def _as_shown(row: ChangeRow) -> dict[str, Any]:
+    """The object of a row, with what only the table says."""
     found, ratio = row.estimate, row.ratio
     verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
     if row.is_baseline and row.remark and row.status == 'complete':
         verdict = ''
-    verdict_text = '; '.join(
-        part for part in (verdict, f'left out: {row.remark}' if found is None else row.remark) if part
-    )
-    return (
-        printable(row.name),
-        printable(row.shape),
-        str(found.num_runs) if found else '',
-        f'{found.images_per_second:.2f}' if found else '',
-        _interval(found, 2) if found else '',
-        f'{ratio.value:.3f}' if ratio else '',
-        _interval(ratio, 3) if ratio else '',
-        printable(verdict_text),
-    )
+    reasons = verdict, f'left out: {row.remark}' if found is None else row.remark
+    return {
+        **_as_object(row),
+        'shown_runs': found.num_runs if found else None,
+        'spread': _interval(found, 2) if found else None,
+        'conclusion': '; '.join(filter(None, reasons)),
+    }
 
 
 def _as_object(row: ChangeRow) -> dict[str, Any]:

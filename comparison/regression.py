@@ -11,7 +11,7 @@ from typing import Any
 from comparison.differences import Differences, machine_differences
 from comparison.intervals import FEWEST_RUNS
 from comparison.ratios import Clock, estimate, rate_of
-from comparison.tables import Table, TableColumn, few, printable
+from comparison.tables import Table, ValueColumn, few, printable, table_of
 from results.document import Record
 from results.repeats import repeat_key
 from results.statistics import spread
@@ -32,12 +32,16 @@ MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
 # The most values to list of a fact that differs from run to run.
 _MOST_VALUES = 4
 
-_NUMBERS = ('runs', 'images/sec', 'median before', 'expected', 'ratio')
+# The keys are those of _as_object.
 _COLUMNS = (
-    TableColumn('run', wraps=True),
-    TableColumn('shape'),
-    *(TableColumn(title, is_number=True) for title in _NUMBERS),
-    TableColumn('verdict', wraps=True),
+    ValueColumn('run', wraps=True, keys=('name',)),
+    ValueColumn('shape', keys=('shape',)),
+    ValueColumn('runs', is_number=True, keys=('num_runs',)),
+    ValueColumn('images/sec', is_number=True, keys=('images_per_second',), form='{:.2f}'),
+    ValueColumn('median before', is_number=True, keys=('median',), form='{:.2f}'),
+    ValueColumn('expected', is_number=True, keys=('expected_low', 'expected_high'), form='{:.2f} to {:.2f}'),
+    ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
+    ValueColumn('verdict', wraps=True, keys=('verdict',)),
 )
 
 
@@ -127,7 +131,7 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
 
 
 def make_table(rows: Sequence[Judgement]) -> Table:
-    return Table(_COLUMNS, [_cells(row) for row in rows])
+    return table_of(_COLUMNS, [_as_object(row) for row in rows])
 
 
 def make_notes(rows: Sequence[Judgement]) -> list[str]:
@@ -154,20 +158,6 @@ def _changes(records: Sequence[Record]) -> Differences:
         if name != 'affinity':
             found[name] = tuple(value for i, value in enumerate(known) if not i or value != known[i - 1])
     return found
-
-
-def _cells(row: Judgement) -> tuple[str, ...]:
-    low, high = row.interval or (None, None)
-    return (
-        printable(row.name),
-        printable(row.shape),
-        str(row.num_runs),
-        f'{row.rate:.2f}',
-        f'{row.median:.2f}' if row.median else '',
-        '' if low is None else f'{low:.2f} to {high:.2f}',
-        f'{row.ratio:.3f}' if row.ratio else '',
-        row.verdict,
-    )
 
 
 def _chain(values: Sequence[object]) -> str:

@@ -24,6 +24,14 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
+class ValueColumn(TableColumn):
+    """A column of rows that are objects: the keys of its values there, and how they are written in a cell."""
+
+    keys: tuple[str, ...] = ()
+    form: str = '{}'
+
+
+@dataclass(frozen=True)
 class Table:
     """A table, with a title above it in a terminal. `rows` are the cells of each row, one for each column.
 
@@ -82,6 +90,16 @@ class Table:
             for row in cells
         ]
         return '\n'.join(f'| {" | ".join(line)} |' for line in (lines[0], rules, *lines[1:]))
+
+
+def table_of(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]]) -> 'Table':
+    """Makes a table of objects; a cell is empty where one of its values is unknown, None."""
+
+    def cell(column: ValueColumn, found: Mapping[str, Any]) -> str:
+        values = [found[key] for key in column.keys]
+        return '' if None in values else printable(column.form.format(*values))
+
+    return Table(columns, [[cell(column, found) for column in columns] for found in objects])
 
 
 def print_table(
