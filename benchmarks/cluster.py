@@ -93,6 +93,7 @@ def main() -> int:
     parser.add_argument('--model', default='resnet50', help='the network')
     parser.add_argument('--modes', type=some_of(MODES), default=','.join(MODES), help='comma-separated')
     parser.add_argument('--flags', default='', help='more flags of this program, such as --compact_gradient_transfer')
+    parser.add_argument('--both', default='', help='more flags of both programs, such as --use_fp16=true')
     parser.add_argument('--original', type=Path, help="folder of the original's tf_cnn_benchmarks.py")
     parser.add_argument('--original_python', type=Path, default=Path(sys.executable), help='the Python that runs it')
     args = parser.parse_args()
@@ -100,6 +101,7 @@ def main() -> int:
         raise UsageError(reason)
     common = ['--device=cpu', '--local_parameter_device=cpu', f'--model={args.model}']
     common += [f'--{name}={vars(args)[name]}' for name in ('batch_size', 'num_batches', 'num_warmup_batches')]
+    common += args.both.split()
     original: list[object] = []
     if args.original:
         original = [args.original_python, args.original.resolve() / 'tf_cnn_benchmarks.py', '--data_format=NHWC']
