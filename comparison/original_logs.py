@@ -17,17 +17,10 @@ from typing import Any
 
 from errors import UsageError
 from params.modes import MODES
+from results import sections
 from results.console import IN_TF32, PERHAPS_IN_TF32
 from results.document import MOST_BYTES, SCHEMA_VERSION, Record
-from results.sections import (
-    ClusterSection,
-    CommandSection,
-    Ending,
-    ModelSection,
-    RunSection,
-    ThroughputSection,
-    with_unknowns,
-)
+from results.sections import with_unknowns
 
 _LABELS = (
     *('TensorFlow', 'Model', 'Dataset', 'Mode', 'SingleSess', 'Batch size', 'Num batches', 'Num epochs', 'Devices'),
@@ -285,10 +278,10 @@ def _record(run: _Output, identity: str) -> LogRecord:
         schema_version=SCHEMA_VERSION,
         id=identity,
         is_complete=reason is None,
-        ended=with_unknowns(Ending, reason=reason),
-        command=CommandSection((), flags, {name: f'--{name}={value}' for name, value in flags.items()}),
+        ended=with_unknowns(sections.Ending, reason=reason),
+        command=sections.CommandSection((), flags, {name: f'--{name}={value}' for name, value in flags.items()}),
         run=with_unknowns(
-            RunSection,
+            sections.RunSection,
             **setting,
             role=_role(facts.get('Mode', '')),
             sync={'True': True, 'False': False}.get(facts.get('Sync', '')),
@@ -298,16 +291,16 @@ def _record(run: _Output, identity: str) -> LogRecord:
             global_batch_size=run.global_batch,
         ),
         cluster=with_unknowns(
-            ClusterSection,
+            sections.ClusterSection,
             shape=_shape(num_workers, num_devices, run.num_servers),
             num_workers=num_workers,
             devices_per_worker=num_devices,
             num_ps=run.num_servers or None,
         ),
-        model=with_unknowns(ModelSection, name=facts.get('Model')),
+        model=with_unknowns(sections.ModelSection, name=facts.get('Model')),
         workers=(),
         throughput=with_unknowns(
-            ThroughputSection,
+            sections.ThroughputSection,
             images_per_second=run.rate,
             images_per_second_of_steps=last[1] if last else run.rate,
             standard_error=last[2] if last else None,

@@ -18,36 +18,8 @@ from numpy.typing import NDArray
 
 from errors import UsageError, read_regular
 from params.table import SPECS
-from results.sections import (
-    START_PHASES,
-    ClusterSection,
-    CommandSection,
-    ComputeSection,
-    DisturbanceFacts,
-    Ending,
-    EnergySection,
-    EvaluationRow,
-    InputSection,
-    Integer,
-    MachineFacts,
-    MemorySection,
-    ModelSection,
-    NotNegative,
-    Number,
-    Phase,
-    ProgramSection,
-    RunSection,
-    Section,
-    StatisticsSection,
-    StepsSection,
-    ThroughputSection,
-    Time,
-    Transfer,
-    WarningRow,
-    WorkerSection,
-    about,
-    check_time,
-)
+from results import sections
+from results.sections import START_PHASES, Integer, NotNegative, Number, Section, Time, about, check_time
 
 # The value of "schema" in the document of a run, and of a run that left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'
@@ -71,31 +43,31 @@ class Record(_Document, tag=RESULT, kw_only=True):
 
     id: Annotated[str, about('Different for each run.')]
     is_complete: Annotated[bool, about('Whether the run took all of its steps.')] = msgspec.field(name='complete')
-    ended: Ending
+    ended: sections.Ending
     started_at: Annotated[Time, about('UTC, ISO 8601.')]
     ended_at: Time
-    program: ProgramSection
-    command: CommandSection
-    run: RunSection
-    cluster: ClusterSection
-    model: ModelSection
-    workers: Annotated[Sequence[WorkerSection], about('The chief first. Workers that were lost are missing.')]
-    throughput: ThroughputSection
-    statistics: StatisticsSection
+    program: sections.ProgramSection
+    command: sections.CommandSection
+    run: sections.RunSection
+    cluster: sections.ClusterSection
+    model: sections.ModelSection
+    workers: Annotated[Sequence[sections.WorkerSection], about('The chief first. Workers that were lost are missing.')]
+    throughput: sections.ThroughputSection
+    statistics: sections.StatisticsSection
     phases: Annotated[
         Mapping[str, Number | None],
         about('Seconds of each phase before the first timed step; first_step: until the first step of all was done.'),
     ]
-    compute: ComputeSection
-    memory: MemorySection
-    transfer: Transfer
-    input: InputSection
-    energy: EnergySection
-    evaluations: Sequence[EvaluationRow]
-    machine: Annotated[MachineFacts, about('Of the chief.')]
+    compute: sections.ComputeSection
+    memory: sections.MemorySection
+    transfer: sections.Transfer
+    input: sections.InputSection
+    energy: sections.EnergySection
+    evaluations: Sequence[sections.EvaluationRow]
+    machine: Annotated[sections.MachineFacts, about('Of the chief.')]
     environment: Annotated[Mapping[str, str], about('Variables that change how TensorFlow and its libraries compute.')]
-    disturbance: Annotated[DisturbanceFacts, about('What else the machine did during the timed steps.')]
-    warnings: Sequence[WarningRow]
+    disturbance: Annotated[sections.DisturbanceFacts, about('What else the machine did during the timed steps.')]
+    warnings: Sequence[sections.WarningRow]
 
     def __post_init__(self) -> None:
         check_time(self.started_at)
@@ -259,9 +231,9 @@ def as_float(value: float | None, otherwise: float = math.nan) -> float:
     return float(value) if value is not None and math.isfinite(value) else otherwise
 
 
-def _of_timed(steps: StepsSection, column: Sequence[float]) -> NDArray[np.float64]:
+def _of_timed(steps: sections.StepsSection, column: Sequence[float]) -> NDArray[np.float64]:
     """Returns the values of the steps that count in the total."""
-    return np.asarray(column, dtype=np.float64)[[phase is Phase.TIMED for phase in steps.phase]]
+    return np.asarray(column, dtype=np.float64)[[phase is sections.Phase.TIMED for phase in steps.phase]]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

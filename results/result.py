@@ -301,7 +301,8 @@ class Result:
 
     def columns(self, unix_at_zero: float = 0.0) -> StepsSection:
         """The steps in the document of the result; unix_at_zero is the Unix time at which their clock was at 0."""
-        steps = self.steps
+        # Another thread may have ended the run while a step was stored.
+        steps, between = self.steps, self.between[: len(self.steps)]
 
         def values(name: str) -> list[float | None] | None:
             found = [getattr(step.values, name) for step in steps]
@@ -319,9 +320,9 @@ class Result:
             learning_rate=values('learning_rate'),
             input_wait=values('input_wait'),
             between={
-                cause.value: [gap.get(cause, 0.0) for gap in self.between]
+                cause.value: [gap.get(cause, 0.0) for gap in between]
                 for cause in Cause
-                if any(gap.get(cause) for gap in self.between)
+                if any(gap.get(cause) for gap in between)
             },
         )
 

@@ -19,33 +19,12 @@ from machine.meters import Disturbances, EnergyMeter, host_peak_bytes
 from models.costs import read_table
 from models.counting import network_cost
 from planning.plan import Plan, Role
-from results import VERSION
+from results import VERSION, sections
 from results.advice import advise
 from results.benchmark_log import run_info
 from results.document import SCHEMA_VERSION, Record, as_json
 from results.result import Result, Step, StepValues
-from results.sections import (
-    NO_TRANSFER,
-    START_PHASES,
-    BuffersSection,
-    ClusterSection,
-    CommandSection,
-    ComputeSection,
-    DisturbanceFacts,
-    Ending,
-    EnergySection,
-    InputSection,
-    MachineFacts,
-    MemorySection,
-    ModelSection,
-    Phase,
-    ProgramSection,
-    RunSection,
-    StageRow,
-    StatisticsSection,
-    WarningRow,
-    WorkerSection,
-)
+from results.sections import NO_TRANSFER, START_PHASES, Ending, Phase, StageRow, WarningRow
 from run.invocation import Invocation
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
@@ -54,13 +33,13 @@ _FLOPS_OF_MULTIPLY_ADD = 2
 _PASSES_OF_TRAINING = 3
 
 
-def run_section(plan: Plan, num_skipped_steps: int = 0) -> RunSection:
+def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
     """Returns what the flags led to."""
     data, machine, counts, variables = plan.data, plan.machine, plan.counts, plan.variables
     role, evaluations, asked = plan.subject.role, plan.evaluations, not counts.target_secs
     evaluated = evaluations if role is Role.EVALUATION else None
     batch_size = evaluated.batch_size if evaluated else counts.batch_size
-    return RunSection(
+    return sections.RunSection(
         role=role.value,
         together=plan.processes.together,
         image_size=data.image_size,
@@ -109,8 +88,8 @@ class Recording:
         # Between begin_timed_steps and end_timed_steps, which finds the three below.
         self._is_metering = False
         self._joules: tuple[str, float] | None = None
-        self._disturbance: DisturbanceFacts = {}
-        self._memory_of_steps: MemorySection | None = None
+        self._disturbance: sections.DisturbanceFacts = {}
+        self._memory_of_steps: sections.MemorySection | None = None
 
     # ---- the time to the first step -------------------------------------------------------------------------------
 
@@ -136,17 +115,15 @@ class Recording:
     def end_timed_steps(self) -> None:
         """Reads the meters of the timed steps, once; those of the devices end with the session."""
         if self._is_metering:
-            self._joules, self._disturbance = (
-                self._energy_meter.joules(),
-                cast(DisturbanceFacts, self._disturbances.stop()),
-            )
+            self._joules = self._energy_meter.joules()
+            self._disturbance = cast(sections.DisturbanceFacts, self._disturbances.stop())
             peaks = self._device_peaks()
-            self._memory_of_steps = MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes=peaks)
+            self._memory_of_steps = sections.MemorySection(host_peak_bytes(), peaks)
             # Last, so that the end of an interrupted run does all of this again.
             self._is_metering = False
 
-    def _memory(self) -> MemorySection:
-        return self._memory_of_steps or MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes={})
+    def _memory(self) -> sections.MemorySection:
+        return self._memory_of_steps or sections.MemorySection(host_peak_bytes(), {})
 
     def _device_peaks(self) -> dict[str, int]:
         """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a CPU."""
@@ -166,7 +143,7 @@ class Recording:
         task = self._plan.processes.cluster
         task_name = f'{task.job} {task.index}' if task else None
         steps = result.columns(self._unix_at_zero)
-        return as_json(WorkerSection(task_name, socket.gethostname(), self._memory(), steps))
+        return as_json(sections.WorkerSection(task_name, socket.gethostname(), self._memory(), steps))
 
     # Long, because the document is one object, which reads best in one piece.
     def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> Record:
@@ -176,7 +153,7 @@ class Recording:
         parameters, multiply_adds = self._costs() if ending.is_complete else (None, None)
         self.end_timed_steps()
         warnings = [WarningRow('settings', line) for line in plan.warnings]
-        known = [convert(worker, WorkerSection) for worker in workers if worker]
+        known = [convert(worker, sections.WorkerSection) for worker in workers if worker]
         if num_missing := len(workers) - len(known):
             text = f'the steps of {counted(num_missing, "worker")} are missing: lost, or too late to reach the chief'
             warnings.append(WarningRow('workers_missing', text))
@@ -187,18 +164,18 @@ class Recording:
             ended=ending,
             started_at=_utc(self._started),
             ended_at=_utc(time.time()),
-            program=ProgramSection(version=VERSION, git_commit=surroundings.git_commit),
-            command=CommandSection(argv=self._invocation.argv, flags=self._flags(), given=dict(plan.params.given)),
+            program=sections.ProgramSection(VERSION, surroundings.git_commit),
+            command=sections.CommandSection(self._invocation.argv, self._flags(), dict(plan.params.given)),
             run=result.run,
             cluster=self._cluster(),
-            model=ModelSection(
+            model=sections.ModelSection(
                 name=plan.subject.model_name,
                 parameters=parameters,
                 gflops_per_image=None if multiply_adds is None else multiply_adds / 1e9,
             ),
             workers=known,
             throughput=result.throughput,
-            statistics=StatisticsSection.of([step.seconds for step in result.timed_steps]),
+            statistics=sections.StatisticsSection.of([step.seconds for step in result.timed_steps]),
             phases={name: self._phases.get(name) for name in START_PHASES},
             compute=self._compute(multiply_adds, result),
             memory=self._memory(),
@@ -206,9 +183,9 @@ class Recording:
             input=self._input(result),
             energy=self._energy(result, num_missing),
             evaluations=[found.as_row(self._unix_at_zero) for found in result.evaluations],
-            machine=cast(MachineFacts, surroundings.machine),
+            machine=cast(sections.MachineFacts, surroundings.machine),
             environment=surroundings.environment,
-            disturbance=cast(DisturbanceFacts, {**self._disturbance, **self._invocation.wait_facts}),
+            disturbance=cast(sections.DisturbanceFacts, {**self._disturbance, **self._invocation.wait_facts}),
             warnings=warnings,
         )
         warnings += advise(document)
@@ -243,9 +220,9 @@ class Recording:
         }
         return {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'}
 
-    def _cluster(self) -> ClusterSection:
+    def _cluster(self) -> sections.ClusterSection:
         shape, cluster = self._plan.processes.shape, self._plan.processes.cluster
-        return ClusterSection(
+        return sections.ClusterSection(
             shape=str(shape),
             num_workers=shape.workers,
             devices_per_worker=shape.devices,
@@ -270,36 +247,36 @@ class Recording:
             return None, None
         return cost.parameters, cost.multiply_adds
 
-    def _compute(self, multiply_adds: int | None, result: Result) -> ComputeSection:
+    def _compute(self, multiply_adds: int | None, result: Result) -> sections.ComputeSection:
         flops, role = None, self._plan.subject.role
         if multiply_adds is not None and role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY):
             flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds * (_PASSES_OF_TRAINING if role is Role.TRAINING else 1)
         reached = None if flops is None else flops * result.images_per_second
-        return ComputeSection(
+        return sections.ComputeSection(
             flops_per_image=flops,
             flops_per_second=reached,
             peak_flops_per_second=self.peak_flops,
             share_of_peak=reached / self.peak_flops if reached is not None and self.peak_flops else None,
         )
 
-    def _input(self, result: Result) -> InputSection:
+    def _input(self, result: Result) -> sections.InputSection:
         waits = [step.values.input_wait for step in result.timed_steps if step.values.input_wait is not None]
         seconds = math.fsum(waits) if waits else None
         buffers = self.input_buffers
-        return InputSection(
+        return sections.InputSection(
             wait_seconds=seconds,
             wait_share=seconds / result.step_seconds if seconds is not None and result.step_seconds else None,
             stages=self.input_stages,
-            memory=BuffersSection(most_bytes=most_bytes(buffers), buffers=buffers) if buffers else None,
+            memory=sections.BuffersSection(most_bytes(buffers), buffers) if buffers else None,
         )
 
-    def _energy(self, result: Result, num_missing: int) -> EnergySection:
+    def _energy(self, result: Result, num_missing: int) -> sections.EnergySection:
         source, joules = self._joules or (None, None)
         # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of all.
         cluster = self._plan.processes.cluster
         is_of_all = not cluster or (not num_missing and source == 'RAPL' and cluster.is_on_one_host)
         per_image = joules / result.images if joules and result.images and is_of_all else None
-        return EnergySection(source=source, joules=joules, joules_per_image=per_image)
+        return sections.EnergySection(source, joules, per_image)
 
 
 def _utc(unix_secs: float) -> str:
