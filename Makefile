@@ -36,7 +36,7 @@ $(INSTALLED): setup.py pyproject.toml $(LOCK)
 	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; write make install PYTHON=python3.12' >&2; exit 1; }
 	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
 	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt
-	$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }
+	@$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }
 	touch $@
 
 COMPILE := $(RUN) -m uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-annotate --python-version=3.11
