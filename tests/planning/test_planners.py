@@ -46,7 +46,7 @@ counts = count_steps(params, processes, subject, data)
 shown = VisibleGpus('0,1', is_share=False)
 machine = find_machine(params, environment, processes, shown, ['one', 'another'])
 places = place_variables(params, processes, machine, 'bfloat16')
-print(machine.towers, machine.data_format_and_reason, counts.global_batch_size, places.transfer)
+print(machine.towers, machine.data_format, machine.data_format_reason, counts.global_batch_size, places.transfer)
 assert 'tensorflow' not in sys.modules
 assert before == dict(os.environ)
 assert not warnings
@@ -56,7 +56,7 @@ assert not warnings
 def test_planners_need_no_tensorflow_and_change_nothing() -> None:
     ran = subprocess.run([sys.executable, '-c', _PLANNERS], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "('/gpu:0', '/gpu:1') NHWC (bf16 on GPUs of compute capability 8.0) 16 bfloat16\n"
+    assert ran.stdout == "('/gpu:0', '/gpu:1') NHWC bf16 on GPUs of compute capability 8.0 16 bfloat16\n"
 
 
 def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
