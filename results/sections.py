@@ -25,6 +25,7 @@ START_PHASES = ('import', 'join', 'build', 'initialise', 'warm_up', 'first_step'
 # Bounds within which 64-bit arithmetic works.
 _LARGEST, _LARGEST_INTEGER = 1e100, 2**63 - 1
 _PERCENTILES = (50, 90, 95, 99)
+_SHAPE = r'^[1-9]\d{0,5}\*[1-9]\d{0,5}(\+[1-9]\d{0,5})?$(?!\n)'
 
 Integer = Annotated[int, Meta(ge=-_LARGEST_INTEGER, le=_LARGEST_INTEGER)]
 Count = Annotated[int, Meta(ge=0, le=_LARGEST_INTEGER)]
@@ -86,10 +87,7 @@ class ProgramSection(Section):
 
 class CommandSection(Section):
     argv: Sequence[str]
-    flags: Annotated[
-        Mapping[str, Scalar | Sequence[Scalar]],
-        about('The value of every flag; what the run decided itself instead of null or 0.'),
-    ]
+    flags: Annotated[Mapping[str, Scalar | Sequence[Scalar]], about('Of every flag, what the run used.')]
     given: Annotated[Mapping[str, str], about('The flags that were written, as they were written.')]
 
 
@@ -101,50 +99,30 @@ class RunSection(Section, kw_only=True):
     image_size: Annotated[Count, about('Height and width in pixels.')]
     data_set: str
     is_synthetic: bool
-    num_missing_shards: Annotated[
-        Count, about('Shards that the names of the files speak of, less those that are there.')
-    ]
+    num_missing_shards: Annotated[Count, about('Shards that file names speak of, less those that are there.')]
     device: Annotated[str, one_of('cpu', 'gpu')]
     devices: Annotated[Sequence[str], about('Of one worker, one for each tower.')]
     data_format: Annotated[str, one_of('NHWC', 'NCHW')]
-    tf32: Annotated[
-        bool | None, about('Whether fp32 is computed in TF32; null if that is unknown, as for GPUs of other processes.')
-    ] = False
+    tf32: Annotated[bool | None, about('Whether fp32 was computed in TF32; null: unknown.')] = False
     images_per_step: Annotated[Count, about('Images for each count of the global step.')]
     num_warmup: Count
     display_every: Count
     num_timed: Annotated[Count | None, about('As asked; null with --target_seconds.')]
-    num_epochs: Annotated[
-        NotNegative | None, about('As asked; null with --target_seconds, or if their size is unknown.')
-    ]
+    num_epochs: Annotated[NotNegative | None, about('As asked; null with --target_seconds.')]
     variable_update: str
     sync: bool
     all_reduce_spec: str | None
     optimizer: str
     batch_size: Annotated[Count, about('Images per step on each device.')]
     global_batch_size: Count
-    input_pipeline: Annotated[
-        str | None,
-        about(
-            'How images become batches: synthetic, record_input, tf_data, arrays, device or feed_dict. '
-            'Null in an evaluation; missing in older results.'
-        ),
-    ] = None
-    steps_per_run: Annotated[
-        Count, about('How many steps one call of the session takes. Their seconds are equal parts of its time.')
-    ] = 1
+    input_pipeline: Annotated[str | None, about('How images become batches; null in an evaluation.')] = None
+    steps_per_run: Annotated[Count, about('Steps of one call of the session: equal parts of its time.')] = 1
     precision: Annotated[str, about('In what the network computes.')]
     num_skipped_steps: Annotated[Count, about('Steps whose gradients overflowed, so that they changed no variable.')]
 
 
 class ClusterSection(Section):
-    shape: Annotated[
-        str,
-        Meta(
-            pattern=r'^[1-9]\d{0,5}\*[1-9]\d{0,5}(\+[1-9]\d{0,5})?$(?!\n)',
-            description='Workers * devices of each + parameter servers: 2*1+1, 1*8.',
-        ),
-    ]
+    shape: Annotated[str, Meta(pattern=_SHAPE, description='Workers * devices of each + parameter servers: 2*1+1.')]
     num_workers: OneOrMore
     devices_per_worker: OneOrMore
     num_ps: Count
@@ -158,7 +136,7 @@ class ModelSection(Section):
 
 
 class MemorySection(Section):
-    host_peak_bytes: Annotated[Integer | None, about('Of one process; outside the list of workers, of the chief.')]
+    host_peak_bytes: Annotated[Integer | None, about('Of one process; of the chief outside workers.')]
     device_peak_bytes: Mapping[str, Integer]
 
 
@@ -167,27 +145,15 @@ class StepsSection(Section):
 
     phase: Sequence[Phase]
     index: Annotated[Sequence[Count], about('From 1 within the phase.')]
-    global_step: Annotated[
-        Sequence[Count], about('Updates of the model after the step, warm-up and the steps of other workers included.')
-    ]
+    global_step: Annotated[Sequence[Count], about('Updates of the model after the step, by all workers.')]
     start: Annotated[Sequence[NotNegative], about('Unix time in seconds.')]
     seconds: Annotated[Sequence[NotNegative], about('Wall seconds of the step alone.')]
-    loss: Annotated[
-        Sequence[Number | None], about('null: not finite, or not computed because of --input_only or --exchange_only.')
-    ]
+    loss: Annotated[Sequence[Number | None], about('null: not finite, or there is none.')]
     top_1: Sequence[Number | None] | None
     top_5: Sequence[Number | None] | None
     learning_rate: Sequence[Number | None] | None
-    input_wait: Annotated[
-        Sequence[NotNegative | None] | None,
-        about('Seconds at the end of the step in which only the input pipeline was still working.'),
-    ]
-    between: Annotated[
-        Mapping[str, Sequence[Number]],
-        about(
-            'Seconds between this step and the next one, by cause: printing, summary, checkpoint, evaluation, other.'
-        ),
-    ]
+    input_wait: Annotated[Sequence[NotNegative | None] | None, about('Seconds at its end when only the input worked.')]
+    between: Annotated[Mapping[str, Sequence[Number]], about('Seconds up to the next step, by cause.')]
 
     def __post_init__(self) -> None:
         columns = {name: getattr(self, name) for name in self.__struct_fields__ if name != 'between'}
@@ -205,13 +171,9 @@ class WorkerSection(Section):
 
 class ThroughputSection(Section):
     images_per_second: Annotated[NotNegative | None, about('Images over wall_seconds: the total.')]
-    images_per_second_of_steps: Annotated[
-        NotNegative | None, about("The same images over the own seconds of the chief's timed steps.")
-    ]
+    images_per_second_of_steps: Annotated[NotNegative | None, about('The same images over step_seconds.')]
     images: Count
-    wall_seconds: Annotated[
-        Number, about('From the start of the first timed step to the end of the last, less evaluations.')
-    ]
+    wall_seconds: Annotated[Number, about('From the first timed step to the end of the last, less evaluations.')]
     step_seconds: Annotated[NotNegative, about('The sum of the seconds of the timed steps.')]
     between_seconds: Annotated[Mapping[str, Number], about('Between the first and the last timed step, by cause.')]
     standard_error: Annotated[NotNegative | None, about('Of the rates of single steps, in images/sec.')]
@@ -252,9 +214,7 @@ class StatisticsSection(Section):
 
 
 class ComputeSection(Section):
-    flops_per_image: Annotated[
-        Number | None, about('Of a step: 2 for each multiply-add, and 3 times the forward pass in training.')
-    ]
+    flops_per_image: Annotated[Number | None, about('2 for each multiply-add, and 3 times that in training.')]
     flops_per_second: Number | None
     peak_flops_per_second: Annotated[Number | None, about('Of large matrix products: --measure_peak.')]
     share_of_peak: Number | None
@@ -275,15 +235,8 @@ class StageRow(Section):
 
     stage: Annotated[str, one_of(*STAGES)]
     images_per_second: Annotated[Number, about('Of the pipeline up to this stage.')]
-    added_wall_seconds_per_image: Annotated[
-        Number,
-        Meta(
-            description='The time per image up to this stage less that up to the one before; below 0 if stages overlap.'
-        ),
-    ]
-    added_processor_seconds_per_image: Annotated[
-        Number, about('The same for the seconds of all processors that this process used.')
-    ]
+    added_wall_seconds_per_image: Annotated[Number, about('Less that up to the stage before; may be below 0.')]
+    added_processor_seconds_per_image: Annotated[Number, about('The same for the seconds of processors.')]
     share: Annotated[Number, about('added_wall_seconds_per_image over the time per image up to the last stage.')]
 
 
@@ -295,29 +248,14 @@ class BuffersSection(Section):
 class InputSection(Section):
     wait_seconds: Annotated[Number | None, about('The sum of input_wait over the timed steps of the chief.')]
     wait_share: Annotated[Number | None, about('Of the seconds of these steps.')]
-    stages: Annotated[
-        Sequence[StageRow] | None,
-        about(
-            'With --input_only: the pipeline up to each of its stages, in their order. The steps of the '
-            'result are those of the last one.'
-        ),
-    ] = None
-    memory: Annotated[
-        BuffersSection | None,
-        about('What the buffers of the pipeline take in host memory when they are full; null: nothing, or not known.'),
-    ] = None
+    stages: Annotated[Sequence[StageRow] | None, about('With --input_only: the pipeline up to each stage.')] = None
+    memory: Annotated[BuffersSection | None, about('Host memory of full buffers; null: none, or not known.')] = None
 
 
 class EnergySection(Section):
     source: str | None
-    joules: Annotated[
-        Number | None,
-        about(
-            'Of the machine of the chief (NVML: of the GPUs of the chief), from the start of the first '
-            'timed step to the end of the last.'
-        ),
-    ]
-    joules_per_image: Annotated[Number | None, about('Null if other machines, or GPUs of other processes, took part.')]
+    joules: Annotated[Number | None, about('Of the chief (NVML: of its GPUs), during the timed steps.')]
+    joules_per_image: Annotated[Number | None, about('Null if other machines or GPUs took part.')]
 
 
 class EvaluationRow(Section, kw_only=True):
