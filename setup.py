@@ -27,16 +27,16 @@ CORE = [
     'absl-py>=2.0',
     'msgspec>=0.19',
     'numpy>=1.26',
-    'psutil>=5.9',
+    'psutil>=5.9.4',
     'rich>=13.0',
     f'{TENSORFLOW}>=2.16,<2.22',
-    # Those of TensorFlow, which knows the versions that it works with.
-    'grpcio',
+    # Those of TensorFlow, which knows the versions that it works with. Older ones have no wheel for Python 3.11.
+    'grpcio>=1.49.1',
     'protobuf',
 ]
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
-REPORT = ['jinja2>=3.1', 'markupsafe', 'matplotlib>=3.10']
+REPORT = ['jinja2>=3.1', 'markupsafe>=2.1.1', 'matplotlib>=3.10']
 # TensorFlow 2.21 no longer installs it; what it shows is written without it.
 TENSORBOARD = ['tensorboard>=2.16']
 # Without the libraries of CUDA, which take gigabytes.
