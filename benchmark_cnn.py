@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, UsageError, counted, spelled
+from errors import RunError, UsageError, format_flag, plural
 from inputs.buffers import format_memory
 from machine.peak import measure_peak
 from machine.tensorflow_import import without_collecting
@@ -137,7 +137,7 @@ class BenchmarkCNN:
     def _build(self, worker: Worker) -> _Built:
         plan, instruments = self.plan, self.plan.instruments
         if plan.data.input_row.in_memory and plan.data.images:
-            self._console.progress(f'Reading {counted(plan.data.images.num_images, "image")} into memory')
+            self._console.progress(f'Reading {plural(plan.data.images.num_images, "image")} into memory')
         else:
             self._console.progress('Building the graph')
         # Each run has its own graph, so that runs in one process share nothing.
@@ -199,7 +199,7 @@ class BenchmarkCNN:
         stepper = Stepper(
             session, step_graph.fetches, tracer, num_warmup, built.summaries, built.in_graph, step_graph.pipeline
         )
-        self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
+        self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')
         if self._process.worker.agreed['end'] is not None and schedule.start:
             # The interruption may have come during the evaluation of this step.
@@ -310,7 +310,7 @@ class BenchmarkCNN:
 def _plan(params: Params) -> Plan:
     if params.repeat > 1:
         raise UsageError(
-            f'{spelled("repeat", params.repeat)}: it is for the command; from Python, call run() each time'
+            f'{format_flag("repeat", params.repeat)}: it is for the command; from Python, call run() each time'
         )
     plan = make_plan(params, Environment())
     if isinstance(plan, ServerPlan):

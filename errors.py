@@ -13,7 +13,7 @@ from pathlib import Path
 
 _PROGRAM = 'tf_cnn_benchmarks'
 # The operating system's errors for a disk that is full or fails.
-OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # The most characters of an error or a warning.
 _LONGEST = 4000
 # How similar a name must be to be suggested, from 0 to 1. With less, 'vit' would suggest mnist.
@@ -53,15 +53,15 @@ class RunError(BenchmarkError):
     result: object = None
 
 
-def spelled(name: str, value: object) -> str:
+def format_flag(name: str, value: object) -> str:
     """Returns a flag as a command line contains it, --batch_size=64; always one line."""
     text = '' if value is None else str(value)
     return f'--{name}={text if text.isprintable() else repr(text)}'
 
 
-def counted(number: int, noun: str, plural: str = 's') -> str:
+def plural(number: int, noun: str, suffix: str = 's') -> str:
     """Returns a number of things: '1 step', '2 steps'; plural is the ending for all numbers except 1."""
-    return f'{number} {noun}{"" if number == 1 else plural}'
+    return f'{number} {noun}{"" if number == 1 else suffix}'
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

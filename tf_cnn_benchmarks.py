@@ -17,7 +17,7 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
 from cluster.signals import Terminated, end_at_sigterm
 from commands.subcommands import LEFT, SUBCOMMANDS
 from errors import (
-    OF_A_FULL_DISK,
+    FULL_DISK_ERRORS,
     BenchmarkError,
     RunError,
     UsageError,
@@ -30,7 +30,7 @@ from machine.tensorflow_import import memory_limits
 
 _INTERRUPTED = 130
 # What libraries say, in errors of several kinds, if the system gives them no memory.
-_OF_NO_MEMORY = ('failed to map segment', 'annot allocate memory', "can't start new thread")
+_NO_MEMORY_ERRORS = ('failed to map segment', 'annot allocate memory', "can't start new thread")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,11 +117,11 @@ def _exit_code(arguments: list[str]) -> int:
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(text in str(error) for text in _OF_NO_MEMORY)
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY_ERRORS)
 
 
 def _describe_memory(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if any(text in line for text in _OF_NO_MEMORY)]
+    lines = [line.strip() for line in str(error).splitlines() if any(text in line for text in _NO_MEMORY_ERRORS)]
     cause = lines[-1] if lines else type(error).__name__
     advice = 'raise the limit' if (limits := memory_limits()) else 'end other processes'
     return f'{" and ".join(limits) or "out of memory"}: this process gets no more memory or threads ({cause}); {advice}'
@@ -148,7 +148,7 @@ def _describe(error: OSError) -> str:
         os.getcwd()
     except OSError:
         return 'the working directory was removed; change to another folder, cd DIR, and start again'
-    return f'standard output: {reason}' if error.errno in OF_A_FULL_DISK else f'{type(error).__name__}: {reason}'
+    return f'standard output: {reason}' if error.errno in FULL_DISK_ERRORS else f'{type(error).__name__}: {reason}'
 
 
 def _drop(stream: TextIO) -> None:

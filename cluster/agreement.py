@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.topology import HOSTS_FLAGS, Cluster
-from errors import spelled
+from errors import format_flag
 
 Settings = Mapping[str, Any]
 
@@ -34,4 +34,4 @@ def find_difference(settings: Mapping[str, Settings]) -> str | None:
 def _written(name: str, value: Any) -> str:
     if ' ' in name:
         return f'--data_dir with {value} {name}'
-    return f'no --{name}' if value is None else spelled(name, value)
+    return f'no --{name}' if value is None else format_flag(name, value)

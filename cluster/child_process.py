@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import psutil
 
-from cluster.tether import tethered
+from cluster.tether import die_with_parent
 
 # How long to wait for the last lines of a process that has ended. They come at once, unless a descendant that left its
 # session still has the pipe open.
@@ -46,7 +46,7 @@ class ChildProcess:
         grace_secs: float = 0.0,
     ) -> None:
         self._popen = subprocess.Popen(
-            tethered(argv, cores),
+            die_with_parent(argv, cores),
             env=env,
             stdin=stdin,
             stdout=stdout,

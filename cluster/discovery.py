@@ -14,7 +14,7 @@ from cluster.environments import (
     read_tf_config,
 )
 from cluster.topology import HOSTS_FLAGS, Cluster, Task, place_of
-from errors import UsageError, counted, spelled
+from errors import UsageError, format_flag, plural
 from params import Params
 from params.evaluation_flags import EVAL_DURING_TRAINING
 from params.modes import DEFAULT_MODE, MODES, Mode, modes_that
@@ -46,10 +46,10 @@ def as_evaluator(params: Params, environ: Environment) -> Params:
 def check_mode(params: Params, cluster: Cluster | None) -> None:
     """Raises UsageError if --variable_update, or a flag with it, does not work in this cluster (None: one process)."""
     mode = MODES[params.variable_update]
-    written = spelled('variable_update', mode.name)
+    written = format_flag('variable_update', mode.name)
     if refusal := mode.refusals.get(place_of(cluster)):
         members = (
-            f'{counted(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
+            f'{plural(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
             if cluster
             else 'one process'
         )
@@ -80,8 +80,8 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     if not mode.has_controller and (params.job_name == 'controller' or params.controller_host):
         name = 'controller_host' if params.controller_host else 'job_name'
         raise UsageError(
-            f'{spelled(name, getattr(params, name))}: {spelled("variable_update", mode.name)} has no controller; '
-            f'leave it out, or write {modes_that(lambda other: other.has_controller)}'
+            f'{format_flag(name, getattr(params, name))}: {format_flag("variable_update", mode.name)} has no '
+            f'controller; leave it out, or write {modes_that(lambda other: other.has_controller)}'
         )
     cluster = _cluster_of_tf_config(params, environ) or _cluster_of_flags(params, environ)
     cluster = cluster or _cluster_of_launch(params, mode, environ)
@@ -107,7 +107,7 @@ def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | Non
         given, hosts = _hosts_flag(params, name), getattr(cluster, name)
         if given and given != hosts:
             raise UsageError(
-                f'{spelled(name, ",".join(given))} contradicts TF_CONFIG, whose '
+                f'{format_flag(name, ",".join(given))} contradicts TF_CONFIG, whose '
                 f'{name.removesuffix("_hosts")} hosts are {",".join(hosts) or "none"}; '
                 'leave out the flag, or unset TF_CONFIG'
             )
@@ -122,7 +122,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
     if not hosts['worker']:
         given = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
         raise UsageError(
-            f'{spelled(given, getattr(params, given))}: there are no workers; add --worker_hosts=HOST:PORT,...'
+            f'{format_flag(given, getattr(params, given))}: there are no workers; add --worker_hosts=HOST:PORT,...'
         )
     if len(hosts['controller']) > 1:
         raise UsageError(
@@ -135,7 +135,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
         raise UsageError(f'--job_name={job}: --{flag} is missing; add --{flag}=HOST:PORT{more}')
     if index >= num_hosts:
         limits = f'from 0 to {num_hosts - 1}' if num_hosts > 1 else '0'
-        raise UsageError(f'--task_index={index}: --{flag} has {counted(num_hosts, "host")}, so it must be {limits}')
+        raise UsageError(f'--task_index={index}: --{flag} has {plural(num_hosts, "host")}, so it must be {limits}')
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
@@ -161,12 +161,12 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
         raise UsageError(f'--task_index={index}: --job_name is missing; add --job_name=worker or --job_name={first}')
     if launch is None:
         raise UsageError(
-            f'{spelled("worker_hosts", params.worker_hosts)}: --job_name is missing; add --job_name=worker or '
+            f'{format_flag("worker_hosts", params.worker_hosts)}: --job_name is missing; add --job_name=worker or '
             f'--job_name={first}, and --task_index=N for the host of this process in its list'
         )
     if launch.rank >= num_hosts or launch.size not in (None, num_hosts):
         raise UsageError(
-            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {counted(num_hosts, "host")}, and {launch.source} started '
+            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, and {launch.source} started '
             f'{launch.started} ({launch.total}); '
             'start one process for each host, or set the role of this process with --job_name and --task_index'
         )
@@ -181,7 +181,7 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
         return None
     if mode.has_controller:
         raise UsageError(
-            f'{launch.own}: {spelled("variable_update", mode.name)} needs the hosts of all processes; add '
+            f'{launch.own}: {format_flag("variable_update", mode.name)} needs the hosts of all processes; add '
             '--controller_host=HOST:PORT for rank 0 and --worker_hosts=HOST:PORT,... for the others'
         )
     num_ps = params.num_ps if mode.needs_servers else 0
@@ -235,9 +235,9 @@ def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str)
 
 def _written(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
     given = {name: getattr(params, name) for name in names}
-    return ' '.join(spelled(name, value) for name, value in given.items() if value is not None)
+    return ' '.join(format_flag(name, value) for name, value in given.items() if value is not None)
 
 
 def _hosts_flag(params: Params, name: str) -> Hosts:
     text = getattr(params, name)
-    return read_hosts(text.split(','), spelled(name, text)) if text and text.strip() else ()
+    return read_hosts(text.split(','), format_flag(name, text)) if text and text.strip() else ()

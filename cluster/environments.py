@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from errors import UsageError, counted, format_warning
+from errors import UsageError, format_warning, plural
 
 Hosts = tuple[str, ...]
 Environment = Mapping[str, str]
@@ -314,7 +314,7 @@ class Launch:
     def started(self) -> str:
         """How many processes there are, as far as it is known: '3 processes'."""
         least = self.rank + 1 if self.size is None else self.size
-        return f'{"at least " if self.size is None else ""}{counted(least, "process", "es")}'
+        return f'{"at least " if self.size is None else ""}{plural(least, "process", "es")}'
 
     @property
     def first_port(self) -> int | None:
@@ -442,7 +442,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
 
 
 def _hosts_to_write(launch: Launch, num_ps: int) -> str:
-    workers = counted(launch.size - num_ps, 'host') if launch.size else 'the other hosts'
+    workers = plural(launch.size - num_ps, 'host') if launch.size else 'the other hosts'
     ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
     return (
         f'{ps}--worker_hosts=HOST:PORT,... with {workers} in the order of the ranks, '

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.rendezvous import End, Rendezvous, strangers
+from cluster.rendezvous import End, Rendezvous, mismatched_tasks
 from cluster.topology import Cluster, Task
 from errors import RunError, UsageError
 
@@ -50,7 +50,7 @@ class FailureDetector:
         found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
         # How a task ended stays true while the task with the store is too busy to answer.
         self._entries = self._rendezvous.entries(patient=False) or self._entries
-        for name, difference in strangers(self._entries).items() if cluster.is_chief else ():
+        for name, difference in mismatched_tasks(self._entries).items() if cluster.is_chief else ():
             if name not in self._named:
                 self._named.add(name)
                 self._warn(f'{name} does not belong to this cluster and was refused: {difference}')

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
 from cluster.hosts import Command, Host, HostProcess
-from errors import RunError, UsageError, counted, format_error, format_warning
+from errors import RunError, UsageError, format_error, format_warning, plural
 from results.live import LiveLine
 from results.summary import is_summary
 
@@ -70,7 +70,7 @@ def launch(
                 cluster.run(commands)
             if number == num_restarts or not cluster.may_restart:
                 break
-            again = f'starting all processes again ({number + 1} of {counted(num_restarts, "time")})'
+            again = f'starting all processes again ({number + 1} of {plural(num_restarts, "time")})'
             lines.message(format_warning(again))
     if isinstance(lines.error, BrokenPipeError):
         raise lines.error

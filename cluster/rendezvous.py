@@ -352,7 +352,7 @@ def _latest(steps: Iterable[int | None]) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def strangers(entries: Mapping[str, Any]) -> dict[str, str]:
+def mismatched_tasks(entries: Mapping[str, Any]) -> dict[str, str]:
     """Returns the tasks that were refused because they differ from the running cluster, and the differences."""
     return {name.removeprefix(_STRANGER): value for name, value in entries.items() if name.startswith(_STRANGER)}
 

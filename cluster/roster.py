@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cluster.environments import read_ipv6, with_brackets
-from errors import UsageError, counted, read_regular
+from errors import UsageError, plural, read_regular
 
 # The most hosts of a list, and the most processes on one.
 _MOST_HOSTS, _MOST_SLOTS = 4096, 1024
@@ -110,7 +110,7 @@ def _checked(found: dict[str, int | None], flag: str) -> dict[str, int | None]:
         if slots is not None and slots > _MOST_SLOTS:
             raise UsageError(f'{flag}: {name} has {slots} slots; write at most {_MOST_SLOTS}')
     if not 1 <= len(found) <= _MOST_HOSTS:
-        raise UsageError(f'{flag}: it has {counted(len(found), "host")}; write 1 to {_MOST_HOSTS}')
+        raise UsageError(f'{flag}: it has {plural(len(found), "host")}; write 1 to {_MOST_HOSTS}')
     if all(slots == 0 for slots in found.values()):
         raise UsageError(f'{flag}: it has 0 slots for workers; write a host with 1 or more')
     return found
@@ -132,7 +132,7 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
         left = sum(counts) if num_workers is None else num_workers
         if left > sum(counts):
             raise UsageError(
-                f'--workers={num_workers}: {flag} has {counted(sum(counts), "slot")}; write at most as many'
+                f'--workers={num_workers}: {flag} has {plural(sum(counts), "slot")}; write at most as many'
             )
         for host, number in enumerate(counts):
             counts[host] = min(number, left)

@@ -22,7 +22,7 @@ from typing import Any
 from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import CLOSE_SECS, Command, Host, HostNeeds, Member, RemoteProcess
-from errors import RunError, UsageError, spelled
+from errors import RunError, UsageError, format_flag
 from machine.surroundings import LIBRARY_VARIABLES
 
 # How long a host may take to answer at first, in seconds.
@@ -218,7 +218,9 @@ def _is_hello(answer: Mapping[str, Any]) -> bool:
 def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
     """Connects to all hosts at once, until the block ends; RunError has a line for each host that cannot be used."""
     if not shutil.which(reach.ssh[0]):
-        raise UsageError(f'{spelled("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh')
+        raise UsageError(
+            f'{format_flag("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh'
+        )
     hosts: list[SshHost] = []
     try:
         for name in names:

@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1  # of prctl(2); the setting stays when the process becomes
 _NOT_FOUND = 127  # the exit code of a shell
 
 
-def tethered(argv: Sequence[str], cores: Iterable[int] = ()) -> list[str]:
+def die_with_parent(argv: Sequence[str], cores: Iterable[int] = ()) -> list[str]:
     """Returns the command line for argv on these cores (empty: all); it also dies with the thread that starts it."""
     return [sys.executable, '-I', '-S', __file__, str(os.getpid()), ','.join(map(str, cores)), *argv]
 

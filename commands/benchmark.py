@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from errors import spelled
+from errors import format_flag
 from machine import quiet
 from params import Params, parse_argv
 from params.result_flags import STDOUT
@@ -77,8 +77,8 @@ def main(argv: Sequence[str]) -> int:
 def _note_default_model(console: Console, params: Params) -> None:
     if 'model' not in params.given and not params.input_only and not params.exchange_bytes:
         console.note(
-            f'{spelled("model", params.model)} is the default and no real network: it does the least that a step can '
-            'do; write --model=resnet50, or another one that the subcommand models lists'
+            f'{format_flag("model", params.model)} is the default and no real network: it does the least that a step '
+            'can do; write --model=resnet50, or another one that the subcommand models lists'
         )
 
 

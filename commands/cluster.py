@@ -17,7 +17,7 @@ from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
-from errors import UsageError, format_warning, spelled
+from errors import UsageError, format_flag, format_warning
 from machine.gpus import VISIBLE
 from params import Params, parse_argv
 from params.modes import MODES, Mode, modes_that
@@ -245,7 +245,7 @@ def make_commands(
     # If http_proxy is set, gRPC would try to reach the processes through the proxy, and wait forever.
     direct = ','.join(dict.fromkeys(split_host_port(member.address)[0] for member in members))
     cluster = [
-        spelled(HOSTS_FLAGS[job], ','.join(one.address for one in found)) for job, found in jobs.items() if found
+        format_flag(HOSTS_FLAGS[job], ','.join(one.address for one in found)) for job, found in jobs.items() if found
     ]
     chief = ('controller' if jobs['controller'] else 'worker', 0)
     params = parse_argv(run_flags).params
@@ -260,7 +260,7 @@ def make_commands(
             unset = [*unset, '--gpu_indices=']
         host = member.host or Host()
         env = {**host.environment(environment), 'no_grpc_proxy': direct}
-        role = [spelled('job_name', member.job), spelled('task_index', member.index)]
+        role = [format_flag('job_name', member.job), format_flag('task_index', member.index)]
         return Command(
             name=member.name,
             argv=(*host.program, *run_flags, *unset, *role, *cluster),
@@ -290,7 +290,7 @@ def _run_params(run_flags: Sequence[str], *, here: bool) -> Params:
 
 
 def _choose_num_ps(mode: Mode, asked: int | None) -> int:
-    written = spelled('variable_update', mode.name)
+    written = format_flag('variable_update', mode.name)
     if not mode.has_cluster:
         able = ', '.join(other.name for other in MODES.values() if other.has_cluster)
         raise UsageError(f'{written}: cluster can start {able}; write one of them')

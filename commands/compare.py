@@ -16,8 +16,8 @@ from comparison import changes, regression
 from comparison.ratios import Clock, Significance
 from comparison.regression import judge
 from comparison.sides import Side, group_names, read_side, side_of
-from comparison.tables import few, print_table
-from errors import RunError, UsageError, counted, format_warning, spelled
+from comparison.tables import abbreviate, print_table
+from errors import RunError, UsageError, format_flag, format_warning, plural
 from params import parse_argv
 from params.spec import flag
 from params.table import SPECS
@@ -110,7 +110,7 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
     only_with_run = sorted(arguments.given & {'rounds', 'for_secs', 'output'})
     if options.run:
         if arguments.positional or options.against is not None:
-            other = arguments.positional[0] if arguments.positional else spelled('against', options.against)
+            other = arguments.positional[0] if arguments.positional else format_flag('against', options.against)
             raise UsageError(f'--run clashes with {other}: it compares the runs that it makes; leave one out')
         return _run(options.run, options)
     if only_with_run:
@@ -132,7 +132,7 @@ def _compare(arguments: Arguments[CompareOptions]) -> int:
 
 def _run(texts: Sequence[str], options: CompareOptions) -> int:
     if len(texts) != 2:
-        raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
+        raise UsageError(f'--run={texts[0]}: it was given {plural(len(texts), "time")}; give it twice, A and B')
     # The results of each have a folder of their own.
     contestants = [contestant_of_run(f'{name}/{name}', _flags_of(text)) for name, text in zip('ab', texts, strict=True)]
     names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
@@ -167,7 +167,9 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
         print(f'The results and logs are in {folder.path}', file=sys.stderr)
     for text, runs in zip(texts, rounds.outcomes.values(), strict=True):
         if failed := next((run for run in runs if not succeeded(run)), None):
-            raise RunError(f'{spelled("run", text)}: {failed.reason}; to try this run again, delete {failed.source}')
+            raise RunError(
+                f'{format_flag("run", text)}: {failed.reason}; to try this run again, delete {failed.source}'
+            )
     return _show(sides(), options)
 
 
@@ -176,7 +178,7 @@ def _flags_of(text: str) -> list[str]:
     try:
         argv = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f'{spelled("run", text)}: it is no command line ({error}); close its quotes') from None
+        raise UsageError(f'{format_flag("run", text)}: it is no command line ({error}); close its quotes') from None
     params = parse_argv(argv).params
     taken = [name for name in params.given if name == 'repeat' or SPECS[name].names_process or SPECS[name].output]
     if taken:
@@ -197,7 +199,10 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
     unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
     if options.fail_below is not None and unjudged:
-        what = f'{spelled("fail_below", options.fail_below)}: too few runs to judge {few(unjudged)}; write --repeat=3'
+        what = (
+            f'{format_flag("fail_below", options.fail_below)}: too few runs to judge {abbreviate(unjudged)}; write '
+            '--repeat=3'
+        )
         print(format_warning(what), file=sys.stderr)
     return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 
@@ -208,7 +213,7 @@ def _check_distinct(sides: Sequence[Side]) -> None:
         for other, others in zip(sides[:number], runs[:number], strict=True):
             # An edited copy of a file has the same id.
             same = [id_ for id_ in own.keys() & others.keys() if own[id_] == others[id_]]
-            what = f'{other.argument} and {side.argument}: they hold the same {counted(len(same), "run")}'
+            what = f'{other.argument} and {side.argument}: they hold the same {plural(len(same), "run")}'
             if same and len(same) == len(own) == len(others):
                 raise UsageError(f'{what}, so that their ratio says nothing; give results of two settings')
             if same:
@@ -221,12 +226,14 @@ def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
             if group.first.machine.get('fingerprint') is None:
                 raise UsageError(
                     f'{group.first.source}: it does not say on which machine it was measured, and '
-                    f'{spelled("against", folder)} needs that; give a file that --result_file wrote'
+                    f'{format_flag("against", folder)} needs that; give a file that --result_file wrote'
                 )
     clock = Clock(options.clock)
     names = group_names(sides)
     if not Path(folder).is_dir():
-        raise UsageError(f'{spelled("against", folder)}: there is no such folder; give one of results (--result_file)')
+        raise UsageError(
+            f'{format_flag("against", folder)}: there is no such folder; give one of results (--result_file)'
+        )
     earlier = collect([folder])
     rows, problems = [], [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out]
@@ -250,8 +257,8 @@ def _exit_code(ratios: Mapping[str, float], unknown: Sequence[str], fail_below: 
         return 0
     if unknown:
         more = f', and {len(unknown) - 1} more' if len(unknown) > 1 else ''
-        print(f'{spelled("fail_below", fail_below)}: it has no throughput: {unknown[0]}{more}', file=sys.stderr)
+        print(f'{format_flag("fail_below", fail_below)}: it has no throughput: {unknown[0]}{more}', file=sys.stderr)
     slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < fail_below]
     if slow:
-        print(f'{spelled("fail_below", fail_below)}: slower than that: {", ".join(slow)}', file=sys.stderr)
+        print(f'{format_flag("fail_below", fail_below)}: slower than that: {", ".join(slow)}', file=sys.stderr)
     return 1 if slow or unknown else 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
-from errors import UsageError, counted, nearest, spelled
+from errors import UsageError, format_flag, nearest, plural
 from machine import doctor_process
 from machine.doctor_checks import SKIPPED, WARNING, WRONG, Finding
 from machine.doctor_process import FAMILIES
@@ -81,7 +81,7 @@ def _check(arguments: Arguments[DoctorOptions]) -> int:
         if name not in FAMILIES:
             near = nearest(name, FAMILIES)
             hint = f'did you mean {near}?' if near else f'the families are {", ".join(FAMILIES)}'
-            raise UsageError(f'{spelled("only", options.only)}: there is no family of checks {name!r}; {hint}')
+            raise UsageError(f'{format_flag("only", options.only)}: there is no family of checks {name!r}; {hint}')
     if sys.platform != 'linux':
         raise UsageError(f'doctor: it needs Linux, and this is {sys.platform}; run a benchmark instead')
     started, stream = time.monotonic(), sys.stderr if options.json else sys.stdout
@@ -101,7 +101,7 @@ def _check(arguments: Arguments[DoctorOptions]) -> int:
                     print(f'         | {line}', file=stream)
         counts = Counter(finding.outcome for finding in findings)
         listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
-        print(f'{counted(len(findings), "check")} in {time.monotonic() - started:.0f} s: {listed}', file=stream)
+        print(f'{plural(len(findings), "check")} in {time.monotonic() - started:.0f} s: {listed}', file=stream)
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:

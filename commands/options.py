@@ -135,14 +135,14 @@ class Declaration(Generic[OptionsT]):
     def format_help(self) -> str:
         """Returns the text of --help: usage, description, examples, details, each argument; at most 100 columns."""
         # Imported here because only the help needs this module, which loads every flag of a run.
-        from params.help_text import format_flag
+        from params.help_text import flag_help
 
         parts = [f'usage: {_PROGRAM} {self.name} {self.usage}'.rstrip(), _filled(self.description)]
         if self.examples:
             parts.append('\n'.join(f'  {_PROGRAM} {self.name} {example}'.rstrip() for example in self.examples))
         if self.details:
             parts += [_filled(paragraph) for paragraph in self.details.split('\n\n')]
-        entries = [format_flag(spec) for spec in specs_of(self.options).values()]
+        entries = [flag_help(spec) for spec in specs_of(self.options).values()]
         if self.positional:
             entries.insert(0, f'  {self.positional.name}\n{_filled(self.positional.help, 6)}')
         return '\n\n'.join([*parts, '\n'.join(entries)]).rstrip()

@@ -14,8 +14,8 @@ from cluster.shape import Shape
 from commands.options import Arguments, Declaration, Positional
 from comparison import predict as rules
 from comparison.predict import Prediction, Series
-from comparison.tables import Table, TableColumn, few, print_table
-from errors import UsageError, alternatives, format_warning, spelled
+from comparison.tables import Table, TableColumn, abbreviate, print_table
+from errors import UsageError, alternatives, format_flag, format_warning
 from params.modes import MODES
 from params.spec import flag, numbers_of
 from results.collection import collect
@@ -91,7 +91,7 @@ def _predict(arguments: Arguments[PredictOptions]) -> int:
             'predict: the results say nothing about these devices; write --network=10Gbit for several workers, or give '
             'results on two numbers of devices, of another model there, or with --exchange_only'
         )
-    notes = [f'Not predicted, since neither the results nor --network tell: {few(missing)}.'] if missing else []
+    notes = [f'Not predicted, since neither the results nor --network tell: {abbreviate(missing)}.'] if missing else []
     document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows, 'not_predicted': missing}
     columns = [TableColumn(title, is_number=name == 'batch_size') for name, title in _TITLES.items()]
     columns += [*(TableColumn(title, is_number=True) for title in _RATES.values()), TableColumn('rule')]
@@ -114,7 +114,8 @@ def _numbers(name: str, text: str | None) -> list[int]:
         found = [_MOST_DEVICES + 1]
     if any(number > _MOST_DEVICES for number in found):
         raise UsageError(
-            f'{spelled(name, text)}: it must be integers from 1 to {_MOST_DEVICES}, separated by commas, such as 2,4,8'
+            f'{format_flag(name, text)}: it must be integers from 1 to {_MOST_DEVICES}, separated by commas, such as '
+            '2,4,8'
         )
     return list(dict.fromkeys(found))
 
@@ -125,7 +126,7 @@ def read_network(text: str) -> float:
     rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
     if not 0 < rate < math.inf:
         what = 'it is no rate; write a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
-        raise UsageError(f'{spelled("network", text)}: {what}')
+        raise UsageError(f'{format_flag("network", text)}: {what}')
     return rate * _PAYLOAD
 
 
@@ -193,7 +194,7 @@ def _read(paths: Sequence[str]) -> _Measured:
     for line in problems:
         print(format_warning(line), file=sys.stderr)
     if not works:
-        raise UsageError(f'{few(paths)}: no training run with timed steps; write its result with --result_file')
+        raise UsageError(f'{abbreviate(paths)}: no training run with timed steps; write its result with --result_file')
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
     return _Measured([*works], links)
@@ -223,8 +224,8 @@ def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
     names = known if models is None else models.split(',')
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
-            f'{spelled("model", models)}: the results are of {alternatives(known)}; run {unknown[0]} on one device, '
-            'and give that result, too'
+            f'{format_flag("model", models)}: the results are of {alternatives(known)}; run {unknown[0]} on one '
+            'device, and give that result, too'
         )
     return [work for work in works if work.model in names]
 

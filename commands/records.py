@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commands.options import Arguments, Declaration
-from errors import RunError, UsageError, counted, not_installed
+from errors import RunError, UsageError, not_installed, plural
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
 from params.spec import flag
 from records.framing import Fault
@@ -121,7 +121,7 @@ def _write(options: RecordsOptions) -> int:
     num_shards = options.shards or min(num_images, max(_MIN_SHARDS, round(num_images / _IMAGES_PER_SHARD)))
     if num_shards > num_images:
         raise UsageError(
-            f'--shards={num_shards}: --input={options.input} has only {counted(num_images, "image")}; '
+            f'--shards={num_shards}: --input={options.input} has only {plural(num_images, "image")}; '
             f'use {num_images} or less'
         )
     check_output(options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite)
@@ -144,7 +144,7 @@ def _write(options: RecordsOptions) -> int:
     print(
         f'{options.subset}: {written.num_records:,} image{"s" * (written.num_records != 1)} '
         f'of {len(folder.classes)} class{"es" * (len(folder.classes) != 1)} '
-        f'in {counted(num_shards, "shard")} of {megabytes:.1f} MB in {options.output}'
+        f'in {plural(num_shards, "shard")} of {megabytes:.1f} MB in {options.output}'
     )
     print(f'  as they were: {written.num_passed_through:,}, encoded anew: {written.num_reencoded:,}')
     print(f'  left out, as they cannot be decoded: {written.num_left_out:,}')
@@ -229,14 +229,14 @@ def _check_subset(
     # Faulty records do not count as images.
     if facts and not tally.kinds and (facts.images, facts.shards) != (len(tally.image_bytes), len(shards.paths)):
         reason = (
-            f'it says {facts.images:,} {shards.subset} images in {counted(facts.shards, "shard")}, and there are '
+            f'it says {facts.images:,} {shards.subset} images in {plural(facts.shards, "shard")}, and there are '
             f'{len(tally.image_bytes):,} in {len(shards.paths)}; remove it, then the shards are counted'
         )
         tally.add_fault(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', reason))
     in_range = sum(0 <= label < num_classes for label in tally.labels)
-    print(f'{shards.subset}: {len(shards.paths)} of {counted(total, "shard")}, '
+    print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, '
           f'{len(tally.image_bytes):,} record{"s" * (len(tally.image_bytes) != 1)}, '
-          f'{in_range} of {counted(num_classes, "label")} seen')  # fmt: skip
+          f'{in_range} of {plural(num_classes, "label")} seen')  # fmt: skip
     if tally.image_bytes:
         sizes = tally.image_bytes
         print(f'  image bytes: min {min(sizes):,}, median {statistics.median(sizes):,.0f}, max {max(sizes):,}')

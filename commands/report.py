@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration, Positional
-from errors import RunError, UsageError, counted, format_warning, not_installed, spelled
+from errors import RunError, UsageError, format_flag, format_warning, not_installed, plural
 from machine.atomic import write_whole
 from params.spec import flag
 from results.collection import collect
@@ -69,7 +69,7 @@ def _make_report(arguments: Arguments[ReportOptions]) -> int:
     _write(page, output, options.plots)
     _warn_of_problems(collection.problems)
     size = output.stat().st_size / 1000
-    results, plots = counted(len(collection.records), 'result'), counted(len(page.plots), 'plot')
+    results, plots = plural(len(collection.records), 'result'), plural(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')
     return 0
 
@@ -85,22 +85,24 @@ def _check_installed() -> None:
 def _check_output(output: Path) -> None:
     """Raises UsageError, before the work is done, if the file cannot be written."""
     if output.is_dir():
-        raise UsageError(f'{spelled("output", output)}: it is a folder; write the name of a file in it')
+        raise UsageError(f'{format_flag("output", output)}: it is a folder; write the name of a file in it')
     if output.is_file() and (start := output.read_bytes()[:99]) and b'<!doctype html' not in start.lower():
-        raise UsageError(f'{spelled("output", output)}: the file there is not a page; write another path, or remove it')
+        raise UsageError(
+            f'{format_flag("output", output)}: the file there is not a page; write another path, or remove it'
+        )
     _make_folder('output', output.parent)
     if not os.access(output.resolve().parent, os.W_OK):
-        raise UsageError(f'{spelled("output", output)}: its folder cannot be written to; write another path')
+        raise UsageError(f'{format_flag("output", output)}: its folder cannot be written to; write another path')
 
 
 def _make_folder(flag: str, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise UsageError(f'{spelled(flag, folder)}: a file is where a folder must be; write another path') from None
+        raise UsageError(f'{format_flag(flag, folder)}: a file is where a folder must be; write another path') from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f'{spelled(flag, folder)}: it cannot be made ({reason}); write another path') from None
+        raise UsageError(f'{format_flag(flag, folder)}: it cannot be made ({reason}); write another path') from None
 
 
 def _write(page: 'Page', output: Path, folder: str | None) -> None:
@@ -120,6 +122,6 @@ def _write(page: 'Page', output: Path, folder: str | None) -> None:
 def _warn_of_problems(problems: Sequence[str]) -> None:
     lines = list(problems[:_MOST_NAMED])
     if (others := len(problems) - len(lines)) > 0:
-        lines.append(f'{counted(others, "more result")} could not be read; the page lists them')
+        lines.append(f'{plural(others, "more result")} could not be read; the page lists them')
     for line in lines:
         print(format_warning(line), file=sys.stderr)

@@ -16,7 +16,7 @@ from commands.options import Arguments, Declaration, Positional, Rest
 from comparison.intervals import Estimate
 from comparison.ratios import estimate
 from comparison.tables import Table, TableColumn
-from errors import UsageError, counted, format_warning, spelled
+from errors import UsageError, format_flag, format_warning, plural
 from machine.gpus import has_nvidia_gpu
 from params import Params
 from params.modes import MODES
@@ -42,7 +42,7 @@ _TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+
 # What docs/sweeps.md says about exchanges alone.
 _EXCHANGE_TITLES = ('ms', 'algbw GB/s', 'busbw GB/s')
 # The flags of `cluster` about other hosts, which may stand among those after --.
-_OF_HOSTS = ('hosts', 'ssh', 'remote_python', 'remote_dir', 'interface')
+_HOST_FLAGS = ('hosts', 'ssh', 'remote_python', 'remote_dir', 'interface')
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def split_hosts(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     words = iter(argv)
     for word in words:
         name, equals, value = word.removeprefix('-').removeprefix('-').partition('=')
-        if word.startswith('-') and name in _OF_HOSTS:
+        if word.startswith('-') and name in _HOST_FLAGS:
             of_hosts[name] = value if equals else next(words, '')
         else:
             flags.append(word)
@@ -220,12 +220,12 @@ def _on_hosts(plan: SweepPlan, of_hosts: Mapping[str, str]) -> SweepPlan:
         return plan
     if 'hosts' not in of_hosts:
         name, value = next(iter(of_hosts.items()))
-        raise UsageError(f'{spelled(name, value)}: it is about other hosts; write --hosts, too')
+        raise UsageError(f'{format_flag(name, value)}: it is about other hosts; write --hosts, too')
     kept, left_out = [], [*plan.left_out]
     for one in plan.configurations:
         try:
             hosts = _hosts_of(one, of_hosts['hosts'])
-            launch = tuple(spelled(name, value) for name, value in {**of_hosts, 'hosts': hosts}.items())
+            launch = tuple(format_flag(name, value) for name, value in {**of_hosts, 'hosts': hosts}.items())
             kept.append(replace(one, launch=launch))
         except UsageError as error:
             left_out.append(LeftOut(one.varied, str(error)))
@@ -239,7 +239,7 @@ def _hosts_of(one: Configuration, hosts: str) -> str:
     slots = read_hosts_flag(hosts)
     if not one.in_cluster:
         raise UsageError(
-            f'{spelled("hosts", hosts)}: it runs in one process, which a sweep starts here; leave --hosts out'
+            f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts here; leave --hosts out'
         )
     left, chosen = one.shape.workers, []
     for entry, count in zip(hosts.split(','), slots.values(), strict=True):
@@ -248,7 +248,7 @@ def _hosts_of(one: Configuration, hosts: str) -> str:
         left -= 1 if count is None else count
     fitting = ','.join(chosen)
     controllers = int(MODES[one.variable_update].has_controller)
-    lay_out(read_hosts_flag(fitting), spelled('hosts', hosts), one.shape.workers, one.shape.num_ps, controllers)
+    lay_out(read_hosts_flag(fitting), format_flag('hosts', hosts), one.shape.workers, one.shape.num_ps, controllers)
     return fitting
 
 
@@ -283,10 +283,10 @@ class SweepRow:
 def format_plan(plan: SweepPlan, num_left: int) -> str:
     count = len(plan.configurations)
     if plan.settings.find_batch_size:
-        runs = f'the largest batch size of {counted(num_left, "configuration")} is to be found'
+        runs = f'the largest batch size of {plural(num_left, "configuration")} is to be found'
     else:
         repeats = plan.settings.repeats
-        runs = f'{counted(count, "configuration")}, {counted(repeats, "run")} of each; {num_left} to be made'
+        runs = f'{plural(count, "configuration")}, {plural(repeats, "run")} of each; {num_left} to be made'
     lines = [f'{plan.title}: {runs}']
     width = len(str(count))
     for number, one in enumerate(plan.configurations, start=1):
@@ -305,7 +305,7 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
         shown = captions[:_MOST_SHOWN] + (
             [f'{len(captions) - _MOST_SHOWN} more'] if len(captions) > _MOST_SHOWN else []
         )
-        lines.append(f'left out {counted(len(captions), "combination")}: {reason} ({"; ".join(shown)})')
+        lines.append(f'left out {plural(len(captions), "combination")}: {reason} ({"; ".join(shown)})')
     return lines
 
 

@@ -11,8 +11,8 @@ from comparison.differences import flag_differences, machine_differences, varyin
 from comparison.intervals import FEWEST_RUNS, Estimate
 from comparison.ratios import Clock, Ratio, Significance, compare, estimate, rate_of
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
-from comparison.tables import Table, ValueColumn, few, printable, table_of
-from errors import UsageError, counted
+from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
+from errors import UsageError, plural
 from results.repeats import far_from_others
 from results.sections import WarningRow
 
@@ -88,7 +88,7 @@ def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> li
 
 def format_runs(found: Estimate) -> str:
     line = (
-        f'rate of {counted(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
+        f'rate of {plural(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
     )
     if found.plus_minus is None:
         return f'{line}; {_TOO_FEW_RUNS}'
@@ -105,7 +105,7 @@ def format_ratio(ratio: Ratio | None) -> str:
 
 def format_outliers(found: Mapping[str, float]) -> str:
     named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
-    return f'far from the others: {few(named)}; something disturbed the machine, or changed on it'
+    return f'far from the others: {abbreviate(named)}; something disturbed the machine, or changed on it'
 
 
 def make_table(rows: Sequence[ChangeRow]) -> Table:
@@ -195,12 +195,12 @@ def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) ->
             by_text.setdefault(text, []).append(printable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MOST_LINES:
-            yield f'{title}: {counted(len(by_text) - number, "more difference")}; --format=json has all of them'
+            yield f'{title}: {plural(len(by_text) - number, "more difference")}; --format=json has all of them'
             return
         yield (
             f'{title}: {printable(text)}'
             if len(names) == len(compared)
-            else f'{title} of {few(names)}: {printable(text)}'
+            else f'{title} of {abbreviate(names)}: {printable(text)}'
         )
 
 
@@ -211,18 +211,18 @@ def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
             by_code.setdefault(warning.code, []).append((printable(row.name), printable(warning.text)))
     for number, found in enumerate(by_code.values()):
         if number == _MOST_LINES:
-            yield f'warning: {counted(len(by_code) - number, "more kind")}; --format=json has all of them'
+            yield f'warning: {plural(len(by_code) - number, "more kind")}; --format=json has all of them'
             return
         names = list(dict.fromkeys(name for name, _ in found))
-        yield f'warning: {few(names)}: {found[0][1]}'
+        yield f'warning: {abbreviate(names)}: {found[0][1]}'
 
 
 def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
     names = [printable(row.name) for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
     if names:
         yield (
-            f'{few(names)}: too few runs: {_TOO_FEW_RUNS} on both sides; or run both in turns with compare --run=FLAGS '
-            '--run=FLAGS'
+            f'{abbreviate(names)}: too few runs: {_TOO_FEW_RUNS} on both sides; or run both in turns with compare '
+            '--run=FLAGS --run=FLAGS'
         )
 
 

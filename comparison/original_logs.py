@@ -28,7 +28,7 @@ _LABELS = (
     'Workers',
 )
 # Facts that differ between the tasks of one job.
-_OF_A_TASK = ('Devices', 'NUMA bind')
+_TASK_LINES = ('Devices', 'NUMA bind')
 _FACT = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
 _NUMBER = r'\d{1,12}(?:\.\d{1,12})?'
 _RATE = re.compile(rf'\s*({_NUMBER})')
@@ -113,7 +113,7 @@ class _Output:
 
     @property
     def _setting(self) -> dict[str, Any]:
-        return {name: value for name, value in self.facts.items() if name not in _OF_A_TASK}
+        return {name: value for name, value in self.facts.items() if name not in _TASK_LINES}
 
 
 class LogRecord(Record, kw_only=True):

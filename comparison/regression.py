@@ -11,7 +11,7 @@ from typing import Any
 from comparison.differences import Differences, machine_differences
 from comparison.intervals import FEWEST_RUNS
 from comparison.ratios import Clock, estimate, rate_of
-from comparison.tables import Table, ValueColumn, few, printable, table_of
+from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
 from results.document import Record
 from results.repeats import repeat_key
 from results.statistics import spread
@@ -140,7 +140,7 @@ def make_notes(rows: Sequence[Judgement]) -> list[str]:
         if row.changes:
             changes = ', '.join(f'{name} {_chain(values)}' for name, values in row.changes.items())
             names.setdefault(printable(changes), []).append(printable(row.name))
-    return [f'{few(found)}: since the runs before, {changes}' for changes, found in names.items()]
+    return [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
 
 
 def make_document(rows: Sequence[Judgement], clock: Clock) -> dict[str, Any]:

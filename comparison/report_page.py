@@ -24,8 +24,8 @@ from comparison.report_rows import (
     percent,
     summarize_collection,
 )
-from comparison.tables import Table, TableColumn, few
-from errors import counted
+from comparison.tables import Table, TableColumn, abbreviate
+from errors import plural
 from results.collection import Collection
 from results.summary import format_machine, goal_of
 
@@ -81,12 +81,12 @@ def _title(summary: Summary) -> str:
 def _facts(summary: Summary, now: datetime) -> str:
     """Returns the line below the title: how much was measured, where and when."""
     statuses = [row.status for row in summary.rows]
-    facts = [counted(len(statuses), 'setting')]
+    facts = [plural(len(statuses), 'setting')]
     facts += [f'{statuses.count(status)} {status}' for status in ('incomplete', 'failed') if status in statuses]
     if summary.runs:
-        machines = counted(len({run.machine['fingerprint'] for run in summary.runs}), 'machine')
+        machines = plural(len({run.machine['fingerprint'] for run in summary.runs}), 'machine')
         days = sorted({run.started_at[:10] for run in summary.runs})
-        facts.append(f'{counted(len(summary.runs), "run")} on {machines}')
+        facts.append(f'{plural(len(summary.runs), "run")} on {machines}')
         facts.append(days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}')
     return f'{", ".join(facts)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
 
@@ -144,7 +144,7 @@ def _time_to_goal(row: ReportRow) -> str:
         return f'top-1 {wanted:g} not reached'
     known = [seconds for seconds in reached if seconds is not None]
     after = number(statistics.fmean(known) if known else None, 3)
-    of_runs = f', {len(reached)} of {counted(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
+    of_runs = f', {len(reached)} of {plural(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
     return f'{after} s (top-1 {wanted:g}{of_runs})'
 
 
@@ -167,7 +167,7 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
         (
             code,
             texts[0][0],
-            f'{len(texts)} of {counted(len(summary.runs), "run")}: {few(list(dict.fromkeys(names)))}',
+            f'{len(texts)} of {plural(len(summary.runs), "run")}: {abbreviate(list(dict.fromkeys(names)))}',
         )
         for code, texts in found.items()
         for names in [[label for _, label in texts]]

@@ -144,7 +144,7 @@ def printable(text: object) -> str:
     return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text))
 
 
-def few(names: Sequence[str]) -> str:
+def abbreviate(names: Sequence[str]) -> str:
     shown = ', '.join(names[:3])
     return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
 

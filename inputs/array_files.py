@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from errors import UsageError, counted, read_regular
+from errors import UsageError, plural, read_regular
 from inputs.data_sets import DATA_SETS, list_folder, look_elsewhere
 from records.file_kinds import START_BYTES, other_kind, start_of
 
@@ -181,11 +181,11 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
         case _:
             raise _unlike_published(path, "no array of 3072 * uint8 for each image in its entry 'data'")
     if not num_images or rows.size != 3072 * num_images:
-        raise _unlike_published(path, f"{counted(rows.size, 'byte')} for {counted(num_images, 'image')} in 'data'")
+        raise _unlike_published(path, f"{plural(rows.size, 'byte')} for {plural(num_images, 'image')} in 'data'")
     numbers = np.array([*itertools.takewhile(lambda value: isinstance(value, int), labels)])
     if len(numbers) != num_images:
         raise _unlike_published(
-            path, f"{counted(len(numbers), 'number')} in its entry 'labels' for {counted(num_images, 'image')}"
+            path, f"{plural(len(numbers), 'number')} in its entry 'labels' for {plural(num_images, 'image')}"
         )
     _check_labels(path, numbers, DATA_SETS['cifar10'].num_classes)
     return rows.reshape(num_images, -1), numbers.astype(np.uint8)
@@ -278,7 +278,7 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
     (num_labels,), _ = _read_idx(labels_path, 1, header_only=True)
     if shape[0] != num_labels:
         raise UsageError(
-            f'{labels_path}: {counted(num_labels, "label")}, but {images_path} has {counted(shape[0], "image")}; '
+            f'{labels_path}: {plural(num_labels, "label")}, but {images_path} has {plural(shape[0], "image")}; '
             'download both again'
         )
     for path, num_bytes in ((images_path, 16 + math.prod(shape)), (labels_path, 8 + num_labels)):
@@ -289,7 +289,7 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
 
 def _wrong_length(path: str, found: int, expected: int) -> UsageError:
     fault = 'truncated' if found < expected else 'longer than its header says'
-    return UsageError(f'{path}: the file is {fault}: {found} instead of {counted(expected, "byte")}; download it again')
+    return UsageError(f'{path}: the file is {fault}: {found} instead of {plural(expected, "byte")}; download it again')
 
 
 def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from errors import RunError, UsageError, counted
+from errors import RunError, UsageError, plural
 from inputs import array_files
 from inputs.data_sets import (
     DATA_SETS,
@@ -64,19 +64,19 @@ class DataFolder:
             if images.num_missing:
                 total = len(images.paths) + images.num_missing
                 found.append(
-                    f'missing {images.num_missing} of the {counted(total, "shard")} that the file names announce; the '
+                    f'missing {images.num_missing} of the {plural(total, "shard")} that the file names announce; the '
                     'run uses the others'
                 )
             if images.passed_over:
                 names = ', '.join(images.passed_over[:_NAMED_FILES])
-                found.append(f'passed over {counted(len(images.passed_over), "file")} that are no shards: {names}')
+                found.append(f'passed over {plural(len(images.passed_over), "file")} that are no shards: {names}')
         else:
             published, size = DATA_SETS[self.data_set.name], images.images.shape[1:3]
             is_train = images.subset == 'train'
             number = published.num_train_examples if is_train else published.num_validation_examples
             if images.num_images != number:
                 found.append(
-                    f'the folder contains {counted(images.num_images, f"{images.subset} image")}; the published data '
+                    f'the folder contains {plural(images.num_images, f"{images.subset} image")}; the published data '
                     f'set has {number}'
                 )
             if set(size) != {published.image_size}:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from errors import UsageError, alternatives, counted, nearest
+from errors import UsageError, alternatives, nearest, plural
 from records.file_kinds import other_kind, start_of
 from records.layout import SHARD_NAME, ends_like_no_shard, not_a_folder, shard_name, subset_of
 
@@ -203,7 +203,7 @@ def _instead_of_shards(
         return 'the folder is empty', how_to_make(subset)
     similar = nearest(shard_name(subset, 0, 1), names[:_COMPARED_NAMES]) or names[0]
     advice = f'name them like {shard_name(subset, 0, 1)}' if _RECORDS.search(similar) else how_to_make(subset)
-    return f'the folder contains {counted(len(names), "other file")}, such as {similar}', advice
+    return f'the folder contains {plural(len(names), "other file")}, such as {similar}', advice
 
 
 def look_elsewhere(data_dir: str, flag: str, holds: Callable[[str], bool]) -> tuple[str, str] | None:
@@ -248,7 +248,7 @@ def check_shards(shards: Shards) -> None:
     folder = shards.folder
     if not any(Path(path).stat().st_size for path in shards.paths):
         raise UsageError(
-            f'--data_dir={folder}: no record is in its {counted(len(shards.paths), f"{shards.subset} shard")}; '
+            f'--data_dir={folder}: no record is in its {plural(len(shards.paths), f"{shards.subset} shard")}; '
             f'{how_to_make(shards.subset)}'
         )
     for path in (str(folder), *(path for path in shards.paths if ',' in Path(path).name)):

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from errors import OF_A_FULL_DISK
+from errors import FULL_DISK_ERRORS
 
 
 def write_whole(content: str | bytes, path: str | Path) -> None:
@@ -29,7 +29,7 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
         move_whole(part, target)
     except OSError as error:
         # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
-        if error.errno in OF_A_FULL_DISK or not target.exists():
+        if error.errno in FULL_DISK_ERRORS or not target.exists():
             raise
         target.write_bytes(data)
     finally:

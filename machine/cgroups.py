@@ -15,7 +15,7 @@ _VERSION_2 = 'version 2'
 # The files with the limit and with the memory in use, for version 2 and 1.
 _MEMORY = (('memory.max', 'memory.current'), ('memory.limit_in_bytes', 'memory.usage_in_bytes'))
 # The rows of memory.stat that count pages of files.
-_OF_FILES = ('inactive_file', 'active_file')
+_FILE_MEMORY = ('inactive_file', 'active_file')
 _MICROSECOND, _NANOSECOND = 1e-6, 1e-9
 
 
@@ -49,7 +49,7 @@ def memory_left(root: Path) -> int | None:
             if limit is not None and limit < _NO_LIMIT:
                 # In version 1 the rows named total_ include the groups within this one.
                 rows = read_table(folder / 'memory.stat')
-                of_files = sum(int(rows.get(f'total_{name}') or rows.get(name) or 0) for name in _OF_FILES)
+                of_files = sum(int(rows.get(f'total_{name}') or rows.get(name) or 0) for name in _FILE_MEMORY)
                 left.append(max(0, limit - max(0, used - of_files)))
     return min(left, default=None)
 
@@ -60,8 +60,8 @@ def cpu_seconds(root: Path) -> float | None:
         used = read_number(folder / 'cpuacct.usage')
         if used is not None:
             return used * _NANOSECOND
-        counted = read_table(folder / 'cpu.stat').get('usage_usec')
-        return int(counted) * _MICROSECOND if counted else None
+        plural = read_table(folder / 'cpu.stat').get('usage_usec')
+        return int(plural) * _MICROSECOND if plural else None
     return None
 
 

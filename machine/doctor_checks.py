@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from errors import counted, to_install
+from errors import plural, to_install
 from machine import cgroups
 from machine.cuda_driver import check_driver, describe_driver_fault
 from machine.cuda_libraries import check_libraries, describe_missing
@@ -60,13 +60,11 @@ def cores(root: Path = ROOT) -> Finding:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     quota = cgroups.cpu_limit(root)
     figures = {'cores': present, 'affinity': usable, 'cgroup_cpus': quota}
-    shown = counted(present, 'logical core')
+    shown = plural(present, 'logical core')
     if usable < present:
         shown += f', of which this process may use {usable}'
     if quota is not None and quota < usable:
-        shown += (
-            f'; a CPU quota leaves {quota:g} cores, and TensorFlow starts {counted(usable, "thread")} for each pool'
-        )
+        shown += f'; a CPU quota leaves {quota:g} cores, and TensorFlow starts {plural(usable, "thread")} for each pool'
         advice = f'give the container {usable} cores (docker run --cpus={usable}, a limit in Kubernetes), or write '
         return Finding(WARNING, shown, f'{advice}--num_intra_threads={max(1, round(quota))}', figures)
     return Finding(OK, f'{shown}; as many threads', None, figures)
@@ -109,7 +107,7 @@ def driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Findin
         if not (on_bus := gpus_on_bus(root)):
             return Finding(SKIPPED, 'this machine has no GPU of NVIDIA')
         advice = f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
-        shown = f'{counted(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
+        shown = f'{plural(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
         return Finding(WRONG, shown, advice)
     if not has_nvidia_gpu(environ, root):
         return Finding(SKIPPED, f'{VISIBLE} hides the GPUs')
@@ -227,7 +225,7 @@ def compare_counts(shown: str, num_gpus: int, expected: int, figures: Mapping[st
         return Finding(OK, shown, None, figures)
     return Finding(
         WARNING,
-        f'{shown}, and ignores {expected - num_gpus} of {counted(expected, "GPU")}',
+        f'{shown}, and ignores {expected - num_gpus} of {plural(expected, "GPU")}',
         f'if these have few multiprocessors, set {_FEWEST_MULTIPROCESSORS}=1 to use them, or {VISIBLE} to hide them; '
         "else see gpu/architecture, and TensorFlow's own lines below",
         figures,

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
 from benchmark_cnn import BenchmarkCNN
-from errors import RunError, counted
+from errors import RunError, plural
 from machine.doctor_checks import OK, SKIPPED, WARNING, WRONG, Finding
 from managers.all_reduce import Algorithm, make_algorithm
 from managers.collective import by_collective
@@ -69,7 +69,7 @@ def placement(flags: Mapping[str, Any]) -> Finding:
         return Finding(OK, f'every op ran where the graph asks for: {listed}', None, figures)
     ops = Counter(f'{op["op"]} of {op["dtype"]} from {op["asked"]} to {op["ran"]}' for op in moved)
     shown = '; '.join(f'{number} x {what}' for what, number in ops.most_common(_NUM_SHOWN))
-    found = f'{counted(len(moved), "op")} did not run where the graph asks for: {shown}'
+    found = f'{plural(len(moved), "op")} did not run where the graph asks for: {shown}'
     if any(op['is_floating'] for op in moved):
         advice = 'TensorFlow has no kernel for them there, which makes steps slow: report it'
         return Finding(WRONG, found, advice, figures)

@@ -26,7 +26,7 @@ _GIBIBYTE = 2**30
 # hosts: others that begin alike may be secrets, such as TF_TOKEN_* and TF_VAR_* of Terraform. Sources: the names in the
 # libraries of TensorFlow 2.21, the manuals of NCCL 2.28, libgomp, LLVM's OpenMP, oneDNN, glibc and jemalloc, and
 # Horovod 0.28.
-_OF_LIBRARIES = {
+_LIBRARY_VARIABLES = {
     'TF': """
         AUTOTUNE_MIN_WARMUP_ITERATIONS AUTOTUNE_THRESHOLD AUTO_MIXED_PRECISION_GRAPH_REWRITE_IGNORE_PERFORMANCE
         AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL CONV2D_USE_FP16_ACCUMULATE CPP_MAX_VLOG_LEVEL CPP_MIN_LOG_LEVEL
@@ -85,9 +85,9 @@ _OF_LIBRARIES = {
     'GLIBC': 'TUNABLES',
     'NVIDIA': 'TF32_OVERRIDE',
 }
-LIBRARY_VARIABLES = frozenset(f'{word}_{name}' for word, names in _OF_LIBRARIES.items() for name in names.split())
+LIBRARY_VARIABLES = frozenset(f'{word}_{name}' for word, names in _LIBRARY_VARIABLES.items() for name in names.split())
 # They are of one host, and not passed to others.
-_OF_A_HOST = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
+_HOST_VARIABLES = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
 # The control groups of a container's first process, with cgroup v1 or in the host's namespace.
 _CONTAINER = re.compile(r'docker|containerd|crio|kubepods|libpod')
 # The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
@@ -144,7 +144,7 @@ def machine_facts(
 
 def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns only the environment variables that change how libraries compute, sorted by name."""
-    return {name: environ[name] for name in sorted(environ) if name in LIBRARY_VARIABLES | _OF_A_HOST}
+    return {name: environ[name] for name in sorted(environ) if name in LIBRARY_VARIABLES | _HOST_VARIABLES}
 
 
 def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:

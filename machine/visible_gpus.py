@@ -12,7 +12,7 @@ nvidia-smi. Dividing only needs the same order in all processes of a host.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from errors import UsageError, counted
+from errors import UsageError, plural
 from machine.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
 
 Environment = Mapping[str, str]
@@ -52,9 +52,9 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
         rank, size = ONLY_ONE
     elif is_short and size > 1:
         fewer = len(names) // needed
-        remedies = [f'start at most {counted(fewer, "worker")} here'] if fewer else []
+        remedies = [f'start at most {plural(fewer, "worker")} here'] if fewer else []
         if VISIBLE in environ:
-            remedies.append(f'give each process a {VISIBLE} of its own with {counted(needed, "GPU")}')
+            remedies.append(f'give each process a {VISIBLE} of its own with {plural(needed, "GPU")}')
         raise _too_few(needed, size, len(names), environ, others=remedies)
     return _part(names, rank, needed)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from models.layers import Tensor
 from models.model_facts import Network
 from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
@@ -36,7 +36,7 @@ def check_network(
       batch_size: None if it is not known when the graph is built, as in an export.
       trains: whether to check the network as training builds it; otherwise as evaluation and --forward_only do.
     """
-    flag = spelled('model', name)
+    flag = format_flag('model', name)
     with tf.Graph().as_default(), errors_of_network(network, name):
         variables = PlaceholderVariables()
         images = tf.placeholder(tf.float32, [batch_size, *image_shape])
@@ -55,14 +55,16 @@ def errors_of_network(network: Network, name: str) -> Iterator[None]:
     try:
         yield
     except NotLogitsError as error:
-        raise UsageError(f'{spelled("model", name)}: {error}') from error
+        raise UsageError(f'{format_flag("model", name)}: {error}') from error
     except (Exception, SystemExit) as error:
         if network.is_builtin or isinstance(error, UsageError):
             raise
         if network.file and network.path:
             raise error_in_file(network.file, network.path, error) from error
         reason = ' '.join(str(error).split())
-        raise UsageError(f'{spelled("model", name)}: its network fails: {type(error).__name__}: {reason}') from error
+        raise UsageError(
+            f'{format_flag("model", name)}: its network fails: {type(error).__name__}: {reason}'
+        ) from error
 
 
 def _gradients(heads: Logits, variables: PlaceholderVariables) -> dict[str, Tensor | None]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-from errors import counted
+from errors import plural
 from models.builders import BUILDERS
 from models.folding import ConstantNorm
 from models.layers import LayerBuilder, Tensor, VariableSource
@@ -23,7 +23,7 @@ class Logits(NamedTuple):
 class NotLogitsError(ValueError):
     def __init__(self, built: Any, num_classes: int) -> None:
         outputs = built if isinstance(built, tuple) else (built,)
-        number = f'{"a tuple of " * isinstance(built, tuple)}{counted(len(outputs), "output")}'
+        number = f'{"a tuple of " * isinstance(built, tuple)}{plural(len(outputs), "output")}'
         found = ', '.join(str(output.shape) if tf.is_tensor(output) else type(output).__name__ for output in outputs)
         super().__init__(
             f'its network returns {number}: {found}; it must return logits [N, {num_classes}], or a tuple of these and '

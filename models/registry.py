@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from errors import BenchmarkError, UsageError, alternatives, similar, spelled
+from errors import BenchmarkError, UsageError, alternatives, format_flag, similar
 from inputs.data_sets import DATA_SETS, RECORDS
 from models.model_facts import BatchNorm, Build, ModelFacts, Network
 from models.zoo import CATALOG, NOT_CLASSIFIERS, NOT_HERE
@@ -77,7 +77,7 @@ class Registry:
         Every model trains on a folder made by `records`, with the settings of its default data set. In an error, source
         is the data set and where it comes from; None if it comes from --data_name.
         """
-        flag = spelled('model', name)
+        flag = format_flag('model', name)
         if name in self._not_classifiers:
             raise UsageError(f'{flag}: {self._not_classifiers[name]}; this program has image classifiers only')
         rows = [facts for facts in self._rows if facts.name == name]
@@ -153,7 +153,7 @@ def load_model_file(path: str, registry: Registry = MODELS) -> None:
     UsageError if the file cannot be read, fails (the message names its line) or registers no model. The registry is
     unchanged then, so that the corrected file can be loaded.
     """
-    flag = spelled('model_file', path)
+    flag = format_flag('model_file', path)
     file = Path(path).resolve()
     if not os.path.isfile(file):
         raise UsageError(f'{flag}: there is no such file; write the path of a Python file')
@@ -188,4 +188,4 @@ def error_in_file(file: str, path: str, error: BaseException) -> UsageError:
     if isinstance(error, SyntaxError) and error.filename == path:
         lines, reason = [error.lineno], error.msg
     place = f', line {lines[-1]}' if lines else ''
-    return UsageError(f'{spelled("model_file", file)}{place}: {type(error).__name__}: {reason}')
+    return UsageError(f'{format_flag("model_file", file)}{place}: {type(error).__name__}: {reason}')

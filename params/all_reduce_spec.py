@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from params.modes import modes_that
 
 # The name of each algorithm, and what it does; managers.all_reduce implements them.
@@ -56,7 +56,7 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
     def refusal(why: str) -> UsageError:
         known = ', '.join(f'{name} ({what})' for name, what in ALGORITHMS.items())
         return UsageError(
-            f'{spelled("all_reduce_spec", spec)}: {why}; write ALG or ALG:LIMIT:ALG, as in pscpu:32k:xring, where '
+            f'{format_flag("all_reduce_spec", spec)}: {why}; write ALG or ALG:LIMIT:ALG, as in pscpu:32k:xring, where '
             f'ALG is one of {known}'
         )
 
@@ -97,7 +97,7 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
 
 def idle_parts(spec: str, ranges: Sequence[Range], *, has_workers: bool) -> list[str]:
     """Returns one line for each part of a spec without effect; has_workers: whether one process sums for several."""
-    written = spelled('all_reduce_spec', spec)
+    written = format_flag('all_reduce_spec', spec)
     lines = []
     if not has_workers and any(part.between for part in ranges):
         lines.append(f'{written}: what follows a slash has no effect: all towers are in one process')

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.modes import MODES, modes_that
 from params.rules import ALONE, IN_EVAL, NO_COMPUTING, Idle, Rule, RunFacts, RunRule
 from params.spec import NEW, SHAPE_SAYS, flag
@@ -127,8 +127,8 @@ def _a_launcher_names_the_processes(params: 'Params') -> str | None:
     for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host'):
         if (value := getattr(params, name)) is not None:
             return (
-                f'{spelled(name, value)} clashes with {spelled("variable_update", params.variable_update)}, whose '
-                f'processes {launcher} starts and numbers; leave it out, or write '
+                f'{format_flag(name, value)} clashes with {format_flag("variable_update", params.variable_update)}, '
+                f'whose processes {launcher} starts and numbers; leave it out, or write '
                 f'{modes_that(lambda mode: mode.has_cluster)}'
             )
     return None
@@ -138,7 +138,8 @@ def _tensorflow_has_the_protocol(params: 'Params', facts: RunFacts) -> str | Non
     if facts.alone or params.server_protocol == _PROTOCOL or MODES[params.variable_update].launcher is not None:
         return None
     return (
-        f'{spelled("server_protocol", params.server_protocol)}: TensorFlow has no other protocol than {_PROTOCOL} any '
+        f'{format_flag("server_protocol", params.server_protocol)}: TensorFlow has no other protocol than '
+        f'{_PROTOCOL} any '
         f'more; leave it out, or for faster networks write {modes_that(lambda mode: mode.launcher is not None)}'
     )
 
@@ -148,7 +149,8 @@ def _sums_have_one_order(params: 'Params', facts: RunFacts) -> str | None:
     if facts.alone or not params.deterministic or not params.trains or mode.sums_in_one_order:
         return None
     return (
-        f'--deterministic clashes with {spelled("variable_update", mode.name)} in several processes, whose gradients '
+        f'--deterministic clashes with {format_flag("variable_update", mode.name)} in several processes, whose '
+        'gradients '
         f'are summed as they arrive; write {modes_that(lambda other: other.sums_in_one_order)}, or leave it out'
     )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from inputs.data_sets import DATA_NAMES, RECORDS
 from inputs.preprocessors import DEFAULT, PREPROCESSORS
 from params.rules import IN_EVAL, Idle, Rule, RunFacts, RunRule, in_forward_only
@@ -117,7 +117,7 @@ def _other_preprocessors_are_for_records(params: 'Params', run: RunFacts) -> str
     if params.data_dir is None or run.has_records or params.input_preprocessor == DEFAULT:
         return None
     return (
-        f'{spelled("input_preprocessor", params.input_preprocessor)}: it is for photographs in records, and '
+        f'{format_flag("input_preprocessor", params.input_preprocessor)}: it is for photographs in records, and '
         f'--data_dir={params.data_dir} contains none; leave it out'
     )
 

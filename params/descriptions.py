@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from errors import UsageError, nearest, spelled
+from errors import UsageError, format_flag, nearest
 from params.original import TABLE, Fate, OriginalFlag
 from params.spec import NEW, OTHER, FlagSpec
 from params.table import SPECS
@@ -46,7 +46,7 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> FlagDescription:
         return _of_original(TABLE[plain])
     near = nearest(plain, [*SPECS, *TABLE, *others])
     hint = f'did you mean --help={near}?' if near else '--help lists all flags'
-    raise UsageError(f'{spelled("help", name)}: there is no such flag or subcommand; {hint}')
+    raise UsageError(f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}')
 
 
 def is_known(name: str) -> bool:
@@ -111,7 +111,7 @@ def _of_original(row: OriginalFlag) -> FlagDescription:
     else:
         facts['Here'] = f'has no effect, and a warning says so: {row.says}'
     if row.silent is not None:
-        facts['Accepted'] = f'{spelled(spec.name, row.silent)} brings no warning'
+        facts['Accepted'] = f'{format_flag(spec.name, row.silent)} brings no warning'
     facts['Original'] = spec.original or 'the last version has it'
     fate = row.fate if in_last_version else None
     return FlagDescription(spec.name, _GROUPS[row.fate], usage_of(spec), spec.help, fate, facts, spec.choices or ())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.modes import MODES
 from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, Rule, on_cpu
 from params.spec import flag
@@ -142,8 +142,8 @@ def _a_launcher_starts_one_process_per_device(params: 'Params') -> str | None:
     mode = MODES[params.variable_update]
     if mode.launcher is not None and params.num_gpus > 1:
         return (
-            f'{spelled("num_gpus", params.num_gpus)} clashes with {spelled("variable_update", mode.name)}, which has '
-            f'one process per GPU; write --num_gpus=1, and start more processes with {mode.launcher}'
+            f'{format_flag("num_gpus", params.num_gpus)} clashes with {format_flag("variable_update", mode.name)}, '
+            f'which has one process per GPU; write --num_gpus=1, and start more processes with {mode.launcher}'
         )
     return None
 

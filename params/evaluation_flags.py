@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.rules import NO_MODEL, TRAINS_NOTHING, Idle, Rule, RunFacts, RunRule
 from params.spec import MOST_EPOCHS, Output, flag, numbers_of
 
@@ -125,12 +125,12 @@ class EvaluationFlags:
 def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
     kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
-        first, second = (spelled(name, getattr(params, name)) for name in kinds[-2:])
+        first, second = (format_flag(name, getattr(params, name)) for name in kinds[-2:])
         return f'{first} clashes with {second}: a run evaluates in one of these ways only; leave one out'
     if params.num_eval_batches is not None and params.num_eval_epochs is not None:
         return (
-            f'{spelled("num_eval_batches", params.num_eval_batches)} clashes with '
-            f'{spelled("num_eval_epochs", params.num_eval_epochs)}: both set how much to evaluate; leave one out'
+            f'{format_flag("num_eval_batches", params.num_eval_batches)} clashes with '
+            f'{format_flag("num_eval_epochs", params.num_eval_epochs)}: both set how much to evaluate; leave one out'
         )
     return None
 
@@ -140,8 +140,8 @@ def _there_is_a_model_to_evaluate(params: 'Params') -> str | None:
         return '--eval: the folder of the checkpoints is missing; add --train_dir=DIR'
     if params.stop_at_top_1_accuracy is not None and not params.evaluates_in_training:
         return (
-            f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)}: nothing is evaluated while training; '
-            'add --eval_during_training_every_n_epochs=1'
+            f'{format_flag("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)}: nothing is evaluated while '
+            'training; add --eval_during_training_every_n_epochs=1'
         )
     return None
 
@@ -152,7 +152,7 @@ def _evaluations_are_not_empty(params: 'Params') -> str | None:
             return f'--{name}=0: it must be above 0'
     if params.num_eval_epochs is not None and params.num_eval_batches is None and params.data_dir is None:
         return (
-            f'{spelled("num_eval_epochs", params.num_eval_epochs)}: synthetic images have no epochs; '
+            f'{format_flag("num_eval_epochs", params.num_eval_epochs)}: synthetic images have no epochs; '
             'write --num_eval_batches, or add --data_dir=DIR'
         )
     return None
@@ -166,14 +166,14 @@ def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
         try:
             numbers_of(getattr(params, name), kind)
         except ValueError:
-            return f'{spelled(name, getattr(params, name))}: it must be a list of {noun}, each above 0'
+            return f'{format_flag(name, getattr(params, name))}: it must be a list of {noun}, each above 0'
     return None
 
 
 def _all_workers_stop_at_the_same_step(params: 'Params', facts: RunFacts) -> str | None:
     if params.stop_at_top_1_accuracy is not None and not (params.cross_replica_sync or facts.alone):
         return (
-            f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)} clashes with '
+            f'{format_flag("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)} clashes with '
             '--cross_replica_sync=False: workers that do not wait for each other stop at different steps; leave one out'
         )
     return None

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.rules import IN_EVAL, NO_MODEL, TAKES_NO_STEPS, TRAINS_NOTHING, Idle, Rule, in_forward_only
 from params.spec import NEW, Output, flag, numbers_of
 
@@ -172,7 +172,7 @@ def _a_step_can_be_traced(params: 'Params') -> str | None:
         value = getattr(params, name)
         if value is not None and params.num_warmup_batches == 0:
             return (
-                f'{spelled(name, value)} clashes with --num_warmup_batches=0: it records the last warm-up step; '
+                f'{format_flag(name, value)} clashes with --num_warmup_batches=0: it records the last warm-up step; '
                 'write --num_warmup_batches=1 or more'
             )
     return None
@@ -181,13 +181,13 @@ def _a_step_can_be_traced(params: 'Params') -> str | None:
 def _profiled_steps_are_two(params: 'Params') -> str | None:
     for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
         if (value := getattr(params, given)) and not getattr(params, missing):
-            return f'{spelled(given, value)}: a profile needs --{missing} too; add it'
+            return f'{format_flag(given, value)}: a profile needs --{missing} too; add it'
     try:
         first, last = numbers_of(params.profile_steps, int) or (1, 1)
     except ValueError:
         first, last = 1, 0
     if first > last:
-        written = spelled('profile_steps', params.profile_steps)
+        written = format_flag('profile_steps', params.profile_steps)
         return f'{written}: it must be the first and the last of the timed steps to profile, such as 10,20'
     return None
 

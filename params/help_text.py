@@ -26,7 +26,7 @@ _PURPOSE = 'Measures how fast this machine trains a convolutional network, in im
 _FORMS = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
 --version prints the version; --help=FLAG tells all about one flag, help --markdown about all."""
-_OF_THE_ORIGINAL = """\
+_ORIGINAL_FLAGS = """\
 Flags of the original tf_cnn_benchmarks that this list lacks are accepted: with a warning that says
 what happens instead, or silently if they ask for what this program always does. Only what would
 measure something else than asked is refused, with the reason."""
@@ -39,9 +39,9 @@ def format_help(subcommands: Mapping[str, HelpSubcommand], *, everything: bool =
     if everything:
         parts.append(f'Models:\n{_indented(", ".join(MODELS.list_models()), 2)}')
     for group in dict.fromkeys(spec.group for spec in specs):
-        parts.append('\n'.join([f'{group}:', *(format_flag(spec) for spec in specs if spec.group == group)]))
+        parts.append('\n'.join([f'{group}:', *(flag_help(spec) for spec in specs if spec.group == group)]))
     if everything:
-        return '\n\n'.join([*parts, f'{_FORMS}\n{_OF_THE_ORIGINAL}'])
+        return '\n\n'.join([*parts, f'{_FORMS}\n{_ORIGINAL_FLAGS}'])
     others = len(SPECS) - len(specs)
     return '\n\n'.join([*parts, f'{_FORMS}\n--help=all lists the other {others} flags, too, and the models.'])
 
@@ -53,7 +53,7 @@ def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
     return '\n'.join([*lines, '', _PURPOSE, '', 'Subcommands, each with its own --help:', *purposes])
 
 
-def format_flag(spec: FlagSpec) -> str:
+def flag_help(spec: FlagSpec) -> str:
     facts = [value_of(spec)]
     if (default := default_of(spec)) is not None:
         facts.append(f'default {default}')

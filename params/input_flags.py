@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from inputs.catalog import (
     DEVICE,
     FEED_DICT,
@@ -177,7 +177,7 @@ def _the_order_of_records_is_deterministic(params: 'Params', run: RunFacts) -> s
 def _only_an_input_is_measured(params: 'Params') -> str | None:
     if params.input_only is None:
         return None
-    written = spelled('input_only', params.input_only)
+    written = format_flag('input_only', params.input_only)
     if params.eval:
         return f'{written} clashes with --eval: validation images are read in another way; leave one out'
     if params.evaluates_in_training:
@@ -191,8 +191,8 @@ def _an_input_is_measured_alone(params: 'Params', run: RunFacts) -> str | None:
     if params.input_only is None or run.alone:
         return None
     return (
-        f'{spelled("input_only", params.input_only)}: the workers of a cluster have pipelines of their own, which are '
-        'measured in one process; leave the other tasks out'
+        f'{format_flag("input_only", params.input_only)}: the workers of a cluster have pipelines of their own, '
+        'which are measured in one process; leave the other tasks out'
     )
 
 
@@ -209,7 +209,8 @@ def _fed_steps_are_single(params: 'Params') -> str | None:
     if params.input_pipeline != FEED_DICT or params.steps_per_run == 1 or params.eval or params.input_only:
         return None
     return (
-        f'{spelled("input_pipeline", FEED_DICT)} clashes with {spelled("steps_per_run", params.steps_per_run)}: each '
+        f'{format_flag("input_pipeline", FEED_DICT)} clashes with '
+        f'{format_flag("steps_per_run", params.steps_per_run)}: each '
         f'step gets its batch from Python; leave one out, or write --input_pipeline={DEVICE}'
     )
 
@@ -217,7 +218,7 @@ def _fed_steps_are_single(params: 'Params') -> str | None:
 def _images_in_memory_do_not_change(params: 'Params') -> str | None:
     if not (keeps_images_in_memory(params) and params.trains):
         return None
-    written = spelled('input_pipeline', params.input_pipeline)
+    written = format_flag('input_pipeline', params.input_pipeline)
     if params.distortions:
         return f'{written} clashes with --distortions: it shifts and flips images only; leave one out'
     if params.augmentation == 'resized_crop':

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from errors import Refusals, spelled
+from errors import Refusals, format_flag
 from inputs.catalog import RECORD_INPUT, TF_DATA
 from params.spec import OTHER, FlagSpec, Value
 
@@ -51,7 +51,7 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
         if values.get('init_learning_rate') not in (None, rate):
             refusals.add(_clash('learning_rate', rate, 'init_learning_rate', values))
         values['init_learning_rate'] = rate
-        as_written['init_learning_rate'] = spelled('learning_rate', rate)
+        as_written['init_learning_rate'] = format_flag('learning_rate', rate)
     use_nccl = older.get('use_nccl')
     if use_nccl is not None:
         spec = values.get('all_reduce_spec')
@@ -59,7 +59,7 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
             refusals.add(_clash('use_nccl', use_nccl, 'all_reduce_spec', values))
         if use_nccl and spec is None:
             values['all_reduce_spec'] = 'nccl'
-            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
+            as_written['all_reduce_spec'] = format_flag('use_nccl', use_nccl)
     use_fp16 = older.get('use_fp16')
     if use_fp16 is not None:
         precision = values.get('precision')
@@ -67,23 +67,23 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
             refusals.add(_clash('use_fp16', use_fp16, 'precision', values))
         if use_fp16:
             values['precision'] = 'fp16'
-            as_written['precision'] = spelled('use_fp16', use_fp16)
+            as_written['precision'] = format_flag('use_fp16', use_fp16)
     use_datasets = older.get('use_datasets')
     if use_datasets is not None:
         pipeline = TF_DATA if use_datasets else RECORD_INPUT
         if values.get('input_pipeline') not in (None, pipeline):
             refusals.add(_clash('use_datasets', use_datasets, 'input_pipeline', values))
         values['input_pipeline'] = pipeline
-        as_written['input_pipeline'] = spelled('use_datasets', use_datasets)
+        as_written['input_pipeline'] = format_flag('use_datasets', use_datasets)
     xla_compile = older.get('xla_compile')
     # The original has both flags, as two ways to compile, so one of them may be off.
     if xla_compile and not values.get('xla'):
         values['xla'] = True
-        as_written['xla'] = spelled('xla_compile', xla_compile)
+        as_written['xla'] = format_flag('xla_compile', xla_compile)
     refusals.raise_all()
     return as_written
 
 
 def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> str:
-    written = spelled(name, values[name])
-    return f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out'
+    written = format_flag(name, values[name])
+    return f'{format_flag(older, value)} contradicts {written}; it is the older name of --{name}: leave it out'

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizers_that
 from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, Idle, Rule, RunFacts, RunRule
 from params.spec import MOST_EPOCHS, NEW, flag
@@ -193,7 +193,7 @@ def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
         try:
             parse_piecewise(schedule)
         except ValueError as error:
-            written = spelled('piecewise_learning_rate_schedule', schedule)
+            written = format_flag('piecewise_learning_rate_schedule', schedule)
             return f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
     return None
 
@@ -201,7 +201,7 @@ def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
 def _a_decay_has_an_interval_and_a_factor(params: 'Params') -> str | None:
     for given, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
         if (value := getattr(params, given)) and not getattr(params, missing):
-            return f'{spelled(given, value)}: a decay of the learning rate needs --{missing} above 0 too; add it'
+            return f'{format_flag(given, value)}: a decay of the learning rate needs --{missing} above 0 too; add it'
     return None
 
 
@@ -211,7 +211,7 @@ def _the_learning_rate_is_given_once(params: 'Params', facts: RunFacts) -> str |
     if not facts.residual:
         given = [name for name in given if name != 'resnet_base_lr']
     if len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
-        whole, other = (spelled(name, getattr(params, name)) for name in given[:2])
+        whole, other = (format_flag(name, getattr(params, name)) for name in given[:2])
         return f'{whole} clashes with {other}: the first sets the learning rate of the whole training; leave one out'
     return None
 

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from errors import Refusals, spelled
+from errors import Refusals, format_flag
 from params.older_names import OLDER_NAMES
 from params.spec import NEW, OTHER, FlagSpec, Value
 from params.table import SPECS
@@ -42,7 +42,7 @@ _NO_TENSORRT = 'TensorFlow contains no TensorRT any more; use trtexec of TensorR
 
 # Flags of the original that are not among ours and have no effect here. Three lines each: its name, its type and the
 # value that asks for what this program always does; what happens instead; what it means there.
-_OF_LAST_VERSION = """
+_LAST_VERSION = """
 allreduce_merge_scope int 1
     gradients are joined by --gradient_repacking only
     How many neighbouring gradients of a collective all-reduce may be merged into one.
@@ -80,7 +80,7 @@ use_tf_layers bool True
     layers are made of operations of TensorFlow in every run
     Make layers by tf.layers instead of own code.
 """
-_OF_OTHER_VERSIONS = """
+_OTHER_VERSIONS = """
 cache_data bool
     records are read from --data_dir as they are needed
     Read one record, and repeat it from memory.
@@ -138,9 +138,9 @@ _TENSORRT = FlagSpec(
     help='Convert the frozen graph of --forward_only by TensorRT, to compute in this precision.',
 )
 _OTHERS = (
-    *_without_effect(_OF_LAST_VERSION, None),
+    *_without_effect(_LAST_VERSION, None),
     OriginalFlag(Fate.REFUSED, _TENSORRT, _NO_TENSORRT),
-    *_without_effect(_OF_OTHER_VERSIONS, OTHER),
+    *_without_effect(_OTHER_VERSIONS, OTHER),
 )
 _RENAMED = {
     'learning_rate': 'init_learning_rate',
@@ -169,7 +169,7 @@ class Asked:
     value: object
 
     def __str__(self) -> str:
-        return spelled(self.row.spec.name, self.value)
+        return format_flag(self.row.spec.name, self.value)
 
 
 def read(name: str, value: object) -> Asked | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors import Refusals, nearest, spelled
+from errors import Refusals, format_flag, nearest
 from params import original
 from params.all_rules import check
 from params.older_names import LEFT, OLDER_NAMES, replace_older_names
@@ -79,7 +79,7 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
             else:
                 refusals.add(_unknown(name))
     refusals.raise_all()
-    as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
+    as_written = {name: format_flag(name, value) for name, value in values.items() if value is not None}
     as_written |= replace_older_names(older, values)
     # The spec of each field has read its value, which mypy cannot see.
     params = Params(**values, given=Given(tuple(as_written.items())))  # type: ignore[arg-type]
@@ -103,5 +103,5 @@ def _stray_message(word: str, argv: Sequence[str]) -> str:
     before = argv[argv.index(word) - 1] if word in argv[1:] else ''
     switch = before.lstrip('-').removeprefix('no')
     if before.startswith('-') and switch in _FLAGS:
-        return f'{word!r} is not a flag; the value of a switch follows an equal sign: {spelled(switch, word)}'
+        return f'{word!r} is not a flag; the value of a switch follows an equal sign: {format_flag(switch, word)}'
     return f'{word!r} is not a flag; flags look like --batch_size=64, {_SEE}'

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.optimizer_table import OPTIMIZERS, optimizers_that
 from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, Rule, in_forward_only
 from params.spec import NEW, flag
@@ -84,7 +84,8 @@ class PrecisionFlags:
 def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
     if params.fp16_vars and params.precision != 'fp32' and not OPTIMIZERS[params.optimizer].fits_16_bits:
         return (
-            f'--fp16_vars clashes with {spelled("optimizer", params.optimizer)}, which computes squares or norms of '
+            f'--fp16_vars clashes with {format_flag("optimizer", params.optimizer)}, which computes squares or norms '
+            'of '
             f'gradients and needs 32 bits; write {optimizers_that(lambda row: row.fits_16_bits)}, or leave --fp16_vars '
             'out'
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.rules import NO_MODEL, TAKES_NO_STEPS, Idle, Rule, RunFacts, RunRule
 from params.spec import NEW, Output, flag
 
@@ -129,8 +129,8 @@ def _fields_are_known(params: 'Params') -> str | None:
     for field in FIELD.findall(params.result_file or ''):
         if field not in FACTS and field not in SPECS:
             return (
-                f'{spelled("result_file", params.result_file)}: {{{field}}} is no flag; write one of the flags, or one '
-                f'of {", ".join(f"{{{fact}}}" for fact in FACTS)}'
+                f'{format_flag("result_file", params.result_file)}: {{{field}}} is no flag; write one of the flags, '
+                f'or one of {", ".join(f"{{{fact}}}" for fact in FACTS)}'
             )
     return None
 
@@ -152,7 +152,7 @@ def _repeats_do_not_meet_in_a_file(params: 'Params') -> str | None:
 
     for name in outputs_that_are(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
         if value := getattr(params, name):
-            return f'{written} clashes with {spelled(name, value)}: all runs would write there; leave one out'
+            return f'{written} clashes with {format_flag(name, value)}: all runs would write there; leave one out'
     return None
 
 
@@ -162,8 +162,8 @@ def _the_end_is_given_once(params: 'Params') -> str | None:
     for name in ('num_batches', 'num_epochs'):
         if (value := getattr(params, name)) is not None:
             return (
-                f'{spelled("target_seconds", params.target_seconds)} clashes with {spelled(name, value)}: both set the '
-                'length of the run; leave one out'
+                f'{format_flag("target_seconds", params.target_seconds)} clashes with {format_flag(name, value)}: '
+                'both set the length of the run; leave one out'
             )
     return None
 
@@ -172,8 +172,8 @@ def _workers_have_a_pace(params: 'Params', run: RunFacts) -> str | None:
     if params.target_seconds is None or params.num_warmup_batches or run.alone or params.eval:
         return None
     return (
-        f'{spelled("target_seconds", params.target_seconds)} clashes with --num_warmup_batches=0: workers that train '
-        'together agree on a number of steps by the pace of their warm-up; write --num_warmup_batches=1 or more'
+        f'{format_flag("target_seconds", params.target_seconds)} clashes with --num_warmup_batches=0: workers that '
+        'train together agree on a number of steps by the pace of their warm-up; write --num_warmup_batches=1 or more'
     )
 
 
@@ -187,7 +187,7 @@ def _a_cluster_does_not_wait(params: 'Params', run: RunFacts) -> str | None:
     if params.wait_for_idle is None or run.alone:
         return None
     return (
-        f'{spelled("wait_for_idle", f"{params.wait_for_idle:g}")}: it is for runs of one process, since the other '
+        f'{format_flag("wait_for_idle", f"{params.wait_for_idle:g}")}: it is for runs of one process, since the other '
         'tasks of a cluster would wait for this one; leave it out'
     )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from params.modes import MODES
 from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, Idle, Rule, RunFacts, RunRule, in_forward_only
 from params.spec import MOST_EPOCHS, NEW, flag
@@ -201,10 +201,10 @@ def _the_model_exists(params: 'Params') -> str | None:
 def _the_end_is_given_once(params: 'Params') -> str | None:
     if params.num_epochs is None:
         return None
-    written = spelled('num_epochs', params.num_epochs)
+    written = format_flag('num_epochs', params.num_epochs)
     if params.num_batches is not None:
         return (
-            f'{written} clashes with {spelled("num_batches", params.num_batches)}: both set the length of the run; '
+            f'{written} clashes with {format_flag("num_batches", params.num_batches)}: both set the length of the run; '
             'leave one out'
         )
     if params.num_epochs == 0:
@@ -215,9 +215,9 @@ def _the_end_is_given_once(params: 'Params') -> str | None:
 def _a_loop_is_recorded_as_a_whole(params: 'Params') -> str | None:
     if params.steps_per_run == 1 or params.eval:
         return None
-    written = spelled('steps_per_run', params.steps_per_run)
+    written = format_flag('steps_per_run', params.steps_per_run)
     if params.profile_steps is not None:
-        other = spelled('profile_steps', params.profile_steps)
+        other = format_flag('profile_steps', params.profile_steps)
         return f'{written} clashes with {other}: single steps of a loop cannot be profiled; leave one out'
     if params.summary_verbosity == 3 and params.save_summaries_steps and params.train_dir and params.trains:
         return (
@@ -231,7 +231,7 @@ def _a_loop_runs_in_one_process(params: 'Params', run: RunFacts) -> str | None:
     if params.steps_per_run == 1 or run.alone or params.eval:
         return None
     return (
-        f'{spelled("steps_per_run", params.steps_per_run)}: the workers of a cluster meet after each step, '
+        f'{format_flag("steps_per_run", params.steps_per_run)}: the workers of a cluster meet after each step, '
         'so that a lost one is noticed; leave it out'
     )
 
@@ -244,13 +244,13 @@ def _an_exchange_has_no_model(params: 'Params') -> str | None:
 
     for name, spec in SPECS.items():
         if spec.not_in_exchange and getattr(params, name) not in (None, False):
-            written = spelled(name, getattr(params, name))
+            written = format_flag(name, getattr(params, name))
             return f'--exchange_only clashes with {written}: it computes nothing and trains no model; leave one out'
     mode = MODES[params.variable_update]
     if not mode.shares_model:
-        return f'--exchange_only clashes with {spelled("variable_update", mode.name)}: its towers exchange nothing'
+        return f'--exchange_only clashes with {format_flag("variable_update", mode.name)}: its towers exchange nothing'
     if params.exchange_bytes is not None and params.exchange_bytes % 4:
-        return f'{spelled("exchange_bytes", params.exchange_bytes)}: a value has 4 bytes; write a multiple of 4'
+        return f'{format_flag("exchange_bytes", params.exchange_bytes)}: a value has 4 bytes; write a multiple of 4'
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from errors import UsageError, nearest, spelled
+from errors import UsageError, format_flag, nearest
 from params.rules import Idle
 
 Value = int | float | str | bool | None
@@ -169,14 +169,14 @@ class FlagSpec:
         if value is None or value in _EMPTY:
             if self.optional:
                 return None
-            raise UsageError(f'{spelled(self.name, value)}: it has no value; it must be {self.expects}')
+            raise UsageError(f'{format_flag(self.name, value)}: it has no value; it must be {self.expects}')
         try:
             found = _READERS[self.type](value)
             if self.is_path:
                 found = expand(str(found))
                 if '://' in found:
                     raise UsageError(
-                        f'{spelled(self.name, value)}: only files of this machine are read and written; '
+                        f'{format_flag(self.name, value)}: only files of this machine are read and written; '
                         'write a local path'
                     )
         except (TypeError, ValueError, KeyError):
@@ -189,7 +189,7 @@ class FlagSpec:
         if not isinstance(found, str) and not self._is_in_bounds(typing.cast(float, found)):
             raise self._refusal(value)
         if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
-            raise UsageError(f'{spelled(self.name, value)}: it must be from -{_LARGEST} to {_LARGEST}')
+            raise UsageError(f'{format_flag(self.name, value)}: it must be from -{_LARGEST} to {_LARGEST}')
         return found
 
     def _is_in_bounds(self, number: float) -> bool:
@@ -198,8 +198,8 @@ class FlagSpec:
 
     def _refusal(self, value: object) -> UsageError:
         near = nearest(str(value), self.choices) if self.choices else None
-        hint = f'; did you mean {spelled(self.name, near)}?' if near else ''
-        return UsageError(f'{spelled(self.name, value)}: it must be {self.expects}{hint}')
+        hint = f'; did you mean {format_flag(self.name, near)}?' if near else ''
+        return UsageError(f'{format_flag(self.name, value)}: it must be {self.expects}{hint}')
 
 
 def flag(default: Value | tuple[str, ...], help: str, **facts: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from errors import spelled
+from errors import format_flag
 from params.cluster_flags import ClusterFlags
 from params.data_flags import DataFlags
 from params.device_flags import DeviceFlags
@@ -65,7 +65,7 @@ class Params(
 
     def written(self, name: str) -> str:
         """Returns a flag as it was written; if it was not given, as it would be written."""
-        return self.given.get(name) or spelled(name, getattr(self, name))
+        return self.given.get(name) or format_flag(name, getattr(self, name))
 
     @property
     def trains(self) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import spelled
+from errors import format_flag
 from params.rules import ON_CPU, Idle, Rule
 from params.spec import NEW, OTHER, flag
 
@@ -131,15 +131,15 @@ def chosen_gpus(gpu_indices: str | None) -> list[int]:
 def _gpus_are_chosen_by_their_numbers(params: 'Params') -> str | None:
     if params.device == 'cpu':
         return None
-    written = spelled('gpu_indices', params.gpu_indices)
+    written = format_flag('gpu_indices', params.gpu_indices)
     try:
         indices = chosen_gpus(params.gpu_indices)
     except ValueError:
         return f'{written}: it must be different numbers from 0, separated by commas, such as 0,1'
     if indices and len(indices) < params.num_gpus:
         return (
-            f'{written} clashes with {spelled("num_gpus", params.num_gpus)}, which are more; write as many numbers, or '
-            f'--num_gpus={len(indices)}'
+            f'{written} clashes with {format_flag("num_gpus", params.num_gpus)}, which are more; write as many '
+            f'numbers, or --num_gpus={len(indices)}'
         )
     return None
 

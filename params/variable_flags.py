@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
 from params.modes import DEFAULT_MODE, MODES, modes_that
 from params.rules import ALONE, IN_EVAL, NO_MODEL, Idle, Rule, RunFacts, RunRule, in_forward_only, on_cpu
@@ -196,8 +196,8 @@ class VariableFlags:
 def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
     if params.gradient_repacking and params.agg_small_grads_max_bytes:
         return (
-            f'{spelled("gradient_repacking", params.gradient_repacking)} clashes with '
-            f'{spelled("agg_small_grads_max_bytes", params.agg_small_grads_max_bytes)}: both join gradients; '
+            f'{format_flag("gradient_repacking", params.gradient_repacking)} clashes with '
+            f'{format_flag("agg_small_grads_max_bytes", params.agg_small_grads_max_bytes)}: both join gradients; '
             'leave one out'
         )
     return None
@@ -254,13 +254,13 @@ def _towers_are_two_linked_halves(params: 'Params', facts: RunFacts) -> str | No
         return None
     if params.num_gpus % 2:
         return (
-            f'--hierarchical_copy: it sums in two halves, and {spelled("num_gpus", params.num_gpus)} is odd; '
+            f'--hierarchical_copy: it sums in two halves, and {format_flag("num_gpus", params.num_gpus)} is odd; '
             'write an even number or --nohierarchical_copy'
         )
     if params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
         return (
-            f'{spelled("network_topology", params.network_topology)}: it is for {_GPUS_OF_GCP} GPUs, and '
-            f'{spelled("num_gpus", params.num_gpus)}; write --network_topology=dgx1 or --nohierarchical_copy'
+            f'{format_flag("network_topology", params.network_topology)}: it is for {_GPUS_OF_GCP} GPUs, and '
+            f'{format_flag("num_gpus", params.num_gpus)}; write --network_topology=dgx1 or --nohierarchical_copy'
         )
     return None
 
@@ -268,8 +268,8 @@ def _towers_are_two_linked_halves(params: 'Params', facts: RunFacts) -> str | No
 def _the_mode_can_stage(params: 'Params') -> str | None:
     if params.staged_vars and not MODES[params.variable_update].can_stage:
         return (
-            f'--staged_vars clashes with {spelled("variable_update", params.variable_update)}, whose towers have their '
-            f'variables already; leave --staged_vars out, or write {modes_that(lambda mode: mode.can_stage)}'
+            f'--staged_vars clashes with {format_flag("variable_update", params.variable_update)}, whose towers have '
+            f'their variables already; leave --staged_vars out, or write {modes_that(lambda mode: mode.can_stage)}'
         )
     return None
 
@@ -282,12 +282,12 @@ def _names_the_usual_sum(params: 'Params') -> bool:
 def clash_with_others(params: 'Params') -> str | None:
     """Returns the error message if a setting clashes with the other processes of a cluster, else None."""
     mode = MODES[params.variable_update]
-    written = spelled('variable_update', mode.name)
+    written = format_flag('variable_update', mode.name)
     if mode.always_synchronous and not params.cross_replica_sync:
         asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
         return (
-            f'{spelled("cross_replica_sync", False)}: with {written} workers always take each step together; leave it '
-            f'out, or write {asynchronous}'
+            f'{format_flag("cross_replica_sync", False)}: with {written} workers always take each step together; '
+            f'leave it out, or write {asynchronous}'
         )
     if params.forward_only and not mode.forward_only_in_cluster:
         return (
@@ -308,8 +308,8 @@ def _a_launcher_starts_other_processes(params: 'Params') -> str | None:
         return None
     if params.eval:
         return (
-            f'--eval clashes with {spelled("variable_update", mode.name)}: evaluate in one process, or as a cluster of '
-            'another --variable_update'
+            f'--eval clashes with {format_flag("variable_update", mode.name)}: evaluate in one process, or as a '
+            'cluster of another --variable_update'
         )
     return clash_with_others(params)
 

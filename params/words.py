@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from absl import flags
 
-from errors import UsageError, read_regular, spelled
+from errors import UsageError, format_flag, read_regular
 from params.spec import FlagSpec
 
 
@@ -97,4 +97,6 @@ def _expanded(argv: Sequence[str], known: Mapping[str, FlagSpec]) -> list[str]:
         reason = f'it is not UTF-8 (byte {error.start})'
     except (flags.Error, OSError, ValueError) as error:
         reason = f'it cannot be read ({(getattr(error, "strerror", None) or str(error)).lower()})'
-    raise UsageError(f'{spelled("flagfile", path)}: {reason}; write the name of a text file with a flag on each line')
+    raise UsageError(
+        f'{format_flag("flagfile", path)}: {reason}; write the name of a text file with a flag on each line'
+    )

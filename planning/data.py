@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from inputs.catalog import RECORD_INPUT, Source, input_for
 from inputs.data_folder import DataFolder
 from inputs.data_sets import DATA_SETS, Arrays
@@ -26,8 +26,8 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
     if usual == _CROPPED and keeps_images_in_memory(params) and params.trains:
         augmentation = _KEPT
         warnings.append(
-            f'{spelled("input_pipeline", params.input_pipeline)}: it keeps each image in one size, so that training '
-            f'shifts and flips images and cuts no other parts out of them (--augmentation={_KEPT})'
+            f'{format_flag("input_pipeline", params.input_pipeline)}: it keeps each image in one size, so that '
+            f'training shifts and flips images and cuts no other parts out of them (--augmentation={_KEPT})'
         )
 
     preprocessor = PREPROCESSORS[DEFAULT]
@@ -91,7 +91,7 @@ def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any
 def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: list[str]) -> tuple[str, ...]:
     if params.input_only is None:
         return ()
-    written = spelled('input_only', params.input_only)
+    written = format_flag('input_only', params.input_only)
     row = input_for(images, pipeline)
     found = stages_up_to(params.input_only, row.stages)
     if not found:
@@ -119,7 +119,7 @@ def _check(params: Params, data: Data, most: int | None, words: str) -> None:
     needed = data.images.num_images * height * width * channels
     if most is not None and needed > most:
         raise UsageError(
-            f'{spelled("input_pipeline", params.input_pipeline)}: the {data.images.num_images} images of '
+            f'{format_flag("input_pipeline", params.input_pipeline)}: the {data.images.num_images} images of '
             f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and '
             f'{words.format(most)}; '
             f'write --input_pipeline={RECORD_INPUT} for records, or leave it out'

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cluster.topology import place_of
-from errors import Refusals, UsageError, counted
+from errors import Refusals, UsageError, plural
 from machine.data_formats import Capability, choose_data_format, uses_tf32
 from machine.gpus import VISIBLE, has_nvidia_gpu
 from machine.missing_gpu import explain_missing_gpu
@@ -149,7 +149,7 @@ def _check_devices(params: Params, environment: Environment, kind: str, num_gpus
 def _find_missing_gpus(params: Params, environment: Environment, kind: str, num_gpus_found: int) -> str | None:
     if kind == 'gpu' and params.num_gpus > num_gpus_found:
         return (
-            f'--num_gpus={params.num_gpus}: TensorFlow sees {counted(num_gpus_found, "GPU")} here; '
+            f'--num_gpus={params.num_gpus}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; '
             f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
             else f'--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or {_how_to_see_gpus(environment)}'

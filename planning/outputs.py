@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from errors import Refusals, UsageError, counted, spelled
+from errors import Refusals, UsageError, format_flag, plural
 from params import Params
 from params.result_flags import FIELD, STDOUT, field_values, fill
 from params.spec import Output, numbers_of
@@ -35,7 +35,7 @@ def check_files(params: Params, processes: Processes) -> None:
     if path and params.trains and processes.is_chief and not has_checkpoints and not os.path.isdir(path):
         from training.checkpoint_files import find_checkpoint
 
-        find_checkpoint(path, spelled('backbone_model_path', path))
+        find_checkpoint(path, format_flag('backbone_model_path', path))
 
 
 def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) -> Checkpoints:
@@ -45,7 +45,7 @@ def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) 
     saves = params.train_dir is not None and params.trains and is_chief
     resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
     warm_start = None
-    flag = spelled('backbone_model_path', params.backbone_model_path)
+    flag = format_flag('backbone_model_path', params.backbone_model_path)
     if params.backbone_model_path and params.trains and is_chief:
         if resume_from:
             warnings.append(f'{flag} has no effect: training continues from {resume_from}')
@@ -103,10 +103,10 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
     is_chief, num_timed = processes.is_chief, counts.num_timed
     profile_steps = summaries = None
     if params.profile_steps and params.profile_dir and is_chief and not params.eval:
-        flag = spelled('profile_steps', params.profile_steps)
+        flag = format_flag('profile_steps', params.profile_steps)
         first, last = numbers_of(params.profile_steps, int)
         if last > num_timed:
-            raise UsageError(f'{flag}: the run has {counted(num_timed, "timed step")}; write none after the last')
+            raise UsageError(f'{flag}: the run has {plural(num_timed, "timed step")}; write none after the last')
         warnings.append(f'{flag}: these timed steps run under the profiler, which makes them slower')
         profile_steps = first, last
     if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:
@@ -177,7 +177,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                 _try_file(Path(f'{prefix}00.pbtxt'))
     if params.eval and params.train_dir and os.path.isfile(params.train_dir):
         refusals.add(
-            f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
+            f'{format_flag("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
         )
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
@@ -201,10 +201,10 @@ def _check_name(name: str, path: str | None) -> None:
             if encoding == 'utf-8'
             else f'file names are {encoding} in this locale; set PYTHONUTF8=1 if this one is UTF-8'
         )
-        raise UsageError(f'{spelled(name, path)}: {reason}') from None
+        raise UsageError(f'{format_flag(name, path)}: {reason}') from None
     if name in _WITH_CHECKPOINTS and (found := sorted(set(path or '') & set(_WILDCARDS))):
         raise UsageError(
-            f'{spelled(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
+            f'{format_flag(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
             'when it reads checkpoints; write another path'
         )
 
@@ -219,7 +219,9 @@ def check_file(name: str, path: str) -> None:
         from results.document import is_document
 
         if not is_document(Path(path)):
-            raise UsageError(f'{spelled(name, path)}: the file there is not a result; write another path, or remove it')
+            raise UsageError(
+                f'{format_flag(name, path)}: the file there is not a result; write another path, or remove it'
+            )
 
 
 def check_clashes(paths: Mapping[str, str]) -> None:
@@ -233,8 +235,8 @@ def check_clashes(paths: Mapping[str, str]) -> None:
                 f'{path}/'.startswith(f'{real[output]}/') or _is_among(real[output], other, paths[other])
             ):
                 raise UsageError(
-                    f'{spelled(output, paths[output])} clashes with {spelled(other, paths[other])}: both would use '
-                    f'{real[output]}; write another path in one of them'
+                    f'{format_flag(output, paths[output])} clashes with {format_flag(other, paths[other])}: both '
+                    f'would use {real[output]}; write another path in one of them'
                 )
 
 
@@ -249,14 +251,14 @@ def _is_among(path: str, flag: str, value: str) -> bool:
 def _check_new(name: str, folder: str) -> None:
     """Checks that a folder which will be renamed into place is missing or empty."""
     if os.path.ismount(folder):
-        raise UsageError(f'{spelled(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
+        raise UsageError(f'{format_flag(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
     if os.path.islink(folder):
-        raise UsageError(f'{spelled(name, folder)}: a link cannot be replaced; write the path of a new folder')
+        raise UsageError(f'{format_flag(name, folder)}: a link cannot be replaced; write the path of a new folder')
     with contextlib.suppress(FileNotFoundError):
         # Raises if the name is too long.
         os.lstat(folder)
     if os.path.lexists(folder) and any(Path(folder).iterdir()):
-        raise UsageError(f'{spelled(name, folder)}: the folder is not empty; write the name of a new one')
+        raise UsageError(f'{format_flag(name, folder)}: the folder is not empty; write the name of a new one')
 
 
 @contextlib.contextmanager
@@ -265,10 +267,10 @@ def _refusing(name: str, path: str) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError):
-        raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
+        raise UsageError(f'{format_flag(name, path)}: a file is where a folder must be; write another path') from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
+        raise UsageError(f'{format_flag(name, path)}: it cannot be written ({reason}); write another path') from None
 
 
 def _try_file(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout
-from errors import counted
+from errors import plural
 from inputs.catalog import InputRow, Source, input_for
 from inputs.data_folder import DataFolder
 from inputs.data_sets import DataSet, Shards
@@ -334,7 +334,7 @@ class EvalSchedule:
         late = [at for at in sorted(self.at) if at > end]
         if late:
             return (
-                f'training ends after {counted(end, "step")}: there is no evaluation after {", ".join(map(str, late))}'
+                f'training ends after {plural(end, "step")}: there is no evaluation after {", ".join(map(str, late))}'
             )
         if self.every is not None and not self.is_due(end, start):
             return (

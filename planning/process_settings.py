@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from errors import counted, spelled
+from errors import format_flag, plural
 from machine.cgroups import cpu_limit
 from machine.gpu_memory import GpuMemory
 from machine.gpus import VISIBLE
@@ -31,7 +31,7 @@ from planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings, V
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _XLA_FLAGS = 'TF_XLA_FLAGS'
 # Environment variables by which users set up malloc, or choose another one.
-_OF_MALLOC = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
+_MALLOC_VARIABLES = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
 _NO_OPENMP = "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see --num_intra_threads"
 
 _THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
@@ -74,7 +74,7 @@ def choose_start(
         variables = {_OPENMP[flag]: _as_text(value) for flag, value in asked.items()}
     else:
         given = {flag: value for flag, value in asked.items() if value is not None}
-        warnings += (f'{spelled(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in given.items())
+        warnings += (f'{format_flag(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in given.items())
     flags: dict[str, object] = {}
     if not processes.holds_variables_only:
         flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
@@ -84,7 +84,7 @@ def choose_start(
     may_use_gpus = gpus is not None and processes.computes_here and params.device != 'cpu'
     has_server = processes.cluster is not None and processes.horovod is None
     keeps_memory = has_server if params.keep_memory is None else params.keep_memory
-    if own := sorted(filter(_OF_MALLOC.match, environment.variables)):
+    if own := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
         keeps_memory = False
         if 'keep_memory' in params.given:
             warnings.append(
@@ -163,7 +163,7 @@ def choose_threads(
         return chosen
     if machine.kind == 'cpu' and (earlier or num_cores) < (chosen.intra_op or num_cores):
         warnings.append(
-            f'an operation has {counted(earlier, "thread")}, as in an earlier run of this process, since '
+            f'an operation has {plural(earlier, "thread")}, as in an earlier run of this process, since '
             'TensorFlow keeps its threads until the process ends; start a new process for each run'
         )
     return Threads(earlier, chosen.inter_op, 'an earlier run of this process had them')
@@ -190,11 +190,11 @@ def _for_cores(params: Params, environment: Environment, machine: Machine, num_c
     quota = cpu_limit(environment.root)
     if quota is not None and quota < num_cores:
         intra = 1 if num_towers >= quota else int(quota)
-        reason = f'the CPU quota of the cgroup is {quota:.3g} cores, for {counted(num_towers, "tower")}'
+        reason = f'the CPU quota of the cgroup is {quota:.3g} cores, for {plural(num_towers, "tower")}'
         return Threads(intra, inter or max(2, math.ceil(quota)), reason)
     if num_towers == 1:
         return Threads(0, inter, 'one tower has all cores')
-    shared = f'{num_towers} towers share {counted(num_cores, "core")}'
+    shared = f'{num_towers} towers share {plural(num_cores, "core")}'
     return Threads(1 if num_towers >= num_cores else 0, inter, shared)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from machine.gpu_memory import GpuMemory
 from params import Params
 from planning.environment import Environment
@@ -134,7 +134,7 @@ def _read_graph_passes(text: str, rewrite: Any) -> None:
     except text_format.ParseError as error:
         reason = ' '.join(str(error).split())
         raise UsageError(
-            f'{spelled("rewriter_config", text)}: it must be a RewriterConfig of TensorFlow as text, such as '
+            f'{format_flag("rewriter_config", text)}: it must be a RewriterConfig of TensorFlow as text, such as '
             f"'remapping: OFF': {reason}"
         ) from None
 

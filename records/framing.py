@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from errors import RunError, counted
+from errors import RunError, plural
 from records.file_kinds import other_kind, start_of
 from records.parallel import ordered_map
 
@@ -88,10 +88,10 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
                 index += len(headers)
                 if end > size:
                     reason = 'the shard is cut short, or the length of the record is wrong'
-                    few = f'{counted(end - size, "byte")} too few'
+                    few = f'{plural(end - size, "byte")} too few'
                     return Walked(index - 1, fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {few}'))
                 if 0 < size - end < _HEADER_BYTES:
-                    reason = f'the shard is cut short: {counted(size - end, "byte")} of a header left'
+                    reason = f'the shard is cut short: {plural(size - end, "byte")} of a header left'
                     return _ended(Fault(path, index, '', 'cut short', reason))
     except OSError as error:
         return Walked(0, fault=Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})'))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import RunError, UsageError, alternatives, counted, read_regular
+from errors import RunError, UsageError, alternatives, plural, read_regular
 from records.file_kinds import START_BYTES, other_kind, start_of
 
 # The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
@@ -157,8 +157,8 @@ def scan_folder(root: str) -> ImageFolder:
                     images.append(SourceImage(path, len(classes)))
             classes.append(entry.name)
     if not images:
-        beside = counted(len(passed_over['in no class folder']), 'file')
-        contents = f'{counted(len(classes), "class folder")} and {beside} beside'
+        beside = plural(len(passed_over['in no class folder']), 'file')
+        contents = f'{plural(len(classes), "class folder")} and {beside} beside'
         if example := next((path for paths in passed_over.values() for path in paths), None):
             contents += f'; passed over: {example}'
         raise UsageError(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from errors import UsageError, counted
+from errors import UsageError, plural
 from machine.atomic import clear_own, move_whole, sync
 from records.layout import (
     FACTS_FILE,
@@ -105,7 +105,7 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
         except OSError as error:
             raise UsageError(f'--output={output}: {error}, or write another folder') from error
         if leftovers:
-            report(f'{output}: removed {counted(leftovers, "unfinished file")} that an interrupted run left')
+            report(f'{output}: removed {plural(leftovers, "unfinished file")} that an interrupted run left')
         try:
             yield folder
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors import counted
+from errors import plural
 from machine.tensorflow_import import import_tensorflow
 from records.file_kinds import START_BYTES, other_kind
 from records.framing import FRAME_BYTES, Fault, walk
@@ -179,7 +179,7 @@ def _fault_of(
 def _fault_of_image(reader: _Reader, image: bytes) -> tuple[str, str] | None:
     import tensorflow.compat.v1 as tf
 
-    size = counted(len(image), 'byte')
+    size = plural(len(image), 'byte')
     try:
         height, width = (int(side) for side in reader.shape_of(image)[:2])
         if height * width > MOST_PIXELS:
@@ -196,7 +196,7 @@ def _content(feature: Mapping[str, Any], name: str) -> str:
     if kind is None:
         others = ', '.join(sorted(feature)[:_NAMED_FEATURES])
         return f'{name} is missing (the record has {others or "no feature"})'
-    return f'{name} has {counted(_num_values(feature, name), "value")} of {kind.removesuffix("_list")}'
+    return f'{name} has {plural(_num_values(feature, name), "value")} of {kind.removesuffix("_list")}'
 
 
 def _num_values(feature: Mapping[str, Any], name: str) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from errors import RunError, counted
+from errors import RunError, plural
 from machine.atomic import sync
 from machine.tensorflow_import import import_tensorflow
 from records.framing import FRAME_BYTES
@@ -116,7 +116,7 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
                     empty.append(shard)
             if not written.num_records:
                 raise RunError(
-                    f'--input={folder.root}: none of {counted(len(order), "image")} could be decoded; '
+                    f'--input={folder.root}: none of {plural(len(order), "image")} could be decoded; '
                     'nothing was written'
                 )
             if empty:

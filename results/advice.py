@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import counted
+from errors import plural
 from results.document import Record
 from results.sections import WarningRow
 from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, drift_deviations, mad, outliers, spread
@@ -102,7 +102,7 @@ def _first_step(facts: _Facts) -> str | None:
     warmup = facts.record.run.num_warmup
     enough = max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)
     return (
-        f'the first {who} {ratio:.1f} times the median: the warm-up of {counted(warmup, "step")} was too short; '
+        f'the first {who} {ratio:.1f} times the median: the warm-up of {plural(warmup, "step")} was too short; '
         f'write --num_warmup_batches={enough}'
     )
 
@@ -116,7 +116,7 @@ def _outliers(facts: _Facts) -> str | None:
         return None
     who = 'took' if found.size == 1 else 'took up to'
     return (
-        f'{counted(found.size, "outlier")} among {counted(seconds.size, "timed step")} {who} {1e3 * found.max():.4g} '
+        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} {who} {1e3 * found.max():.4g} '
         f'ms, where the median is {1e3 * middle:.4g} ms, and lost {_percent(lost / seconds.sum())} of the time; close '
         'other programs, and measure again'
     )
@@ -158,7 +158,7 @@ def _few_steps(facts: _Facts) -> str | None:
     given = facts.record.given.get('target_seconds')
     longer = f'a longer time than {given}' if given else f'--num_batches={MIN_STEPS} or more'
     return (
-        f'only {counted(num_timed, "step")} {"was" if num_timed == 1 else "were"} timed, too few for the noise of the '
+        f'only {plural(num_timed, "step")} {"was" if num_timed == 1 else "were"} timed, too few for the noise of the '
         f'rate to be known; write {longer}'
     )
 
@@ -176,7 +176,7 @@ def _loss(facts: _Facts) -> str | None:
             is_trained = role == 'training'
             remedy = 'write a smaller --init_learning_rate' if is_trained else 'check the weights and the images'
             return (
-                f'the loss{where} was no finite number in {len(bad)} of {counted(len(losses), "step")}, first in step '
+                f'the loss{where} was no finite number in {len(bad)} of {plural(len(losses), "step")}, first in step '
                 f'{worker.steps.global_step[bad[0]]}, so this is the speed of no real training; {remedy}'
             )
     return None
@@ -259,9 +259,7 @@ def _thermal(facts: _Facts) -> str | None:
     times = facts.record.disturbance.get('thermal_throttles')
     if not times:
         return None
-    return (
-        f'the CPU slowed down {counted(times, "time")} because it was too hot; improve the cooling, and measure again'
-    )
+    return f'the CPU slowed down {plural(times, "time")} because it was too hot; improve the cooling, and measure again'
 
 
 def _cores(facts: _Facts) -> str | None:
@@ -274,7 +272,7 @@ def _cores(facts: _Facts) -> str | None:
     reason = _AFFINITY if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
     if asked > usable:
         return (
-            f'{counted(asked, "thread")} of an operation share {usable:.3g} of {counted(num_cores or asked, "core")}: '
+            f'{plural(asked, "thread")} of an operation share {usable:.3g} of {plural(num_cores or asked, "core")}: '
             f'{reason} allows this process no more; write --num_intra_threads={max(1, math.floor(usable))}, or allow '
             'more cores'
         )
@@ -282,7 +280,7 @@ def _cores(facts: _Facts) -> str | None:
     is_shared = reason == _AFFINITY and facts.record.cluster.tasks
     if num_cores and usable < num_cores and not is_shared:
         return (
-            f'the process may use only {usable:.3g} of the {counted(num_cores, "core")} of this machine, because of '
+            f'the process may use only {usable:.3g} of the {plural(num_cores, "core")} of this machine, because of '
             f'{reason}; compare it only with runs of as many'
         )
     return None
@@ -297,7 +295,7 @@ def usable_cores(machine: Mapping[str, Any]) -> float | None:
 
 def counted_cores(number: float) -> str:
     """Formats a number of cores, which is fractional under a quota: '1 core', '1.5 cores'."""
-    return counted(int(number), 'core') if number == int(number) else f'{number:.3g} cores'
+    return plural(int(number), 'core') if number == int(number) else f'{number:.3g} cores'
 
 
 def _debugging(facts: _Facts) -> str | None:

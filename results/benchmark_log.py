@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from errors import RunError, spelled
+from errors import RunError, format_flag
 from machine.atomic import write_whole
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
@@ -61,7 +61,7 @@ class BenchmarkLog:
         try:
             yield
         except OSError as error:
-            flag, reason = spelled('benchmark_log_dir', str(self._folder)), error.strerror or str(error)
+            flag, reason = format_flag('benchmark_log_dir', str(self._folder)), error.strerror or str(error)
             raise RunError(f'{flag}: {name} cannot be written ({reason}); make room or write elsewhere') from None
 
 

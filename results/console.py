@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
-from errors import RunError, counted, format_warning
+from errors import RunError, format_warning, plural
 from results.live import LiveLine, can_redraw
 from results.result import Accuracy, StepValues
 from results.sections import Transfer
@@ -99,13 +99,13 @@ def format_incomplete(num_timed: int, asked: str, images_per_second: float, glob
     """
     reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'
     rate = f' at {images_per_second:.2f} images/sec' if num_timed else ''
-    return f'the run is incomplete: it timed {counted(num_timed, "step")} {asked}{rate}{reached}'
+    return f'the run is incomplete: it timed {plural(num_timed, "step")} {asked}{rate}{reached}'
 
 
 def format_skipped(num_skipped: int) -> str:
     """Formats the warning about steps that an automatic loss scale skipped."""
     return (
-        f'{counted(num_skipped, "step")}, warm-up included, changed no variable: gradients overflowed, and each time '
+        f'{plural(num_skipped, "step")}, warm-up included, changed no variable: gradients overflowed, and each time '
         'the loss scale was halved'
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from errors import counted
+from errors import plural
 from results.advice import spent_between, usable_cores
 from results.document import Record
 
@@ -66,7 +66,7 @@ def _summary(record: Record) -> Iterator[str]:
     if seconds.median is not None:
         tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
         tail = ''.join(f', {name} {1e3 * value:.4g}' for name, value in tails.items() if value)
-        yield f'steps: median {1e3 * seconds.median:.4g} ms{tail} ({counted(statistics.num_steps, "step")})'
+        yield f'steps: median {1e3 * seconds.median:.4g} ms{tail} ({plural(statistics.num_steps, "step")})'
     if run.role != 'exchange-only':
         yield _between(record)
     waits = record.input
@@ -83,7 +83,7 @@ def _summary(record: Record) -> Iterator[str]:
         yield f'compute: {_scaled(compute.flops_per_second, "FLOP/s")}{of_peak}'
     threads = record.machine['threads']
     if threads.get('reason'):
-        within, at_once = counted(threads['intra_op'] or 0, 'thread'), counted(threads['inter_op'] or 0, 'operation')
+        within, at_once = plural(threads['intra_op'] or 0, 'thread'), plural(threads['inter_op'] or 0, 'operation')
         yield f'threads: {within} within an operation, {at_once} at a time ({threads["reason"]})'
     peaks = {'host': record.memory.host_peak_bytes, **record.memory.device_peak_bytes}
     in_memory = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)
@@ -159,8 +159,8 @@ def _cores(machine: Mapping[str, Any]) -> str | None:
     if not num_cores:
         return None
     if usable is None or usable >= num_cores:
-        return counted(num_cores, 'core')
-    return f'{usable:.3g} of {counted(num_cores, "core")}'
+        return plural(num_cores, 'core')
+    return f'{usable:.3g} of {plural(num_cores, "core")}'
 
 
 def _gpus(name: str, memory: int | None, capability: str | None, number: int) -> str:

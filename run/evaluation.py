@@ -93,7 +93,7 @@ class Evaluation:
         self._pipeline = pipeline
         self._images_per_run = batch_size * len(devices)
         self._num_batches = num_batches
-        counted = []
+        plural = []
         for number, (device, variables) in enumerate(zip(devices, sources, strict=True)):
             with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
                 batch = pipeline.tower_batch(number)
@@ -106,9 +106,9 @@ class Evaluation:
                     is_training=False,
                     dtype=dtype,
                 ).logits
-                counted.append(_count(logits, batch.labels))
+                plural.append(_count(logits, batch.labels))
         with tf.device(HOST_DEVICE):
-            self._fetches = {name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]}
+            self._fetches = {name: tf.add_n([counts[name] for counts in plural]) for name in plural[0]}
 
     def run(self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter) -> Accuracy:
         """Evaluates from the first image on. step is the global step of the variables, for the result."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, spelled
+from errors import RunError, format_flag
 from models.network_check import errors_of_network
 from models.networks import variables_in_training
 from params.device_flags import HOST_DEVICE
@@ -63,7 +63,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             export(plan, values, export_folder)
         elif export_folder:
             console.warning(
-                f'{spelled("export_saved_model", export_folder)}: no checkpoint appeared; nothing is written'
+                f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; nothing is written'
             )
     return measurement.result(is_complete=True)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comparison.tables import Table, TableColumn
-from errors import spelled
+from errors import format_flag
 from inputs.stages import STAGES, stages_up_to
 from results.sections import StageRow
 from results.statistics import throughput
@@ -74,7 +74,7 @@ def format_stages(rows: Sequence[StageRow], num_steps: int, target_secs: float |
         # The noise of a mean falls with the root of the number of steps.
         times = max(_FEWEST_TIMES, (worst / _SMALL_SHARE) ** 2)
         name, length = ('target_seconds', target_secs) if target_secs else ('num_batches', num_steps)
-        enough = spelled(name, math.ceil(length * times))
+        enough = format_flag(name, math.ceil(length * times))
         table += f'\nSome stages cost less than the noise of these steps; about {enough} would do.'
     measured = [row.stage for row in rows]
     if missing := [name for name in stages_up_to(measured[-1], tuple(STAGES)) if name not in measured]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
-from errors import RunError, counted
+from errors import RunError, plural
 from machine.atomic import move_whole, write_whole
 from planning.plan import Instruments, Summaries
 from results.result import Step, StepValues
@@ -25,7 +25,7 @@ Tensor = Any
 Values = TypeVar('Values')
 
 # What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large, no such folder.
-_OF_SUMMARY_WRITERS = (RuntimeError, IndexError, ValueError)
+_WRITER_ERRORS = (RuntimeError, IndexError, ValueError)
 _file_numbers = itertools.count()
 
 
@@ -34,7 +34,7 @@ def writing(flag: str, path: str) -> Iterator[None]:
     """Turns errors of writing a file, such as a full disk, into RunError."""
     try:
         yield
-    except (OSError, tf.errors.OpError, *_OF_SUMMARY_WRITERS) as error:
+    except (OSError, tf.errors.OpError, *_WRITER_ERRORS) as error:
         reason = error.strerror if isinstance(error, OSError) else str(getattr(error, 'message', error)).splitlines()[0]
         raise RunError(f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere') from error
 
@@ -111,7 +111,7 @@ class StepProfiler:
             if num_timed == first - 1:
                 self._begin()
         if num_timed < last:
-            ended = f'training ended after {counted(num_timed, "timed step")}'
+            ended = f'training ended after {plural(num_timed, "timed step")}'
             self.warning = f'{ended}, before the last one of --profile_steps'
 
     def _begin(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, spelled
+from errors import RunError, format_flag
 from inputs.buffers import format_memory
 from machine.atomic import write_whole
 from params.result_flags import STDOUT
@@ -215,10 +215,10 @@ class Measurement:
         with self._end:
             if self._concluded is None:
                 self._concluded = self.result(is_complete=ending.is_complete)
-                self._tell(self._concluded, ending, prints)
+                self._report(self._concluded, ending, prints)
             return self._concluded
 
-    def _tell(self, result: Result, ending: Ending, prints: bool) -> None:
+    def _report(self, result: Result, ending: Ending, prints: bool) -> None:
         document, faults = None, []
         try:
             document = self._make_document(result, ending)
@@ -274,7 +274,7 @@ class Measurement:
                 else:
                     write_whole(f'{text}\n', reports.result_file)
             except OSError as error:
-                flag = spelled('result_file', reports.result_file)
+                flag = format_flag('result_file', reports.result_file)
                 faults.append(
                     RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
                 )

@@ -15,7 +15,7 @@ from cluster.horovod_worker import HorovodWorker
 from cluster.rendezvous import NOTHING, Offer, StrangerError, TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import Worker
-from errors import RunError, UsageError, counted, format_error
+from errors import RunError, UsageError, format_error, plural
 from inputs.data_sets import Shards
 from planning.plan import Plan
 from records.framing import FRAME_BYTES, walk_shards
@@ -296,7 +296,7 @@ def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[
             f'the shards hold {walked.num_records:,}; remove it, then the shards are counted'
         )
     if walked.empty and not sizes:
-        others = f', as do {counted(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
+        others = f', as do {plural(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
         warn(f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it should have some')
     for path in shards.paths:
         size = os.path.getsize(path)

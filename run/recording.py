@@ -12,7 +12,7 @@ import psutil
 import tensorflow.compat.v1 as tf
 from msgspec import convert
 
-from errors import counted
+from errors import plural
 from inputs.buffers import Buffer, most_bytes
 from inputs.data_sets import DATA_SETS
 from machine.meters import Disturbances, EnergyMeter, host_peak_bytes
@@ -155,7 +155,7 @@ class Recording:
         warnings = [WarningRow('settings', line) for line in plan.warnings]
         known = [convert(worker, sections.WorkerSection) for worker in workers if worker]
         if num_missing := len(workers) - len(known):
-            text = f'the steps of {counted(num_missing, "worker")} are missing: lost, or too late to reach the chief'
+            text = f'the steps of {plural(num_missing, "worker")} are missing: lost, or too late to reach the chief'
             warnings.append(WarningRow('workers_missing', text))
         document = Record(
             schema_version=SCHEMA_VERSION,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.shape import Shape
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from models.registry import MODELS
 from params import Params, parse_argv
 from params.modes import MODES, Place
@@ -56,8 +56,8 @@ class Configuration:
         """Returns the words after the program's name, with more flags of the run, which override earlier ones."""
         if not self.in_cluster:
             return (*self.argv, *more)
-        servers = [spelled('ps', self.shape.num_ps)] if self.shape.num_ps else []
-        return ('cluster', *self.launch, spelled('workers', self.shape.workers), *servers, '--', *self.argv, *more)
+        servers = [format_flag('ps', self.shape.num_ps)] if self.shape.num_ps else []
+        return ('cluster', *self.launch, format_flag('workers', self.shape.workers), *servers, '--', *self.argv, *more)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def make_plan(request: Request, check: Check) -> SweepPlan:
             quoted = replace(made, published=axes.published, published_speed_up=axes.published_speed_up)
             found.setdefault(key, quoted)
         if not num_usable:
-            if any(reason.startswith(f'{spelled(name, value)}:') for name, value in request.flags.items()):
+            if any(reason.startswith(f'{format_flag(name, value)}:') for name, value in request.flags.items()):
                 raise UsageError(f'{request.source}: {reason}')
             what = ' '.join(f'{name} = {_text(name, combination)}' for name in combination)
             raise UsageError(f'{axes.where} {what}: it cannot run: {reason}; change one of them')
@@ -170,7 +170,7 @@ def _check_models(request: Request) -> None:
             try:
                 MODELS.find_model(str(model))
             except UsageError as error:
-                reason = str(error).removeprefix(f'{spelled("model", model)}: ')
+                reason = str(error).removeprefix(f'{format_flag("model", model)}: ')
                 raise UsageError(f'{axes.where} {shown("model", model)}: {reason}') from None
 
 
@@ -203,7 +203,7 @@ def _excluded(exclude: Sequence[Axes], values: Mapping[str, Setting], shape: Set
 
 def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check) -> Configuration:
     assert isinstance(shape, Shape)
-    argv = tuple(spelled(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
+    argv = tuple(format_flag(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
     mode = MODES[str(values.get('variable_update', SPECS['variable_update'].default))]
     if reason := shape.why_not(mode):
         raise _ImpossibleError(reason)
@@ -212,7 +212,7 @@ def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[st
         params = parse_argv(argv).params
         for name in outputs_that_are():
             if getattr(params, name) and not (params.eval and name == 'train_dir'):
-                written = spelled(name, getattr(params, name))
+                written = format_flag(name, getattr(params, name))
                 raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')
         check(params, alone)
     except UsageError as error:

@@ -10,7 +10,7 @@ from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
 from comparison.changes import format_outliers, format_runs
 from comparison.ratios import estimate
-from errors import RunError, UsageError, counted
+from errors import RunError, UsageError, plural
 from machine.atomic import write_whole
 from models.registry import MODELS
 from params import Params
@@ -49,7 +49,7 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
         except (KeyboardInterrupt, RunError):
             # RunError: no room for a result, neither here nor where --result_file names a place.
             if any(map(succeeded, outcomes)):
-                console.note(f'stopped after {len(outcomes)} of {counted(params.repeat, "run")}')
+                console.note(f'stopped after {len(outcomes)} of {plural(params.repeat, "run")}')
                 _summarize(outcomes, console)
             raise
     if not any(map(succeeded, outcomes)):
@@ -80,7 +80,7 @@ def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
     for line in _warnings(outcomes):
         console.warning(line)
     if failed := [outcome for outcome in outcomes if not succeeded(outcome)]:
-        share = f'{len(failed)} of {counted(len(outcomes), "run")}'
+        share = f'{len(failed)} of {plural(len(outcomes), "run")}'
         console.warning(f'{share} failed ({failed[0].reason}); the total is that of the others')
 
 
@@ -103,7 +103,7 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
     for texts in found.values():
         text, *others = dict.fromkeys(texts.values())
         such_as = ', such as' if others else ''
-        lines.append(f'{len(texts)} of {counted(len(outcomes), "run")}{such_as}: {text}')
+        lines.append(f'{len(texts)} of {plural(len(outcomes), "run")}{such_as}: {text}')
     return lines
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from cluster.shape import Shape
-from errors import UsageError, nearest, spelled
+from errors import UsageError, format_flag, nearest
 from params.modes import MODES
 from params.older_names import OLDER_NAMES
 from params.parsing import split_argv
@@ -80,7 +80,7 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
         return spec.read(value)
     except UsageError as error:
         # The error begins with the flag as on a command line, but the file writes it differently.
-        reason = str(error).removeprefix(f'{spelled(spec.name, value)}: ')
+        reason = str(error).removeprefix(f'{format_flag(spec.name, value)}: ')
         raise UsageError(f'{where} {shown(spec.name, value)}: {reason}') from None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from errors import spelled
+from errors import format_flag
 from params import parse_argv
 from params.result_flags import STDOUT
 from results.document import SCHEMA_VERSION, FailedCluster, FailedCommand, Failure, Record, as_json
@@ -69,7 +69,7 @@ class Starter:
         unfinished.unlink(missing_ok=True)
         started_at = datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
         target = STDOUT if contestant.is_elsewhere else unfinished
-        argv = [*self.program, *contestant.words, spelled('result_file', target)]
+        argv = [*self.program, *contestant.words, format_flag('result_file', target)]
         try:
             log = folder.logs / f'{path.stem}.log'
             ended = run_process(argv, log, self.limits, self.environment)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from models.registry import MODELS
 from results.document import Failure
 from sweeps.configurations import Configuration, SweepPlan
@@ -52,7 +52,7 @@ class Search:
         tries = self._earlier_tries(one)
         start = one.batch_size or _default_size(one.model)
         while size := next_size(start, {size: succeeded(tried) for size, tried in tries.items()}):
-            contestant = contestant_of(one, *_length_of_try(one), spelled('batch_size', size))
+            contestant = contestant_of(one, *_length_of_try(one), format_flag('batch_size', size))
             contestant = dataclasses.replace(contestant, caption=f'{one.caption} batch_size={size}')
             tries[size], seconds = self._starter.run(self._folder, contestant, self._try_path(one, size))
             yield Turn(contestant, len(tries), tries[size], seconds)
@@ -91,7 +91,7 @@ def _length_of_try(one: Configuration) -> list[str]:
     wanted = {'num_warmup_batches': 1}
     if not {'num_epochs', 'target_seconds'} & {*one.given}:
         wanted['num_batches'] = 3
-    return [spelled(name, value) for name, value in wanted.items() if name not in one.given]
+    return [format_flag(name, value) for name, value in wanted.items() if name not in one.given]
 
 
 def _lacks_memory(outcome: Outcome) -> bool:
@@ -108,7 +108,7 @@ def _default_size(model: str) -> int:
 def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
     """Raises UsageError if nothing would end the search: on a CPU, runs take memory until the machine fails."""
     for one in plan.configurations:
-        is_on_cpu = one.given.get('device') == spelled('device', 'cpu') or not has_gpu
+        is_on_cpu = one.given.get('device') == format_flag('device', 'cpu') or not has_gpu
         if plan.settings.memory_limit is None and is_on_cpu:
             raise UsageError(
                 f'--find_batch_size: {one.caption} runs on the CPU, whose memory has no limit of its own; '

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from errors import UsageError, spelled
+from errors import UsageError, format_flag
 from params.spec import flag
 
 _SIZE = re.compile(r'\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?b?|b)?\s*', re.ASCII | re.IGNORECASE)
@@ -38,11 +38,11 @@ class Settings:
                 found = 0
             if not found:
                 raise UsageError(
-                    f'{spelled("memory_limit", self.memory_limit)}: it must be a size above 0, such as 8GiB'
+                    f'{format_flag("memory_limit", self.memory_limit)}: it must be a size above 0, such as 8GiB'
                 )
         if self.find_batch_size and self.repeats > 1:
             raise UsageError(
-                f'--find_batch_size clashes with {spelled("repeats", self.repeats)}: it tries each size once; '
+                f'--find_batch_size clashes with {format_flag("repeats", self.repeats)}: it tries each size once; '
                 'leave one out'
             )
 

@@ -33,7 +33,7 @@ _STATE = 'checkpoint'
 _ENDED, _BEGUN = 'training-ended', 'training-begun'
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is writing.
-_OF_A_STAGE = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
+_STAGE_FILES = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
 
 
 def latest_checkpoint(folder: str) -> str | None:
@@ -156,7 +156,7 @@ def publish(folder: Path, max_to_keep: int) -> None:
 
 def remove_stage(folder: Path) -> None:
     """Removes the folder of a stage; raises OSError, without changes, if it is a link or holds other files."""
-    clear_own(folder, _OF_A_STAGE.fullmatch)
+    clear_own(folder, _STAGE_FILES.fullmatch)
     folder.rmdir()
 
 

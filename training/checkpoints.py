@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from errors import RunError, counted
+from errors import RunError, plural
 from machine.atomic import move_whole
 from training.checkpoint_files import READY, UNFINISHED, data_files, publish, remove_stage
 from training.contents import (
@@ -259,7 +259,7 @@ class WarmStart:
                 f'such as {first_names(variables)}; give a checkpoint of a similar model'
             )
         self.summary = (
-            f'{flag}: training starts from {len(matching)} of the {counted(len(variables), "variable")} of this model '
+            f'{flag}: training starts from {len(matching)} of the {plural(len(variables), "variable")} of this model '
             f'in {prefix}: {first_names(matching, _MAX_NAMES)}'
         )
         of_model = [name for name in found if group_of(name, found) in (MODEL, STATISTICS)]
@@ -267,12 +267,12 @@ class WarmStart:
         self.warnings = []
         if unmatched:
             self.warnings.append(
-                f'{flag}: {len(unmatched)} of the {counted(len(variables), "variable")} of this model will start from '
+                f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of this model will start from '
                 f'initial values (absent there, or different): {first_names(unmatched, _MAX_NAMES)}'
             )
         if unused:
             self.warnings.append(
-                f'{flag}: {len(unused)} of the {counted(len(of_model), "variable")} of the checkpoint will not be '
+                f'{flag}: {len(unused)} of the {plural(len(of_model), "variable")} of the checkpoint will not be '
                 f'used: {first_names(unused, _MAX_NAMES)}'
             )
         self._checkpointer = Checkpointer('', matching, device, 1)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import settings_of
-from cluster.rendezvous import NOTHING, Membership, Rendezvous, TrainingOverError, strangers
+from cluster.rendezvous import NOTHING, Membership, Rendezvous, TrainingOverError, mismatched_tasks
 from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import (
     PATIENT,
@@ -198,7 +198,7 @@ def test_a_worker_of_another_cluster_is_refused_by_the_servers_of_one_that_is_ru
     chief.compare_settings(entries, found)
     assert result(members['worker 0'].join()) == generation
     if 'ps 0' in named:
-        assert list(strangers(entries)) == [str(stranger.cluster.own)]
+        assert list(mismatched_tasks(entries)) == [str(stranger.cluster.own)]
 
 
 @pytest.mark.parametrize('joins_first', [False, True])
@@ -220,7 +220,7 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
     chief = members['worker 0'].rendezvous
     entries = chief.entries() or {}
     assert not chief.ends(entries, chief.incarnations())
-    assert not strangers(entries)
+    assert not mismatched_tasks(entries)
     chief.compare_settings(entries, chief.incarnations())
     assert generation in (None, *join_all(members))
 

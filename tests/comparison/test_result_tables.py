@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from comparison.tables import Table, TableColumn, as_csv, few, print_table, printable
+from comparison.tables import Table, TableColumn, abbreviate, as_csv, print_table, printable
 
 pytestmark = pytest.mark.unit
 
@@ -86,5 +86,5 @@ def test_text_from_files_cannot_change_the_terminal() -> None:
 
 
 def test_of_many_names_three_are_shown() -> None:
-    assert few(['a', 'b', 'c']) == 'a, b, c'
-    assert few(list('abcde')) == 'a, b, c and 2 more'
+    assert abbreviate(['a', 'b', 'c']) == 'a, b, c'
+    assert abbreviate(list('abcde')) == 'a, b, c and 2 more'

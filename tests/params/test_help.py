@@ -4,7 +4,7 @@ import pytest
 
 from commands.subcommands import SUBCOMMANDS
 from params import SPECS
-from params.help_text import format_flag, format_help
+from params.help_text import flag_help, format_help
 from params.spec import ITS_DEFAULT
 
 pytestmark = pytest.mark.unit
@@ -21,7 +21,7 @@ def test_help_names_each_flag_once_in_its_group() -> None:
 
 def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_are() -> None:
     text = format_help(SUBCOMMANDS)
-    shown = [spec for spec in SPECS.values() if format_flag(spec) in text]
+    shown = [spec for spec in SPECS.values() if flag_help(spec) in text]
     assert shown == [spec for spec in SPECS.values() if spec.common]
     assert len(shown) == 30
     assert f'--help=all lists the other {len(SPECS) - 30} flags' in text

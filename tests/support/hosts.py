@@ -26,7 +26,7 @@ from typing import IO, Any
 
 import pytest
 
-from cluster.tether import tethered
+from cluster.tether import die_with_parent
 from tests.support import host_processes
 
 _PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'taskset', 'mount', 'ssh', 'sshd', 'ssh-keygen')
@@ -116,7 +116,7 @@ class _Namespaces:
     def __init__(self, role: str, facts: Mapping[str, Any]) -> None:
         command = [sys.executable, '-I', '-S', host_processes.__file__, role, json.dumps(facts)]
         self._process = subprocess.Popen(
-            tethered(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT
+            die_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT
         )
         self.pid = 0
 
