@@ -4,16 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster.environments import (
-    Environment,
-    Hosts,
-    find_launch,
-    is_evaluator,
-    place_ranks,
-    read_hosts,
-    read_tf_config,
-)
-from cluster.topology import HOSTS_FLAGS, Cluster, Task, place_of
+from cluster.environments import Environment, find_launch, is_evaluator, place_ranks, read_tf_config
+from cluster.topology import HOSTS_FLAGS, Cluster, Hosts, Task, place_of, read_hosts
 from errors import UsageError, format_flag, plural
 from params import Params
 from params.evaluation_flags import EVAL_DURING_TRAINING
@@ -99,10 +91,9 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
 
 def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | None:
     has_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
-    config = read_tf_config(environ, has_hosts=has_hosts)
-    if config is None:
+    cluster = read_tf_config(environ, has_hosts=has_hosts)
+    if cluster is None:
         return None
-    cluster = Cluster(config.ps_hosts, config.worker_hosts, config.job, config.index, 'TF_CONFIG')
     for name in ('ps_hosts', 'worker_hosts'):
         given, hosts = _hosts_flag(params, name), getattr(cluster, name)
         if given and given != hosts:

@@ -1,21 +1,17 @@
 """Reads the cluster from environment variables: TF_CONFIG, and those of launchers. Does not import TensorFlow."""
 
-import ipaddress
 import itertools
 import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.topology import LOOPBACK, Cluster, Hosts, read_hosts
 from errors import UsageError, format_warning, plural
 
-Hosts = tuple[str, ...]
 Environment = Mapping[str, str]
-
-# HOST:PORT; an IPv6 address stands in brackets.
-_HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 
 # A node list of Slurm has names with ranges of numbers in brackets: "gpu[01-03,07],login1".
 _SPAN = r'[0-9]{1,18}(?:-[0-9]{1,18})?'
@@ -32,7 +28,6 @@ _MOST_TASKS = 1 << 22
 # The ports of a job without --cluster_port: first port, ports of each job, jobs with different ports. They avoid the
 # ranges of the system (below 1024), of Kubernetes (from 30000) and of Linux's automatic ports (from 32768).
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
-LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
 # Of TF_CONFIG. Others are ignored ("environment", "rpc_layer"), but for those that stand for these two.
 _KEYS = ('cluster', 'task')
@@ -127,8 +122,8 @@ def without_clusters(environment: Environment) -> dict[str, str]:
 
 def environment_of_runs(environment: Environment, command: str) -> dict[str, str]:
     """Returns the environment for a command's own runs; UsageError if a launcher started several of these commands."""
-    launch, config = find_launch(environment), read_tf_config(environment)
-    if is_evaluator(environment) or (config and len(config.ps_hosts + config.worker_hosts) > 1):
+    launch, cluster = find_launch(environment), read_tf_config(environment)
+    if is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
         raise UsageError(
             f'TF_CONFIG: this process is one of several, in each of which {command} would do the same; start it once, '
             'and unset TF_CONFIG'
@@ -144,64 +139,12 @@ def environment_of_runs(environment: Environment, command: str) -> dict[str, str
     return without_clusters(environment)
 
 
-def join_host_port(host: str, port: int) -> str:
-    return f'{with_brackets(host)}:{port}'
-
-
-def with_brackets(host: str) -> str:
-    """Returns a host as it stands before a colon and a number: [fd00::1], USER@[fd00::1], and others as they are."""
-    user, at, name = host.rpartition('@')
-    return f'{user}{at}[{name}]' if ':' in name else host
-
-
-def split_host_port(address: str) -> tuple[str, int]:
-    """Returns the host, an IPv6 address without its brackets, and the port."""
-    host, _, port = address.rpartition(':')
-    return host.replace('[', '').replace(']', ''), int(port)
-
-
-def read_ipv6(text: str) -> str | None:
-    """Returns an IPv6 address in its shortest spelling; None if the text is no such address."""
-    try:
-        return str(ipaddress.IPv6Address(text))
-    except ValueError:
-        return None
-
-
-def read_hosts(items: Iterable[str], flag: str) -> Hosts:
-    """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by `flag`."""
-    hosts = []
-    for item in items:
-        match = _HOST_PORT.fullmatch(item.strip())
-        host, port = split_host_port(match[0]) if match else ('', 0)
-        if '[' in item:
-            host = read_ipv6(host) or ''
-        if not host or not 1 <= port <= 65535:
-            what = repr(item.strip()) if item.strip() else 'an empty entry'
-            raise UsageError(
-                f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; '
-                'write for example 10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
-            )
-        hosts.append(join_host_port(host, port))
-    return tuple(hosts)
-
-
-@dataclass(frozen=True)
-class TfConfig:
-    """The cluster in TF_CONFIG and the role of this process; a chief (or master) is worker 0."""
-
-    ps_hosts: Hosts
-    worker_hosts: Hosts
-    job: str
-    index: int
-
-
-def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> TfConfig | None:
+def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> Cluster | None:
     """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if this process is an evaluator.
 
-    Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not listed in the cluster
-    (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a cluster the result is
-    None too; if has_hosts, the flags name the hosts, so that TF_CONFIG need not.
+    A chief (or master) is worker 0. Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not
+    listed in the cluster (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a
+    cluster the result is None too; if has_hosts, the flags name the hosts, so that TF_CONFIG need not.
     """
     text = environ.get('TF_CONFIG', '').strip()
     if not text:
@@ -241,7 +184,7 @@ def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> TfConfig
         raise _bad_tf_config(f'its task is {job} {index}, but its cluster has only {len(lists.get(job, ()))} {job}')
     if job != 'ps':
         job, index = 'worker', index if job != 'worker' else index + len(chiefs)
-    return TfConfig(lists.get('ps', ()), (*chiefs, *lists.get('worker', ())), job, index)
+    return Cluster(lists.get('ps', ()), (*chiefs, *lists.get('worker', ())), job, index, 'TF_CONFIG')
 
 
 def is_evaluator(environ: Environment) -> bool:

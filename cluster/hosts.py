@@ -21,7 +21,8 @@ from typing import Any
 import psutil
 
 from cluster.child_process import ChildProcess
-from cluster.environments import LOOPBACK, join_host_port, without_clusters
+from cluster.environments import without_clusters
+from cluster.topology import LOOPBACK, join_host_port
 from errors import RunError, UsageError
 from machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from cluster.agreement import Settings, find_difference, settings_of
-from cluster.environments import LOOPBACK, join_host_port, split_host_port
 from cluster.server import Health, KeyValueStore, StoreError
-from cluster.topology import HOSTS_FLAGS, Cluster, Task, Timeout
+from cluster.topology import HOSTS_FLAGS, LOOPBACK, Cluster, Task, Timeout, join_host_port, split_host_port
 from errors import RunError, UsageError
 
 Result = TypeVar('Result')

@@ -4,7 +4,7 @@ import codecs
 import re
 from collections.abc import Mapping, Sequence
 
-from cluster.environments import read_ipv6, with_brackets
+from cluster.topology import read_ipv6, with_brackets
 from errors import UsageError, plural, read_regular
 
 # The most hosts of a list, and the most processes on one.

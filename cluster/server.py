@@ -13,8 +13,7 @@ import grpc
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework.device_attributes_pb2 import DeviceAttributes
 
-from cluster.environments import split_host_port
-from cluster.topology import HOSTS_FLAGS, Cluster, Task
+from cluster.topology import HOSTS_FLAGS, Cluster, Task, split_host_port
 from errors import RunError
 
 _NO_PROXY = 'no_grpc_proxy'

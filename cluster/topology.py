@@ -1,14 +1,20 @@
-"""The processes of a cluster and the role of this one. Does not import TensorFlow."""
+"""The processes of a cluster, their addresses, and the role of this one. Does not import TensorFlow."""
 
 import ipaddress
+import re
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cluster.environments import Hosts, split_host_port
+from errors import UsageError
 from params.modes import Place
 
+Hosts = tuple[str, ...]
+LOOPBACK = '127.0.0.1'
+# HOST:PORT; an IPv6 address stands in brackets.
+_HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 # The flag that names the hosts of each job.
 HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
 _RESOLVE_SECS = 2.0
@@ -182,3 +188,45 @@ class Timeout:
     def message(self, what: str) -> str:
         """Returns the error for something that did not happen in time, such as 'ps 0 (HOST:PORT) did not answer'."""
         return f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write a longer time'
+
+
+def join_host_port(host: str, port: int) -> str:
+    return f'{with_brackets(host)}:{port}'
+
+
+def with_brackets(host: str) -> str:
+    """Returns a host as it stands before a colon and a number: [fd00::1], USER@[fd00::1], and others as they are."""
+    user, at, name = host.rpartition('@')
+    return f'{user}{at}[{name}]' if ':' in name else host
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """Returns the host, an IPv6 address without its brackets, and the port."""
+    host, _, port = address.rpartition(':')
+    return host.replace('[', '').replace(']', ''), int(port)
+
+
+def read_ipv6(text: str) -> str | None:
+    """Returns an IPv6 address in its shortest spelling; None if the text is no such address."""
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        return None
+
+
+def read_hosts(items: Iterable[str], flag: str) -> Hosts:
+    """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by `flag`."""
+    hosts = []
+    for item in items:
+        match = _HOST_PORT.fullmatch(item.strip())
+        host, port = split_host_port(match[0]) if match else ('', 0)
+        if '[' in item:
+            host = read_ipv6(host) or ''
+        if not host or not 1 <= port <= 65535:
+            what = repr(item.strip()) if item.strip() else 'an empty entry'
+            raise UsageError(
+                f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; '
+                'write for example 10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
+            )
+        hosts.append(join_host_port(host, port))
+    return tuple(hosts)

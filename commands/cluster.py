@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.discovery import find_cluster
-from cluster.environments import LOOPBACK, environment_of_runs, join_host_port, split_host_port
+from cluster.environments import environment_of_runs
 from cluster.hosts import Command, Host, HostNeeds, Member
 from cluster.launcher import launch
 from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
-from cluster.topology import HOSTS_FLAGS
+from cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port, split_host_port
 from commands.options import Arguments, Declaration, Rest
 from errors import UsageError, format_flag, format_warning
 from machine.gpus import VISIBLE
