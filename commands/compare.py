@@ -245,8 +245,8 @@ def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
         print(format_warning(problem), file=sys.stderr)
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
-    document = regression.make_document(rows, clock)
-    print_table(regression.make_table(rows), options.format, document, regression.make_notes(rows))
+    document = regression.judgement_document(rows, clock)
+    print_table(regression.judgement_table(rows), options.format, document, regression.judgement_notes(rows))
     slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
     return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 

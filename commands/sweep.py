@@ -25,14 +25,14 @@ from planning.make_plan import check_launch
 from results.document import Record
 from results.live import can_redraw
 from results.repeats import as_key
-from sweeps.configurations import Configuration, LeftOut, SweepPlan, caption, make_plan
+from sweeps.configurations import Configuration, LeftOut, SweepPlan, caption, make_sweep_plan
 from sweeps.folder import Folder, Outcome
 from sweeps.limited_process import Limits
-from sweeps.request import on_cpu, override, read_grid, settings_given
+from sweeps.request import override, read_grid, settings_given, with_device_cpu
 from sweeps.runner import PROGRAM, Rounds, Starter, contestant_of, describe, succeeded
 from sweeps.search import Search, check_search
 from sweeps.settings import Settings
-from sweeps.sweep_file import find_file, read_file, shipped
+from sweeps.sweep_file import find_file, read_sweep_file, shipped
 
 # The most combinations to list that are left out for one reason.
 _MOST_SHOWN = 3
@@ -124,7 +124,7 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
             done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
             print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
             raise
-        columns, rows = rows_of(plan, sweep.outcomes)
+        columns, rows = table_rows(plan, sweep.outcomes)
         table = format_results(columns, rows)
         try:
             # Print it before it is written, since the disk may be full.
@@ -182,17 +182,17 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
         raise UsageError('--resume: it needs the folder of the sweep; write sweep --resume DIR')
     if arguments.positional:
         name = arguments.positional[0]
-        request = read_file(find_file(name), name)
+        request = read_sweep_file(find_file(name), name)
     else:
         request = read_grid(options.grid)
     flags, of_hosts = split_hosts(arguments.rest)
     request = override(request, flags, settings_given(options, arguments.given))
     # Other hosts look for their own GPUs.
     gpu = bool(of_hosts) or has_nvidia_gpu()
-    if not gpu and (with_device := on_cpu(request)) is not request:
+    if not gpu and (with_device := with_device_cpu(request)) is not request:
         print(format_warning('this machine has no GPU: all runs get --device=cpu'), file=sys.stderr)
         request = with_device
-    plan = _on_hosts(make_plan(request, _check), of_hosts)
+    plan = _on_hosts(make_sweep_plan(request, _check), of_hosts)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=gpu)
     folder = Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
@@ -258,7 +258,7 @@ def _check(params: Params, alone: bool) -> None:
 
 def _print_shipped() -> None:
     for name, path in shipped().items():
-        print(f'{name:16}{read_file(path).title}')
+        print(f'{name:16}{read_sweep_file(path).title}')
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
     return lines
 
 
-def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[SweepRow]]:
+def table_rows(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[SweepRow]]:
     rows = []
     for one in plan.configurations:
         found = outcomes[one.id]

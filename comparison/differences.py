@@ -40,7 +40,7 @@ def flag_differences(records: Sequence[Record]) -> Differences:
 
 def machine_differences(records: Sequence[Record]) -> Differences:
     """Returns the differences between machines, their software and environment; unset variables count."""
-    facts = [machine_facts(record) for record in records]
+    facts = [flat_machine_facts(record) for record in records]
     found = differing(facts)
     if any(map(is_log, records)):
         # A log contains only the first two numbers of a version.
@@ -63,7 +63,7 @@ def work_differences(records: Sequence[Record]) -> Differences:
     return differing([record.work for record in records])
 
 
-def machine_facts(record: Record) -> Facts:
+def flat_machine_facts(record: Record) -> Facts:
     """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
     unimportant = ('fingerprint', 'load_average')
     facts: dict[str, Any] = {}

@@ -130,11 +130,11 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
     )
 
 
-def make_table(rows: Sequence[Judgement]) -> Table:
+def judgement_table(rows: Sequence[Judgement]) -> Table:
     return table_of(_COLUMNS, [_as_object(row) for row in rows])
 
 
-def make_notes(rows: Sequence[Judgement]) -> list[str]:
+def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.changes:
@@ -143,7 +143,7 @@ def make_notes(rows: Sequence[Judgement]) -> list[str]:
     return [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
 
 
-def make_document(rows: Sequence[Judgement], clock: Clock) -> dict[str, Any]:
+def judgement_document(rows: Sequence[Judgement], clock: Clock) -> dict[str, Any]:
     """Makes the document; its rows are also the rows of CSV."""
     document = {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'clock': clock.value}
     return {**document, 'rows': [_as_object(row) for row in rows]}

@@ -21,7 +21,7 @@ class ArrayDraws:
     uniform: tf.Tensor
 
 
-def draw(counter: tf.Variable, global_batch: int, num_images: int, seed: int) -> ArrayDraws:
+def draw_batches(counter: tf.Variable, global_batch: int, num_images: int, seed: int) -> ArrayDraws:
     """Returns what the next step draws.
 
     counter, a scalar int64, is the position before the step in an endless sequence of epochs; the step advances it.

@@ -39,7 +39,7 @@ class ArrayPipeline(StagedInput):
             begin = tf.constant(int(parts.shift * num_images), tf.int64)
             counter = self._resident(begin)
             self._set_position = counter.assign(begin + self._steps_before * global_batch)
-            drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
+            drawn = array_draws.draw_batches(counter, global_batch, num_images, options.seed)
             batch, batch_labels = image_store.sparse_read(drawn.chosen), label_store.sparse_read(drawn.chosen)
             if parts.until == READ:
                 return [[batch, batch_labels]]

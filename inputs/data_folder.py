@@ -13,7 +13,7 @@ from inputs.data_sets import (
     Arrays,
     DataSet,
     Shards,
-    check_shards,
+    check_shard_names,
     find_shards,
     list_folder,
 )
@@ -50,7 +50,7 @@ class DataFolder:
         """Opens the images of a subset. Raises UsageError as find_shards, check_shards and load_arrays."""
         if self.data_set.has_records:
             shards = self._find_shards(subset)
-            check_shards(shards)
+            check_shard_names(shards)
             return shards
         return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
 

@@ -239,7 +239,7 @@ def _subsets_in(folder: str) -> set[str]:
         return set()
 
 
-def check_shards(shards: Shards) -> None:
+def check_shard_names(shards: Shards) -> None:
     """Checks that RecordInput can read the shards.
 
     Raises UsageError if they contain no record (RecordInput would wait for ever), or if another path differs from

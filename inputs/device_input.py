@@ -33,7 +33,7 @@ class DeviceInput(InputPipeline):
             begin = tf.constant(int(parts.shift * num_images), tf.int64)
             counter = self._resident(begin)
             self._set_position = counter.assign(begin + self._steps_before * global_batch)
-            drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
+            drawn = array_draws.draw_batches(counter, global_batch, num_images, options.seed)
             chosen = tf.split(drawn.chosen, len(devices))
             uniform = tf.split(drawn.uniform, len(devices))
         self.buffers.append(Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))

@@ -6,7 +6,7 @@ Containers and batch systems limit processes in this way. The limit of a group a
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from machine.kernel_files import read, read_number, read_table
+from machine.kernel_files import read_key_values, read_number, read_text
 
 # Without a limit, version 1 shows a number near 2**63.
 _NO_LIMIT = 2**60
@@ -23,7 +23,7 @@ def cpu_limit(root: Path) -> float | None:
     """Returns how many cores the process may use on average, such as 1.5; None without a limit."""
     limits = []
     for folder in _folders('cpu', root):
-        words = read(folder / 'cpu.max').split()
+        words = read_text(folder / 'cpu.max').split()
         quota = int(words[0]) if words and words[0] != 'max' else read_number(folder / 'cpu.cfs_quota_us')
         period = int(words[1]) if len(words) > 1 else read_number(folder / 'cpu.cfs_period_us')
         if quota and period and quota > 0:
@@ -48,7 +48,7 @@ def memory_left(root: Path) -> int | None:
             limit, used = read_number(folder / limit_name), read_number(folder / used_name) or 0
             if limit is not None and limit < _NO_LIMIT:
                 # In version 1 the rows named total_ include the groups within this one.
-                rows = read_table(folder / 'memory.stat')
+                rows = read_key_values(folder / 'memory.stat')
                 of_files = sum(int(rows.get(f'total_{name}') or rows.get(name) or 0) for name in _FILE_MEMORY)
                 left.append(max(0, limit - max(0, used - of_files)))
     return min(left, default=None)
@@ -60,7 +60,7 @@ def cpu_seconds(root: Path) -> float | None:
         used = read_number(folder / 'cpuacct.usage')
         if used is not None:
             return used * _NANOSECOND
-        plural = read_table(folder / 'cpu.stat').get('usage_usec')
+        plural = read_key_values(folder / 'cpu.stat').get('usage_usec')
         return int(plural) * _MICROSECOND if plural else None
     return None
 
@@ -69,7 +69,7 @@ def throttled_seconds(root: Path) -> float | None:
     """Returns how long a quota has stopped threads of the group, in seconds summed over cores; None if unknown."""
     found = []
     for folder in _folders('cpu', root):
-        table = read_table(folder / 'cpu.stat')
+        table = read_key_values(folder / 'cpu.stat')
         if 'throttled_usec' in table:
             found.append(int(table['throttled_usec']) * _MICROSECOND)
         elif 'throttled_time' in table:
@@ -97,7 +97,7 @@ def _folders(controller: str, root: Path) -> list[Path]:
 
 def _groups(root: Path) -> Iterator[tuple[str, str]]:
     """Yields (controller, path of the group) for each controller of version 1, and one pair for version 2."""
-    for line in read(root / 'proc/self/cgroup').splitlines():
+    for line in read_text(root / 'proc/self/cgroup').splitlines():
         _, controllers, path = line.split(':', maxsplit=2)
         for controller in controllers.split(','):
             yield controller or _VERSION_2, path
@@ -105,7 +105,7 @@ def _groups(root: Path) -> Iterator[tuple[str, str]]:
 
 def _mounts(root: Path) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Yields for each hierarchy: its mount point, the group that is mounted there, its controllers."""
-    for line in read(root / 'proc/self/mountinfo').splitlines():
+    for line in read_text(root / 'proc/self/mountinfo').splitlines():
         mount, _, filesystem = line.partition(' - ')
         within, mounted = mount.split()[3:5]
         kind, *_, options = filesystem.split()

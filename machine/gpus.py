@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine.kernel_files import ROOT, read
+from machine.kernel_files import ROOT, read_text
 
 # The environment variable that lists the GPUs that CUDA shows to a process.
 VISIBLE = 'CUDA_VISIBLE_DEVICES'
@@ -82,12 +82,16 @@ def count_gpus(root: Path = ROOT) -> int | None:
 def gpus_on_bus(root: Path) -> list[Path]:
     """Returns the folders of NVIDIA's GPUs on the PCI bus, with or without a driver, in the order of their numbers."""
     devices = sorted((root / 'sys/bus/pci/devices').glob('*'))
-    return [gpu for gpu in devices if read(gpu / 'vendor') == _NVIDIA and read(gpu / 'class').startswith(_DISPLAYS)]
+    return [
+        gpu
+        for gpu in devices
+        if read_text(gpu / 'vendor') == _NVIDIA and read_text(gpu / 'class').startswith(_DISPLAYS)
+    ]
 
 
 def driver_version(root: Path) -> str | None:
     """Returns the version of NVIDIA's kernel module, '550.54.15'; None if it is not loaded."""
-    words = read(root / 'proc/driver/nvidia/version').partition('\n')[0].split()
+    words = read_text(root / 'proc/driver/nvidia/version').partition('\n')[0].split()
     return next((word for word in words if word[0].isdigit() and '.' in word), None)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path('/')
 
 
-def read(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Returns the text of a file without white space around it; empty if it cannot be read, as on other systems."""
     try:
         return path.read_text(encoding='utf-8', errors='replace').strip()
@@ -18,15 +18,15 @@ def read(path: Path) -> str:
 def read_number(path: Path) -> int | None:
     """Returns the whole number in a file; None if it cannot be read or contains something else."""
     try:
-        return int(read(path))
+        return int(read_text(path))
     except ValueError:
         return None
 
 
-def read_table(path: Path) -> dict[str, str]:
+def read_key_values(path: Path) -> dict[str, str]:
     """Returns the rows 'name: value', 'name=value' or 'name value' of a file, by name; the last one of each name."""
     rows = {}
-    for line in read(path).splitlines():
+    for line in read_text(path).splitlines():
         separator = next((mark for mark in line if mark in ':= \t'), '')
         name, _, value = line.partition(separator) if separator else (line, '', '')
         rows[name.strip()] = value.strip()

@@ -17,7 +17,7 @@ import psutil
 
 from machine import cgroups
 from machine.gpus import asked, handles, nvml, visible
-from machine.kernel_files import ROOT, numbers_in, read, read_number, read_table
+from machine.kernel_files import ROOT, numbers_in, read_key_values, read_number, read_text
 from machine.processors import usable_cores
 from machine.surroundings import load_average
 
@@ -120,13 +120,13 @@ def _of_packages(root: Path) -> list[_Counter]:
             read_number(domain / 'max_energy_range_uj'),
         )
         for domain in sorted((root / 'sys/class/powercap').glob('intel-rapl:*'))
-        if domain.name.count(':') == 1 and read(domain / 'name').startswith('package')
+        if domain.name.count(':') == 1 and read_text(domain / 'name').startswith('package')
     ]
 
 
 def host_peak_bytes(root: Path = ROOT) -> int:
     # getrusage would include the memory before exec, when the process was a copy of the one that started it.
-    words = read_table(root / 'proc/self/status').get('VmHWM', '').split()
+    words = read_key_values(root / 'proc/self/status').get('VmHWM', '').split()
     if words:
         return int(words[0]) * _KIBIBYTE
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -242,7 +242,7 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
     """Returns the seconds of the usable cores: all, those with work (no waits for disks), and those of a hypervisor."""
     usable = usable_cores()
     # psutil does not number the cores, and leaves out those that are offline.
-    online = [*numbers_in(read(root / 'sys/devices/system/cpu/online'))] or itertools.count()
+    online = [*numbers_in(read_text(root / 'sys/devices/system/cpu/online'))] or itertools.count()
     total = busy = steal = 0.0
     # Some sandboxes hide the times of cores.
     with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from machine.gpus import gpus_on_bus, listed_gpus
-from machine.kernel_files import numbers_in, read, read_number
+from machine.kernel_files import numbers_in, read_number, read_text
 
 _NODE = re.compile(r'node(\d+)')
 
@@ -35,7 +35,7 @@ def nodes_of(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
     found = {}
     for folder in (root / 'sys/devices/system/node').glob('node*'):
         if match := _NODE.fullmatch(folder.name):
-            cores = tuple(sorted(set(numbers_in(read(folder / 'cpulist'))).intersection(allowed)))
+            cores = tuple(sorted(set(numbers_in(read_text(folder / 'cpulist'))).intersection(allowed)))
             if cores:
                 found[int(match[1])] = cores
     return dict(sorted(found.items()))

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from machine.kernel_files import read
+from machine.kernel_files import read_text
 
 # The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
 _FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp|vsx')
@@ -47,7 +47,7 @@ def processor_facts(root: Path) -> dict[str, Any]:
         'cpu_model': ' + '.join(dict.fromkeys(filter(None, map(_model, processors)))) or None,
         'num_cores': psutil.cpu_count(),
         'num_physical_cores': psutil.cpu_count(logical=False),
-        'num_sockets': len({read(path) for path in sockets} - {''}) or None,
+        'num_sockets': len({read_text(path) for path in sockets} - {''}) or None,
         'cpu_features': sorted(name for name in features if _FEATURES.fullmatch(name)),
         'is_virtual': _is_virtual(features, root),
         'governor': _governor(root),
@@ -61,7 +61,7 @@ def usable_cores() -> list[int] | None:
 
 def _processors(root: Path) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
-    for line in read(root / 'proc/cpuinfo').splitlines():
+    for line in read_text(root / 'proc/cpuinfo').splitlines():
         name, _, value = (part.strip() for part in line.partition(':'))
         if name == 'processor' and value.isdigit():
             found.append({})
@@ -86,9 +86,9 @@ def _number(text: str | None) -> int | None:
 
 def _is_virtual(features: Iterable[str], root: Path) -> bool | None:
     """Whether this is a virtual machine (a container on a real machine is not); None if unknown."""
-    if 'hypervisor' in features or read(root / 'sys/hypervisor/type'):
+    if 'hypervisor' in features or read_text(root / 'sys/hypervisor/type'):
         return True
-    firmware = ' '.join(read(root / f'sys/class/dmi/id/{name}') for name in ('sys_vendor', 'product_name')).strip()
+    firmware = ' '.join(read_text(root / f'sys/class/dmi/id/{name}') for name in ('sys_vendor', 'product_name')).strip()
     if _VIRTUAL.search(firmware):
         return True
     if firmware.startswith('Amazon EC2'):
@@ -102,4 +102,4 @@ def _is_virtual(features: Iterable[str], root: Path) -> bool | None:
 def _governor(root: Path) -> str | None:
     """Returns how the clock of the processors is chosen; several ways are listed: 'performance, powersave'."""
     policies = (root / 'sys/devices/system/cpu/cpufreq').glob('policy*/scaling_governor')
-    return ', '.join(sorted({governor for path in policies if (governor := read(path))})) or None
+    return ', '.join(sorted({governor for path in policies if (governor := read_text(path))})) or None

@@ -16,7 +16,7 @@ import psutil
 
 from machine import cgroups
 from machine.gpus import driver_version, gpu_facts
-from machine.kernel_files import ROOT, read, read_table
+from machine.kernel_files import ROOT, read_key_values, read_text
 from machine.processors import processor_facts, usable_cores
 
 _PROGRAM = Path(__file__).resolve().parent.parent
@@ -170,7 +170,7 @@ def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
 def _is_container(root: Path) -> bool:
     if any((root / mark).exists() for mark in ('.dockerenv', 'run/.containerenv')):
         return True
-    return bool(_CONTAINER.search(read(root / 'proc/1/cgroup')))
+    return bool(_CONTAINER.search(read_text(root / 'proc/1/cgroup')))
 
 
 @functools.cache
@@ -182,7 +182,7 @@ def git_commit(folder: Path = _PROGRAM) -> str | None:
     # A program that is installed within the checkout of another project does not belong to that checkout.
     if not (folder / '.git').exists():
         # Written by setup.py.
-        return read(folder / 'commit.txt').strip() or None
+        return read_text(folder / 'commit.txt').strip() or None
     return _output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
 
 
@@ -192,7 +192,7 @@ def load_average() -> list[float]:
 
 
 def _system(root: Path) -> str | None:
-    name = read_table(root / 'etc/os-release').get('PRETTY_NAME', '').strip('\'"')
+    name = read_key_values(root / 'etc/os-release').get('PRETTY_NAME', '').strip('\'"')
     return name or f'{platform.system()} {platform.mac_ver()[0] or platform.release()}'.strip() or None
 
 

@@ -172,7 +172,7 @@ class Asked:
         return format_flag(self.row.spec.name, self.value)
 
 
-def read(name: str, value: object) -> Asked | None:
+def read_original(name: str, value: object) -> Asked | None:
     """Reads a flag of NAMES. Returns None if the value asks for what this program always does, or is empty."""
     row = TABLE[name]
     given = row.spec.read(value)

@@ -75,7 +75,7 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
             elif name in OLDER_NAMES:
                 older[name] = OLDER_NAMES[name].read(value)
             elif name in original.NAMES:
-                asked.append(original.read(name, value))
+                asked.append(original.read_original(name, value))
             else:
                 refusals.add(_unknown(name))
     refusals.raise_all()

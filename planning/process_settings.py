@@ -19,6 +19,7 @@ from machine.cgroups import cpu_limit
 from machine.gpu_memory import GpuMemory
 from machine.gpus import VISIBLE
 from machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
+from machine.processors import usable_cores
 from machine.tensorflow_build import has_openmp
 from machine.visible_gpus import PlaceOnHost, choose_visible
 from params import Params
@@ -54,10 +55,8 @@ def find_visible_gpus(
     return None if value is None else VisibleGpus(value, is_share=bool(needed) and place[1] > 1)
 
 
-def usable_cores() -> tuple[int, ...]:
-    if hasattr(os, 'sched_getaffinity'):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+def own_cores() -> tuple[int, ...]:
+    return tuple(sorted(usable_cores() or range(os.cpu_count() or 1)))
 
 
 def choose_start(
@@ -219,7 +218,7 @@ def choose_binding(
     # Without a list, all GPUs are visible.
     of_gpus = gpu_nodes(environment.root, {VISIBLE: gpus.value} if gpus else {})[: len(machine.towers)]
     binding = choose_node(
-        nodes_of(environment.root, usable_cores()),
+        nodes_of(environment.root, own_cores()),
         processes.place_on_host,
         of_gpus if machine.kind == 'gpu' else None,
         len(machine.towers),

@@ -17,7 +17,7 @@ from planning.process_settings import (
     choose_binding,
     choose_gpu_variables,
     choose_threads,
-    usable_cores,
+    own_cores,
 )
 from planning.this_process import INTRA, NUMA, TF32, ProcessSettings
 
@@ -61,7 +61,7 @@ def describe_session(
         return SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''))
     on_gpus = machine.kind == 'gpu' and machine.is_here
     numa = choose_binding(params, environment, processes, machine, start.gpus, warnings)
-    threads = choose_threads(params, environment, machine, len(numa.cores or usable_cores()), warnings)
+    threads = choose_threads(params, environment, machine, len(numa.cores or own_cores()), warnings)
     gpu_variables = choose_gpu_variables(params, environment, warnings) if on_gpus else {}
     # TensorFlow binds devices, not the process.
     flags = {INTRA: threads.intra_op, NUMA: (not numa.by_tensorflow and numa.shown) or False}

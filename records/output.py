@@ -119,7 +119,9 @@ def _is_unfinished(name: str) -> bool:
     return name.isdecimal() or name in (LABELS_FILE, FACTS_FILE)
 
 
-def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str) -> None:
+def publish_shards(
+    unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str
+) -> None:
     """Moves finished shards to their final names.
 
     Removes the old shards first, so that a crash in between leaves shards missing rather than mixed. labels.txt and

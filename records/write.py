@@ -17,7 +17,7 @@ from machine.tensorflow_import import import_tensorflow
 from records.framing import FRAME_BYTES
 from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import ImageFolder, SourceImage, SubsetFacts
-from records.output import publish, unfinished_folder
+from records.output import publish_shards, unfinished_folder
 from records.parallel import ordered_map, process_pool
 from records.progress import Monitor
 
@@ -124,7 +124,7 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
                     f'--shards={options.num_shards}: every image of shard {empty[0]} was left out, '
                     'and a shard cannot be empty; use fewer shards'
                 )
-            publish(unfinished, labels, written.facts(options.num_shards), Path(options.output), options.subset)
+            publish_shards(unfinished, labels, written.facts(options.num_shards), Path(options.output), options.subset)
     except BrokenProcessPool as error:
         raise RunError(
             f'--input={folder.root}: a decoding process died, most likely because memory ran out; '

@@ -265,7 +265,7 @@ def _thermal(facts: _Facts) -> str | None:
 def _cores(facts: _Facts) -> str | None:
     machine = facts.record.machine
     num_cores, affinity, quota = machine['num_cores'], machine['affinity'], machine['cgroup_cpus']
-    usable = usable_cores(machine)
+    usable = known_cores(machine)
     if usable is None:
         return None
     asked = machine['threads']['intra_op'] or 0
@@ -286,7 +286,7 @@ def _cores(facts: _Facts) -> str | None:
     return None
 
 
-def usable_cores(machine: Mapping[str, Any]) -> float | None:
+def known_cores(machine: Mapping[str, Any]) -> float | None:
     """Returns the cores that the process may use, by its affinity or its cgroup's quota; None if neither is known."""
     limits = [len(machine['affinity'])] if machine.get('affinity') else []
     limits += [machine['cgroup_cpus']] if machine.get('cgroup_cpus') else []

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from errors import UsageError, read_regular
-from results.document import Failure, Record, read_file
+from results.document import Failure, Record, read_result_file
 from results.sections import Number
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
@@ -96,7 +96,7 @@ def collect(paths: Sequence[str]) -> Collection:
         if not path.exists():
             raise UsageError(f'{name}: there is no such file or folder; give results that --result_file wrote')
         if not path.is_dir():
-            found = read_file(path)
+            found = read_result_file(path)
             keep(found, path, path.parent)
             continue
         num_found = 0
@@ -105,7 +105,7 @@ def collect(paths: Sequence[str]) -> Collection:
             if file.name.startswith('.') or file.name == SWEEP_FILE or is_try:
                 continue
             try:
-                found = read_file(file)
+                found = read_result_file(file)
             except UsageError as error:
                 problems.append(str(error))
                 continue

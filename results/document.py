@@ -311,7 +311,7 @@ def is_document(path: Path) -> bool:
     return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
 
 
-def read_file(path: Path) -> Record | Failure:
+def read_result_file(path: Path) -> Record | Failure:
     """Reads a result file.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors import plural
-from results.advice import spent_between, usable_cores
+from results.advice import known_cores, spent_between
 from results.document import Record
 
 # Both rates of a run are printed if they differ by more than this share.
@@ -155,7 +155,7 @@ def _between(record: Record) -> str:
 
 
 def _cores(machine: Mapping[str, Any]) -> str | None:
-    num_cores, usable = machine.get('num_cores'), usable_cores(machine)
+    num_cores, usable = machine.get('num_cores'), known_cores(machine)
     if not num_cores:
         return None
     if usable is None or usable >= num_cores:

@@ -12,7 +12,7 @@ from results.console import Console
 from results.result import Result, Step, StepValues
 from results.sections import Phase
 from run.build import make_banner, make_input
-from run.input_stages import StageTime, rows_of
+from run.input_stages import StageTime, stage_rows
 from run.invocation import Invocation
 from run.measurement import Measurement
 from run.process import Process
@@ -103,7 +103,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         recording.end_timed_steps()
         for stage in reversed(before):
             take_half(stage, counts.num_timed // 2)
-        recording.input_stages = rows_of([stage.time for stage in (*before, last)])
+        recording.input_stages = stage_rows([stage.time for stage in (*before, last)])
     return measurement.result(is_complete=True)
 
 

@@ -33,7 +33,7 @@ class StageTime:
         )
 
 
-def rows_of(times: Sequence[StageTime]) -> list[StageRow]:
+def stage_rows(times: Sequence[StageTime]) -> list[StageRow]:
     """Returns what each stage adds: the time per image up to it, less that up to the stage before.
 
     It may be below 0, since stages overlap and both times are measured. share is of the last row's time.

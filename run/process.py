@@ -241,7 +241,7 @@ class Process:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
         if failure := self.worker.peer_failure():
             return failure
-        line = explain(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
+        line = explain_fault(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
         return RunError(self.worker.explain(error, line))
 
 
@@ -253,7 +253,7 @@ def _ending_of(end: BaseException) -> Ending:
     return Ending(1, 'the caller closed the generator of steps')
 
 
-def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool) -> str:
+def explain_fault(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool) -> str:
     """Returns the fault in the data that explains the error, else TensorFlow's message. Searching takes time."""
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
     if is_evaluating and plan.evaluations:

@@ -88,7 +88,7 @@ def caption(varied: Mapping[str, str]) -> str:
     return ' '.join(f'{name}={value}' for name, value in varied.items())
 
 
-def make_plan(request: Request, check: Check) -> SweepPlan:
+def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
     """Combines the values of a request, in its order.
 
     A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.

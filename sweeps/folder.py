@@ -27,7 +27,7 @@ from errors import RunError, UsageError, read_regular
 from machine.atomic import move_whole, write_whole
 from results import VERSION
 from results.collection import SWEEP_FILE, TRIES
-from results.document import Failure, Record, as_json, read_file
+from results.document import Failure, Record, as_json, read_result_file
 from sweeps.configurations import SweepPlan
 
 # Instead of a plan: the commands that take turns, one in a line.
@@ -112,7 +112,7 @@ class Folder:
             raise UsageError(f'{path}: it cannot be read ({reason}); start the sweep again') from None
 
     def check_plan(self, plan: SweepPlan) -> None:
-        if changed := difference(self.read_plan(), plan):
+        if changed := plan_difference(self.read_plan(), plan):
             raise UsageError(f'--resume: {self.path} holds another sweep: {changed}; write a new --output')
 
     @contextlib.contextmanager
@@ -134,7 +134,7 @@ class Folder:
     def outcome(self, path: Path) -> Outcome | None:
         """Reads the result or failure in a file; None if there is no complete one, such as after a power failure."""
         try:
-            return read_file(path)
+            return read_result_file(path)
         except UsageError:
             return None
 
@@ -142,11 +142,11 @@ class Folder:
         """Moves the complete document of a run to its final name, and returns it; raises RunError as write()."""
         with self._writing(path):
             move_whole(unfinished, path)
-        return read_file(path)
+        return read_result_file(path)
 
     def copy(self, source: Path, path: Path) -> Outcome:
         self.write(path, source.read_text(encoding='utf-8').rstrip('\n'))
-        return read_file(path)
+        return read_result_file(path)
 
     def write_failure(self, path: Path, failure: Failure) -> Failure:
         failure.id, failure.source = failure.id or uuid.uuid4().hex, str(path)
@@ -188,7 +188,7 @@ def unfinished_name(path: Path) -> Path:
     return path.with_name(f'.{path.name}')
 
 
-def difference(before: SweepPlan, after: SweepPlan) -> str | None:
+def plan_difference(before: SweepPlan, after: SweepPlan) -> str | None:
     def lines(plan: SweepPlan) -> list[str]:
         settings = [f'{name}={value}' for name, value in asdict(plan.settings).items()]
         return settings + [f'{one.id}: {shlex.join(one.command())}' for one in plan.configurations]

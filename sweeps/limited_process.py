@@ -81,11 +81,11 @@ def run_process(
     if not code:
         return Ended(code, seconds)
     with log.open('rb') as written:
-        reason, cause = explain(end_of(written), child.exit_code())
+        reason, cause = explain_end(end_of(written), child.exit_code())
     return Ended(code, seconds, reason, cause)
 
 
-def explain(output: str, return_code: int) -> tuple[str, str]:
+def explain_end(output: str, return_code: int) -> tuple[str, str]:
     """Returns why a process failed, in one line, and the cause, from its output and its return code in subprocess."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     memory = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), None)

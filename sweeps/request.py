@@ -122,7 +122,7 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
     return replace(request, flags=flags, settings=merged)
 
 
-def on_cpu(request: Request) -> Request:
+def with_device_cpu(request: Request) -> Request:
     """Adapts a request to a machine without a GPU: adds --device=cpu if runs need a --device and have none."""
 
     def values(name: str) -> list[Setting | None]:

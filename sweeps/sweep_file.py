@@ -35,7 +35,7 @@ def find_file(name: str) -> Path:
     raise UsageError(f'{name}: {what}; {hint}')
 
 
-def read_file(path: Path, source: str | None = None) -> Request:
+def read_sweep_file(path: Path, source: str | None = None) -> Request:
     """Reads a sweep; errors name the file as `source`, by default its path."""
     table = _parse(path)
     source = source or str(path)

@@ -18,7 +18,7 @@ from cluster.signals import Terminated
 from params import make_params
 from records.layout import shard_name
 from results.console import Console
-from results.document import Record, read_file
+from results.document import Record, read_result_file
 from results.result import Result
 from results.sections import Phase
 from tests.support.images import encoded, example, write_shard
@@ -214,7 +214,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     assert stopped.type is raised
     # One timed step, and one before it, as in the checkpoint.
     check_warning(err.getvalue(), '1 step', '1000', 'global step 2')
-    record = read_file(tmp_path / 'r.json')
+    record = read_result_file(tmp_path / 'r.json')
     assert isinstance(record, Record)
     assert (record.is_complete, len(record.step_seconds())) == (False, 1)
     assert record.ended.exit_code == 128 + number

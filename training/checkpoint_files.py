@@ -128,7 +128,7 @@ def step_of(prefix: str) -> int:
     return int(match[1])
 
 
-def publish(folder: Path, max_to_keep: int) -> None:
+def publish_checkpoint(folder: Path, max_to_keep: int) -> None:
     """Publishes the ready checkpoint, if there is one. It can be repeated after a kill."""
     ready = folder / READY
     if ready.is_symlink():

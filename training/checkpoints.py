@@ -12,14 +12,14 @@ import tensorflow.compat.v1 as tf
 
 from errors import RunError, plural
 from machine.atomic import move_whole
-from training.checkpoint_files import READY, UNFINISHED, data_files, publish, remove_stage
+from training.checkpoint_files import READY, UNFINISHED, data_files, publish_checkpoint, remove_stage
 from training.contents import (
     MODEL,
     OPTIONAL,
     STATISTICS,
     Tensors,
     cause,
-    difference,
+    content_difference,
     first_names,
     group_of,
     read_contents,
@@ -128,7 +128,7 @@ class Checkpointer:
         name = f'model.ckpt-{step}'
         unfinished, ready = self._folder / UNFINISHED, self._folder / READY
         with self._saving, self._reporting(name):
-            publish(self._folder, self._max_to_keep)
+            publish_checkpoint(self._folder, self._max_to_keep)
             if os.path.lexists(unfinished):
                 remove_stage(unfinished)
             unfinished.mkdir()
@@ -142,7 +142,7 @@ class Checkpointer:
                 with contextlib.suppress(OSError):
                     remove_stage(unfinished)
                 raise
-            publish(self._folder, self._max_to_keep)
+            publish_checkpoint(self._folder, self._max_to_keep)
         return str(self._folder / name)
 
     def restore(
@@ -177,7 +177,7 @@ class Checkpointer:
             {name: fact for name, fact in tensors.items() if not _is_optional(name)}
             for tensors in (self._expected, found)
         )
-        if changed := difference(expected, found):
+        if changed := content_difference(expected, found):
             raise RunError(
                 f'{prefix}: this checkpoint is of another model or optimizer: {changed}; '
                 'use the flags of the run that wrote it, or another folder; '

@@ -45,7 +45,7 @@ def group_of(name: str, names: Collection[str]) -> str:
     return STATISTICS if own.startswith('moving_') else MODEL
 
 
-def difference(expected: Tensors, found: Tensors) -> str:
+def content_difference(expected: Tensors, found: Tensors) -> str:
     """Describes how two sets of tensors differ; empty if they are equal."""
     changed = [
         f'{name} ({found[name][0]} {list(found[name][1])}, here {dtype} {list(shape)})'

@@ -13,7 +13,7 @@ from benchmarks.peers.measuring import run_steps
 from benchmarks.turns import print_report, take_runs, take_turns
 from comparison.sides import read_side
 from results import document
-from results.document import Record, as_json, read_file
+from results.document import Record, as_json, read_result_file
 from tests.support.outputs import refused
 from tests.support.sample_results import FAKE, environment, sizes_in
 
@@ -73,7 +73,7 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.Cap
         result_file=str(tmp_path / 'peer.json'),
     )
     run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(100_000))))
-    found = read_file(Path(args.result_file))
+    found = read_result_file(Path(args.result_file))
     assert isinstance(found, Record)
     assert found.work == {
         'model': 'resnet50',

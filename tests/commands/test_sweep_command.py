@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import commands.sweep
-from commands.sweep import SweepRow, format_results, main, rows_of, run_plan
+from commands.sweep import SweepRow, format_results, main, run_plan, table_rows
 from comparison.intervals import estimate_runs
 from sweeps.sweep_file import shipped
 from tests.support.hosts import NEEDED, make_hosts
@@ -179,7 +179,7 @@ def test_exchanges_alone_have_bandwidths(tmp_path: Path) -> None:
         )
         found.append([record_of(document)])
     outcomes = {one.id: records for one, records in zip(plan.configurations, found, strict=True)}
-    lines = format_results(*rows_of(plan, outcomes)).splitlines()
+    lines = format_results(*table_rows(plan, outcomes)).splitlines()
     cells = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
     assert cells[0] == ['bytes', 'W*G+P', 'ms', 'algbw GB/s', 'busbw GB/s']
     # 8 MB in a mean of 20 ms; 4 devices send 2 * 3 / 4 as much.

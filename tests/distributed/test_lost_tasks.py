@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from results.document import Record, read_file
+from results.document import Record, read_result_file
 from tests.distributed.milestones import FIRST_STEP
 from tests.distributed.processes import Processes, await_line
 from tests.distributed.scenarios import (
@@ -66,7 +66,7 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         chief = processes.trainers[0].name
         if lost == chief:
             return
-        record = read_file(path)
+        record = read_result_file(path)
         assert isinstance(record, Record)
         assert processes.described(lost) in (record.reason or '')
         steps = record.workers[0].steps.global_step

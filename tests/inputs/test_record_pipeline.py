@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.data_sets import Shards, check_shards, find_shards
+from inputs.data_sets import Shards, check_shard_names, find_shards
 from inputs.pipeline import InputParts
 from inputs.record_pipeline import RecordPipeline
 from preprocessing import ImageOptions
@@ -125,7 +125,7 @@ def test_an_empty_shard_among_others_gives_no_record(data_dir: Path, tmp_path: P
 def test_shards_without_any_record_are_refused_rather_than_waited_for(tmp_path: Path) -> None:
     write_shard(tmp_path / shard_name('train', 0, 1), [])
     with refused(f'--data_dir={tmp_path}', ' 1 ', 'train', 'records --input=DIR'):
-        check_shards(find_shards(str(tmp_path), 'train'))
+        check_shard_names(find_shards(str(tmp_path), 'train'))
 
 
 def test_only_the_shards_are_read(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_folder_that_differs_from_another_one_by_a_comma_is_refused(tmp_path: 
         write_shard(tmp_path / folder / shard_name('train', 0, 1), [record(0)])
     assert labels_of(find_shards(str(tmp_path / 'a_b'), 'train'), 1, 1) == [[0]]
     with refused(f'--data_dir={tmp_path}/a,b', tmp_path / 'a_b'):
-        check_shards(find_shards(str(tmp_path / 'a,b'), 'train'))
+        check_shard_names(find_shards(str(tmp_path / 'a,b'), 'train'))
 
 
 def _with_another_bit(path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from results import advice
-from results.advice import usable_cores
+from results.advice import known_cores
 from results.document import Record, as_json
 from results.sections import StatisticsSection, WarningRow
 from tests.support.sample_results import record_of, sample_document
@@ -176,8 +176,8 @@ def test_threads_without_cores_are_told() -> None:
     assert advise({**fewer, 'cluster': cluster}) == []
     quota = changed('machine', num_cores=2, cgroup_cpus=1, threads={'intra_op': 1, 'inter_op': 2})
     the_warning('fewer_cores', {**quota, 'cluster': cluster}, '1 of the 2 cores', 'cgroup')
-    assert usable_cores({'affinity': [0, 1, 2], 'cgroup_cpus': 1.5}) == 1.5
-    assert usable_cores({'affinity': None, 'cgroup_cpus': None}) is None
+    assert known_cores({'affinity': [0, 1, 2], 'cgroup_cpus': 1.5}) == 1.5
+    assert known_cores({'affinity': None, 'cgroup_cpus': None}) is None
 
 
 @pytest.mark.parametrize(

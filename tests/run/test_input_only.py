@@ -17,7 +17,7 @@ from inputs.stages import DECODE, PARSE, READ, STAGES
 from params import make_params
 from results import result as results
 from results.console import Console
-from run.input_stages import StageTime, format_stages, rows_of
+from run.input_stages import StageTime, format_stages, stage_rows
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import check_warning, refused, warnings_in
 
@@ -168,7 +168,7 @@ def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
 
 def test_a_stage_that_costs_less_than_the_noise_is_not_measurable_and_says_which_steps_would_do() -> None:
     times = [StageTime('read', 100, 2.0, 1.0), StageTime('decode', 100, 1.0, 1.5), StageTime('transfer', 100, 1.6, 1.4)]
-    rows = rows_of(times)
+    rows = stage_rows(times)
     assert [row.share for row in rows] == pytest.approx([1.25, -0.625, 0.375])
     table = format_stages(rows, 10)
     decode, transfer = (next(line for line in table.splitlines() if name in line) for name in ('decode', 'transfer'))
@@ -178,4 +178,4 @@ def test_a_stage_that_costs_less_than_the_noise_is_not_measurable_and_says_which
     # 62.5 % of the whole become 5 % with (62.5 / 5)^2 times as many.
     assert '--num_batches=1563' in table
     assert '--target_seconds=313 ' in format_stages(rows, 10, target_secs=2.0)
-    assert 'not measurable' not in format_stages(rows_of(times[:1]), 10)
+    assert 'not measurable' not in format_stages(stage_rows(times[:1]), 10)

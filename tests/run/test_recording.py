@@ -13,7 +13,7 @@ from commands import benchmark
 from params import make_params
 from results import result as results
 from results.console import Console
-from results.document import Record, as_json, read_file
+from results.document import Record, as_json, read_result_file
 from results.sections import Ending, Phase
 from tests.support.images import write_digits
 from tests.support.outputs import failed, refused
@@ -34,7 +34,7 @@ SHORT: dict[str, Any] = {
 
 
 def read(path: Path) -> Record:
-    record = read_file(path)
+    record = read_result_file(path)
     assert isinstance(record, Record)
     SCHEMA.validate(json.loads(path.read_text()))
     return record

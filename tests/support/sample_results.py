@@ -23,13 +23,13 @@ from params import Params, make_params
 from results.document import Failure, Record, as_json, read_document
 from results.result import Cause, Result, Step, StepValues
 from results.sections import Phase, RunSection, StatisticsSection
-from sweeps.configurations import SweepPlan, make_plan
+from sweeps.configurations import SweepPlan, make_sweep_plan
 from sweeps.folder import Folder
 from sweeps.limited_process import Limits
 from sweeps.request import override
 from sweeps.runner import Starter
 from sweeps.settings import Settings
-from sweeps.sweep_file import read_file
+from sweeps.sweep_file import read_sweep_file
 
 # ---- sample results --------------------------------------------------------------------------------------------------
 # The result of a real run, with changes, for tests that read results.
@@ -212,7 +212,7 @@ def plan_of(folder: Path, text: str, *rest: str) -> SweepPlan:
     """Makes the plan of a TOML file with this text, and of the flags after --."""
     path = folder / 'sweep_file.toml'
     path.write_text(text)
-    return make_plan(override(read_file(path), rest, {}), accept)
+    return make_sweep_plan(override(read_sweep_file(path), rest, {}), accept)
 
 
 def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pytest
 
 from commands.sweep import run_plan
 from sweeps.configurations import SweepPlan
-from sweeps.folder import Folder, difference
+from sweeps.folder import Folder, plan_difference
 from tests.support.outputs import check_line, failed, refused
 from tests.support.sample_results import (
     FAKE,
@@ -153,8 +153,8 @@ def test_the_plan_is_kept_as_it_was_made(tmp_path: Path) -> None:
 )
 def test_a_changed_plan_is_told_from_that_of_the_folder(text: str, facts: tuple[str, ...], tmp_path: Path) -> None:
     before, after = plan_of(tmp_path, TEXT), plan_of(tmp_path, text)
-    assert difference(before, plan_of(tmp_path, TEXT)) is None
-    check_line(difference(before, after), *facts)
+    assert plan_difference(before, plan_of(tmp_path, TEXT)) is None
+    check_line(plan_difference(before, after), *facts)
 
 
 def one_small_plan(tmp_path: Path) -> SweepPlan:

@@ -7,9 +7,9 @@ import pytest
 from cluster.shape import Shape
 from params import Params
 from params.modes import MODES
-from sweeps.configurations import make_plan
-from sweeps.request import on_cpu, override, read_grid
-from sweeps.sweep_file import find_file, read_file, shipped
+from sweeps.configurations import make_sweep_plan
+from sweeps.request import override, read_grid, with_device_cpu
+from sweeps.sweep_file import find_file, read_sweep_file, shipped
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import plan_of
 
@@ -126,7 +126,7 @@ def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> Non
 
 def test_a_grid_of_flags_is_one_of_a_file(tmp_path: Path) -> None:
     request = read_grid(['--batch_size=8,16', 'shape=1*1,1*2'])
-    plan = make_plan(request, lambda params, alone: None)
+    plan = make_sweep_plan(request, lambda params, alone: None)
     assert [one.caption for one in plan.configurations] == [
         *('batch_size=8 shape=1*1', 'batch_size=8 shape=1*2', 'batch_size=16 shape=1*1', 'batch_size=16 shape=1*2')
     ]
@@ -171,7 +171,7 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / 'binary.toml'
     path.write_bytes(b'\xff\xfe\x00')
     with refused(path):
-        read_file(path)
+        read_sweep_file(path)
     with refused('precison', 'precision'):
         find_file('precison')
     with refused(tmp_path):
@@ -186,7 +186,7 @@ def check_run(params: Params, alone: bool) -> None:
 
 @pytest.mark.parametrize('name', shipped())
 def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
-    plan = make_plan(on_cpu(read_file(find_file(name), name)), check_run)
+    plan = make_sweep_plan(with_device_cpu(read_sweep_file(find_file(name), name)), check_run)
     assert len(plan.configurations) > 2
     assert plan.title != name
 
@@ -196,10 +196,10 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
     with_server = ['1*1+1', '1*2+1', '1*4+1', '2*1+1', '4*1+1', '2*2+1', '8*1+1', '2*4+1', '4*2+1']
     shapes = {'replicated': alone, 'parameter_server': with_server, 'distributed_replicated': with_server}
     rows = [(mode, size, shape) for size in ('32', '64') for mode in shapes for shape in shapes[mode]]
-    request = read_file(find_file('seed_table'), 'seed_table')
+    request = read_sweep_file(find_file('seed_table'), 'seed_table')
     for argv, has_gpu in ((['--model=inception3', '--num_batches=200'], True), (LAPTOP, False)):
         asked = override(request, argv, {})
-        plan = make_plan(asked if has_gpu else on_cpu(asked), check_run)
+        plan = make_sweep_plan(asked if has_gpu else with_device_cpu(asked), check_run)
         assert [tuple(one.varied.values()) for one in plan.configurations] == rows
         assert not plan.left_out
         assert all({*argv} <= {*one.argv} for one in plan.configurations)
@@ -213,13 +213,13 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
 
 def test_a_machine_without_a_gpu_gets_its_device_where_a_sweep_names_none() -> None:
     wide, narrow, named = (read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu']))
-    assert on_cpu(wide).flags == {'device': 'cpu'}
-    assert on_cpu(narrow) is narrow
-    assert on_cpu(named) is named
+    assert with_device_cpu(wide).flags == {'device': 'cpu'}
+    assert with_device_cpu(narrow) is narrow
+    assert with_device_cpu(named) is named
 
 
 def test_all_models_are_swept(tmp_path: Path) -> None:
     from models.registry import MODELS
 
-    (grid,) = read_file(find_file('all_models')).grids
+    (grid,) = read_sweep_file(find_file('all_models')).grids
     assert list(grid.values['model']) == MODELS.list_models()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.limited_process import ERROR, MEMORY, explain
+from sweeps.limited_process import ERROR, MEMORY, explain_end
 from sweeps.runner import order_of_round
 from sweeps.search import LARGEST, largest_size, next_size
 from sweeps.settings import Settings
@@ -88,7 +88,7 @@ def test_sizes_have_units(text: str, size: int | None) -> None:
     ],
 )
 def test_a_failure_is_explained_by_what_the_run_said(output: str, code: int, reason: str, cause: str) -> None:
-    assert explain(output, code) == (reason, cause)
+    assert explain_end(output, code) == (reason, cause)
 
 
 def test_no_configuration_always_follows_the_same_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 from commands.benchmark import main
 from params import parse_argv
 from results.console import Console
-from results.document import Record, read_file
+from results.document import Record, read_result_file
 from results.repeats import far_from_others
 from sweeps.repeat import repeat
 from tests.support.outputs import failed, refused
@@ -31,7 +31,7 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     path = tmp_path / '{model}-{batch_size}.json'
     code, out, err = repeated(tmp_path, '--model=lenet', '--batch_size=8', '--repeat=3', f'--result_file={path}')
     assert code == 0
-    first, second, third = (read_file(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3))
+    first, second, third = (read_result_file(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3))
     assert len({found.id for found in (first, second, third)}) == 3
     assert out == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert [f'run {number} of 3: 80.0 images/sec' in err for number in (1, 2, 3)] == [True] * 3
@@ -49,7 +49,7 @@ def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_pa
         repeat(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path))
     assert out.getvalue() == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert 'stopped after 2 of 3 runs' in err.getvalue()
-    assert isinstance(read_file(tmp_path / 'r.1.json'), Record)
+    assert isinstance(read_result_file(tmp_path / 'r.1.json'), Record)
 
 
 def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path: Pat
     assert any('run 2 of 3: failed' in line and 'the loss is nan' in line for line in notes)
     assert not any('run 2 of 3: 80' in line for line in notes)
     assert any('1 of 3 runs failed' in line and 'the loss is nan' in line for line in notes)
-    stopped = read_file(tmp_path / 'r.2.json')
+    stopped = read_result_file(tmp_path / 'r.2.json')
     assert isinstance(stopped, Record)
     assert not stopped.is_complete
 
