@@ -285,12 +285,12 @@ def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precisio
     assert not [op.name for op in updates if convolutions & needed_by([op])]
 
 
-@pytest.mark.parametrize('task_index', [0, 1])
-@pytest.mark.parametrize('way', [*STAGED, 'replicated, relaxed'])
+@pytest.mark.parametrize(
+    ('way', 'task_index'),
+    [(way, i) for way in (*STAGED, 'replicated, relaxed') for i in range(1 + ('worker_hosts' in WAYS[way]))],
+)
 def test_what_a_step_stages_the_next_one_takes(way: str, task_index: int) -> None:
     """On the worker itself: what it stages on a server would stay there when the worker is lost."""
-    if 'worker_hosts' not in WAYS[way] and task_index:
-        pytest.skip('there is one process')
     built = build_on_gpus(2, task_index=task_index, **WAYS[way], **PRECISIONS['fp16'])
     staged, taken = (sorted(op.get_attr('shared_name') for op in built.of_type(kind)) for kind in ('Stage', 'Unstage'))
     assert staged == taken
