@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from errors import UsageError, format_flag
 from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
 from params.modes import DEFAULT_MODE, MODES, modes_that
-from params.rules import ALONE, IN_EVAL, NO_MODEL, Idle, Rule, RunFacts, RunRule, in_forward_only, on_cpu
+from params.rules import ALONE, IN_EVAL, NO_MODEL, Idle, Rule, in_forward_only, on_cpu
 from params.spec import NEW, flag
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
     return None
 
 
-def _towers_are_two_linked_halves(params: 'Params', facts: RunFacts) -> str | None:
+def _towers_are_two_linked_halves(params: 'Params') -> str | None:
     if not sums_by_halves(params):
         return None
     if params.num_gpus % 2:
@@ -318,7 +318,7 @@ RULES: tuple[Rule, ...] = (
     _gradients_are_packed_in_one_way,
     _the_spec_of_sums_can_be_read,
     _gradients_are_summed_in_one_way,
+    _towers_are_two_linked_halves,
     _the_mode_can_stage,
     _a_launcher_starts_other_processes,
 )
-RUN_RULES: tuple[RunRule, ...] = (_towers_are_two_linked_halves,)
