@@ -79,6 +79,16 @@ def test_a_disk_that_fills_up_while_training_leaves_the_checkpoints_before(comma
 
 
 @needs_mounts
+def test_a_result_that_finds_no_room_is_an_error_after_its_lines(commands: Commands, disk: Path) -> None:
+    fill(disk)
+    ended = commands.run(*_RUN, f'--result_file={disk}/result.json')
+    assert ended.exit_code == 1
+    check_line(ended.error, f'--result_file={disk}/result.json', 'No space left')
+    assert ended.out.count('total images/sec: ') == 1
+    assert files_in(disk) == ['ballast']
+
+
+@needs_mounts
 def test_what_is_read_only_is_refused_before_the_run(commands: Commands, disk: Path) -> None:
     (disk / 'trained').mkdir()
     subprocess.run(['mount', '-o', 'remount,ro', disk], check=True)
