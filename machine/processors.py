@@ -1,6 +1,5 @@
 """The processors of a machine. Does not import TensorFlow."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -57,7 +56,7 @@ def processor_facts(root: Path) -> dict[str, Any]:
 
 def usable_cores() -> list[int] | None:
     """Returns the logical cores that this process may use; None on systems that bind no process to cores."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
+    return psutil.Process().cpu_affinity() if hasattr(psutil.Process, 'cpu_affinity') else None
 
 
 def _processors(root: Path) -> list[dict[str, str]]:

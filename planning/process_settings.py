@@ -56,7 +56,7 @@ def find_visible_gpus(
 
 
 def own_cores() -> tuple[int, ...]:
-    return tuple(usable_cores() or range(os.cpu_count() or 1))
+    return tuple(sorted(usable_cores() or range(os.cpu_count() or 1)))
 
 
 def choose_start(
