@@ -219,7 +219,7 @@ class BenchmarkCNN:
                 self._measurement.add_steps(steps)
                 yield steps
 
-        for steps in self._process.stoppable(profiler.profiled(counted_steps(), schedule.num_warmup)):
+        for steps in profiler.profiled(self._process.stoppable(counted_steps()), schedule.num_warmup):
             taken_before, taken = taken, state.steps_taken
             self._measurement.num_skipped = stepper.num_skipped
             for step in steps:

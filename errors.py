@@ -60,7 +60,7 @@ def format_flag(name: str, value: object) -> str:
 
 
 def plural(number: int, noun: str, suffix: str = 's') -> str:
-    """Returns a number of things: '1 step', '2 steps'; plural is the ending for all numbers except 1."""
+    """Returns a number of things: '1 step', '2 steps'; suffix is the ending for all numbers except 1."""
     return f'{number} {noun}{"" if number == 1 else suffix}'
 
 

@@ -55,6 +55,7 @@ class ChildProcess:
             text=True,
             errors='backslashreplace',
         )
+        # Also the number of its session and process group.
         self.pid = self._popen.pid
         self._grace_secs = grace_secs
         self._readers: list[threading.Thread] = []

@@ -121,7 +121,10 @@ def without_clusters(environment: Environment) -> dict[str, str]:
 
 
 def environment_of_runs(environment: Environment, command: str) -> dict[str, str]:
-    """Returns the environment for a command's own runs; UsageError if a launcher started several of these commands."""
+    """Returns the environment for a command's own runs.
+
+    Warns if a launcher may have started several of these commands, and raises UsageError if it has.
+    """
     launch, cluster = find_launch(environment), read_tf_config(environment)
     if is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
         raise UsageError(

@@ -80,8 +80,10 @@ class Interrupts:
     def held(self) -> Iterator[None]:
         """Raises the exception of a signal in the block at its end, unless the block raises another one."""
         self._is_holding = True
-        yield
-        self._is_holding = False
+        try:
+            yield
+        finally:
+            self._is_holding = False
         if self._pending:
             raise self._pending
 

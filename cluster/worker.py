@@ -18,7 +18,7 @@ class Worker:
       device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a server.
       together: whether the workers take their steps together.
       index: the number of this process among those that take steps.
-      agreed: the offer with which all start.
+      agreed: the offer with which all start; its 'end' is None if the training begins now.
       restart: 0 if this process began the training; a different number in each that joined it later.
       ends_after_chief: whether this process goes on with its steps after a signal until the chief has ended.
     """

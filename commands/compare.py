@@ -27,8 +27,6 @@ from results.document import Record
 from sweeps.folder import Folder
 from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
-# The flags of a process that waits for others.
-
 
 @dataclass(frozen=True)
 class CompareOptions:

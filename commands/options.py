@@ -113,7 +113,7 @@ class Declaration(Generic[OptionsT]):
         words = split_words(own, specs, self._see)
         refusals = Refusals()
         refusals.add(*words.mistakes, *(self._unknown(name, specs) for name in words.unknown))
-        positional = words.others
+        positional = tuple(word for word, _ in words.others)
         if self.positional and self.positional.is_path:
             positional = tuple(map(expand, positional))
         if not words.mistakes and not words.unknown:
@@ -125,7 +125,7 @@ class Declaration(Generic[OptionsT]):
             with refusals.collecting():
                 # This gives the same errors as for the flags of a run.
                 spec = specs[name]
-                read[name] = spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
+                read[name] = spec.read(text) if isinstance(text, str) else tuple(one and spec.read(one) for one in text)
         refusals.raise_all()
         names = {field.name.removesuffix('_'): field.name for field in fields(cast(Any, self.options))}
         # mypy cannot see that the spec of each field read its value.

@@ -47,7 +47,7 @@ class DataFolder:
             array_files.count_images(self.data_set.name, self.path, subset)
 
     def open(self, subset: str) -> Shards | Arrays:
-        """Opens the images of a subset. Raises UsageError as find_shards, check_shards and load_arrays."""
+        """Opens the images of a subset. Raises UsageError as find_shards, check_shard_names and load_arrays."""
         if self.data_set.has_records:
             shards = self._find_shards(subset)
             check_shard_names(shards)

@@ -105,7 +105,7 @@ class Shards:
         """The pattern by which RecordInput finds exactly these shards: one glob per shard, in order, comma-separated.
 
         With a single glob, the order would be that of the file system, and the seed alone would not determine which
-        shard is read first. A comma in a path cannot be escaped and is replaced by `?`, see check_shards.
+        shard is read first. A comma in a path cannot be escaped and is replaced by `?`, see check_shard_names.
         """
         special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
         return ','.join(''.join(special.get(letter, letter) for letter in path) for path in self.paths)

@@ -38,7 +38,8 @@ class InputParts:
       normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a quarter of the bytes.
         If False, convert before the copy, which is less work if the device is the CPU.
       host_device: the device that makes the batches.
-      shift: where in the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+      shift: where in the first epoch to begin, in [0, 1): worker w of W begins at w / W; for records, a place in the
+        list of shards.
       until: the last stage to build, see inputs.stages.
     """
 

@@ -60,8 +60,8 @@ def cpu_seconds(root: Path) -> float | None:
         used = read_number(folder / 'cpuacct.usage')
         if used is not None:
             return used * _NANOSECOND
-        plural = read_key_values(folder / 'cpu.stat').get('usage_usec')
-        return int(plural) * _MICROSECOND if plural else None
+        micros = read_key_values(folder / 'cpu.stat').get('usage_usec')
+        return int(micros) * _MICROSECOND if micros else None
     return None
 
 

@@ -170,6 +170,8 @@ class Disturbances:
     def stop(self) -> dict[str, Any]:
         """Returns the object "disturbance" of a result; unknown values are None. Shares are of the usable cores' time.
 
+        seconds: from start() to stop().
+        load_average_start, load_average_end: over 1, 5 and 15 minutes.
         cgroup_throttled_seconds: how long a CPU quota stopped threads, summed over cores.
         thermal_throttles: how often the hottest core was slowed down.
         steal_share: the share that a hypervisor gave to other machines.

@@ -70,15 +70,15 @@ class _Capture:
 
     def end(self, *, everything: bool = False, expects_gpu: bool = True) -> None:
         """Shows the captured lines, all or only those that matter; later lines are shown at once."""
-        if not self._file:
+        captured, self._file = self._file, None
+        if not captured:
             return
         os.dup2(self._shown, 2)
         os.close(self._shown)
         self._watcher.communicate(b'\n')
-        with self._file as file, contextlib.suppress(OSError), open(2, 'wb', closefd=False) as shown:
+        with captured as file, contextlib.suppress(OSError), open(2, 'wb', closefd=False) as shown:
             file.seek(0)
             shown.writelines(line for line in file if everything or _matters(line, expects_gpu))
-        self._file = None
 
 
 _CAPTURE = _Capture()

@@ -83,7 +83,8 @@ def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algo
 def by_nccl(towers: Sequence[str]) -> Algorithm:
     """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not bfloat16.
 
-    The kernels of one sum wait for each other: a session that fetches the sum of only one tower hangs.
+    The kernels of one sum wait for each other: a session that fetches the sum of only one tower hangs. A training step
+    runs all of them, since it updates the variables of every tower.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:

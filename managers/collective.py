@@ -25,6 +25,8 @@ _INITIAL, _STATISTICS = 1 << 20, 1 << 21
 def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
     """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs (on_towers).
 
+    Between hosts each worker first sums its towers on its host. Tensors are sent and summed as `transfer`.
+
     All workers must start their NCCL sums in the same order. NCCL does not check what it adds: in different orders it
     hangs, or adds the gradients of different variables of equal size. Therefore each sum waits until the one before it
     has started; it does not wait for its end, so that sums overlap with the backward pass. A ring between hosts needs

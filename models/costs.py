@@ -33,11 +33,11 @@ class ModelCost:
 
 def list_costs(pattern: str = '*', registry: Registry = MODELS) -> list[ModelCost]:
     """The costs of the models whose names match a pattern with shell wildcards; those not in the table are counted."""
-    plural = read_table()
+    counted = read_table()
     costs = []
     for facts in registry.list_facts(pattern):
         key = (facts.name, facts.data_set, facts.image_size)
-        found = plural.get(key) if facts.network.is_builtin else None
+        found = counted.get(key) if facts.network.is_builtin else None
         parameters, multiply_adds = found or _count(facts)
         costs.append(ModelCost(facts, parameters, multiply_adds / 1e9))
     return costs

@@ -138,6 +138,8 @@ def register_model(
 
     Raises ValueError if there is already a model of this name, or a value makes no sense.
     """
+    if not callable(build):
+        raise ValueError(f'build={build!r}: it must be a function (cnn, images, num_classes) -> logits')
     registry, file = _loading.get() or (MODELS, None)
     path = str(Path(file).resolve()) if file else None
     network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file, path=path)

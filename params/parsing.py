@@ -3,6 +3,7 @@
 The result depends on the words, the files of --flagfile and, where a path has ~, the home directory alone.
 """
 
+import itertools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +44,8 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
 
 
 def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
-    words = split_words(argv, _FLAGS)
-    refusals.add(*words.mistakes, *map(_unknown, words.unknown), *(_stray_message(word, argv) for word in words.others))
+    words = split_words(argv, _FLAGS, _SEE)
+    refusals.add(*words.mistakes, *map(_unknown, words.unknown), *itertools.starmap(_stray_message, words.others))
     return words.texts
 
 
@@ -99,9 +100,8 @@ def _unknown(name: str) -> str:
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'
 
 
-def _stray_message(word: str, argv: Sequence[str]) -> str:
-    before = argv[argv.index(word) - 1] if word in argv[1:] else ''
-    switch = before.lstrip('-').removeprefix('no')
-    if before.startswith('-') and switch in _FLAGS:
+def _stray_message(word: str, before: str) -> str:
+    switch = before.lstrip('-')
+    if before.startswith('-') and switch in _FLAGS and _FLAGS[switch].type is bool:
         return f'{word!r} is not a flag; the value of a switch follows an equal sign: {format_flag(switch, word)}'
     return f'{word!r} is not a flag; flags look like --batch_size=64, {_SEE}'

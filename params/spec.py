@@ -44,7 +44,11 @@ def _to_float(value: Any) -> float:
 
 
 def _to_str(value: Any) -> str:
-    return os.fspath(value)
+    text = os.fspath(value)
+    if '\0' in text:
+        raise ValueError(text)
+    # Exactly str, which is all that a result can hold; NumPy's is another one.
+    return str(text)
 
 
 def expand(path: str) -> str:

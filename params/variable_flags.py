@@ -87,6 +87,7 @@ class VariableFlags:
         original='its default is true',
         idle=(
             IN_EVAL,
+            # Workers read variables from parameter servers in forward steps, too.
             Idle(
                 lambda p, run: p.forward_only and not run.num_ps,
                 '--forward_only sends no gradients, and reads no variables of parameter servers',
@@ -103,6 +104,7 @@ class VariableFlags:
         original=NEW,
         idle=(
             IN_EVAL,
+            # With servers, the mode that is always synchronous is the one whose workers read what a step updates.
             Idle(
                 lambda p, run: run.num_ps < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2),
                 'variables are cut for several parameter servers, or where values return while gradients are sent',

@@ -42,7 +42,7 @@ def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) 
     from training.checkpoint_files import find_checkpoint, latest_checkpoint
 
     is_chief = processes.is_chief
-    saves = params.train_dir is not None and params.trains and is_chief
+    saves = params.train_dir is not None and params.trains and params.input_only is None and is_chief
     resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
     warm_start = None
     flag = format_flag('backbone_model_path', params.backbone_model_path)

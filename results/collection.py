@@ -136,7 +136,7 @@ def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
         )
         return {}
     return {
-        one.id: SourceFile(str(folder), i, one.published, one.published_speed_up, plan.published_in)
+        one.id: SourceFile(str(folder), i, one.published or None, one.published_speed_up or None, plan.published_in)
         for i, one in enumerate(plan.configurations)
     }
 

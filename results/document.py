@@ -291,11 +291,14 @@ def _why_not(text: str, error: Exception) -> str:
             'install a newer version of this program'
         )
     if not isinstance(error, msgspec.ValidationError):
-        # Only Python's json reads NaN and half of a surrogate pair; the place of the latter is not known.
+        # Only Python's json reads NaN and half of a surrogate pair; their place is not known where any value may stand.
         try:
             msgspec.convert(document, Record | Failure)
-            error = UnicodeError('it has half of a surrogate pair')
-        except (msgspec.ValidationError, UnicodeError) as found:
+            json.dumps(document, ensure_ascii=False).encode()
+            error = ValueError('it has NaN or Infinity, which JSON lacks')
+        except UnicodeError:
+            error = ValueError('it has half of a surrogate pair')
+        except msgspec.ValidationError as found:
             error = found
     reason = str(error)
     shown = reason if len(reason) < 400 else f'{reason[:200]} ... {reason[-100:]}'

@@ -254,7 +254,10 @@ class InputSection(Section):
 
 class EnergySection(Section):
     source: str | None
-    joules: Annotated[Number | None, about('Of the chief (NVML: of its GPUs), during the timed steps.')]
+    joules: Annotated[
+        Number | None,
+        about('Of the chief (NVML: of its GPUs), from the start of the first timed step to the end of the last.'),
+    ]
     joules_per_image: Annotated[Number | None, about('Null if other machines or GPUs took part.')]
 
 

@@ -33,7 +33,10 @@ class FixedVariables:
 
 
 class SavedVariables(FixedVariables):
-    """Gives a tower the values that a checkpoint would hold now; slices are the parts of each variable, by name."""
+    """Gives a tower the values that a checkpoint would hold now: they are read again in each session.run.
+
+    slices are the parts of each variable, by name.
+    """
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
         self._slices = slices
@@ -93,7 +96,7 @@ class Evaluation:
         self._pipeline = pipeline
         self._images_per_run = batch_size * len(devices)
         self._num_batches = num_batches
-        plural = []
+        counted = []
         for number, (device, variables) in enumerate(zip(devices, sources, strict=True)):
             with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
                 batch = pipeline.tower_batch(number)
@@ -106,9 +109,9 @@ class Evaluation:
                     is_training=False,
                     dtype=dtype,
                 ).logits
-                plural.append(_count(logits, batch.labels))
+                counted.append(_count(logits, batch.labels))
         with tf.device(HOST_DEVICE):
-            self._fetches = {name: tf.add_n([counts[name] for counts in plural]) for name in plural[0]}
+            self._fetches = {name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]}
 
     def run(self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter) -> Accuracy:
         """Evaluates from the first image on. step is the global step of the variables, for the result."""

@@ -162,7 +162,7 @@ def build_step_graph(
             )
             train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
             gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
-            plural = train_op
+            counted = train_op
             if manager.initializes:
                 initializers += [*step.initializers, *loss_scale.initializers]
             slots = step.slots
@@ -170,14 +170,14 @@ def build_step_graph(
             slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
         else:
             # In forward-only runs the workers share nothing but this counter.
-            plural = manager.count_step(global_step, [loss.op])
-        ops.append(plural)
+            counted = manager.count_step(global_step, [loss.op])
+        ops.append(counted)
         steps_after = updated_at = top_1 = top_5 = None
         if settings.forward_only or manager.synchronous_step is None:
-            with tf.device(global_step.device), tf.control_dependencies([plural]):
+            with tf.device(global_step.device), tf.control_dependencies([counted]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
         if pipeline.per_step_ops and not settings.deterministic:
-            with tf.control_dependencies([plural]):
+            with tf.control_dependencies([counted]):
                 updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:

@@ -179,13 +179,13 @@ class AutomaticLossScale(LossScale):
         is_due = good_steps >= self._doubled_every
         higher = tf.where(is_due, tf.maximum(scale, tf.minimum(2 * scale, _LARGEST)), scale)
         lower = tf.minimum(scale, tf.maximum(scale / 2, _SMALLEST))
-        plural = tf.where(is_good & ~is_due, good_steps, tf.zeros_like(good_steps))
+        counted = tf.where(is_good & ~is_due, good_steps, tf.zeros_like(good_steps))
         # Count this step only after num_skipped has been read.
         with tf.control_dependencies([self.num_skipped.op]):
             count = tf.raw_ops.AssignAddVariableOp(
                 resource=self._skipped_steps.handle, value=tf.cast(~is_good, tf.int64), name='count_skipped_step'
             )
-        return [self._scale.assign(tf.where(is_good, higher, lower)), self._good_steps.assign(plural), count]
+        return [self._scale.assign(tf.where(is_good, higher, lower)), self._good_steps.assign(counted), count]
 
 
 def _device_of(tensor: Tensor) -> str:

@@ -43,7 +43,7 @@ def test_no_product_is_left_out_and_the_results_are_finite(dtype: str) -> None:
             session.run(initializer)
             options = tf.RunOptions(output_partition_graphs=True)
             values = session.run(step, options=options, run_metadata=metadata)
-        plural = tf.profiler.profile(
+        counted = tf.profiler.profile(
             graph, options=tf.profiler.ProfileOptionBuilder(_quiet_count()).with_node_names(['.*MatMul.*']).build()
         )
     assert all(0 < value < math.inf for value in values)
@@ -51,7 +51,7 @@ def test_no_product_is_left_out_and_the_results_are_finite(dtype: str) -> None:
     nodes = [node for part in metadata.partition_graphs for node in part.node if 'MatMul' in node.op]
     assert len(nodes) == 6
     assert {node.device.rpartition('/')[2] for node in nodes} == {'device:CPU:0', 'device:CPU:1'}
-    assert plural.total_float_ops == 6 * flops_of_product(32, 32, 32)
+    assert counted.total_float_ops == 6 * flops_of_product(32, 32, 32)
 
 
 def _quiet_count() -> dict[str, object]:

@@ -152,11 +152,11 @@ def test_tensorflow_counts_twice_as_many_operations(model: str, data_set: str | 
             build_network(network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
         options = tf.profiler.ProfileOptionBuilder(tf.profiler.ProfileOptionBuilder.float_operation())
         profile = tf.profiler.profile(graph, cmd='op', options=options.with_empty_output().build())
-    plural = {}
+    counted = {}
     while profile.children:
         [profile] = profile.children
-        plural[profile.name] = profile.float_ops
-    products = sum(plural.get(kind, 0) for kind in ('Conv2D', 'DepthwiseConv2dNative', 'MatMul'))
+        counted[profile.name] = profile.float_ops
+    products = sum(counted.get(kind, 0) for kind in ('Conv2D', 'DepthwiseConv2dNative', 'MatMul'))
     assert products == 2 * network_cost(network, shape, num_classes).multiply_adds > 0
 
 

@@ -142,7 +142,7 @@ def _check_nothing_changed(
     everything: list[Params] = [parsed.params]
     if isinstance(plan, Plan) and not is_evaluator(environ):
         everything.append(plan.params)
-    texts = split_words(argv, ALL_FLAGS).texts
+    texts = split_words(argv, ALL_FLAGS, '').texts
     for name, text in texts.items():
         value = ALL_FLAGS[name].read(text)
         if _is_warned_of(name, warnings):

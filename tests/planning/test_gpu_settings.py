@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -45,7 +46,7 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> Iterator[C
     monkeypatch.setattr(
         tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu.compute_capability}
     )
-    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(NUM_CORES)))
+    monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda _: list(range(NUM_CORES)))
     for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
         # Set first, so that what the run sets is taken back after the test.
         monkeypatch.setenv(name, '')

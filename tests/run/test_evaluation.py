@@ -383,14 +383,14 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seco
         evaluation = evaluation_of(digits, variables)
         for [part] in variables.slices.values():
             session.run(part.variable.assign(tf.zeros(part.full)))
-        plural = Counter[str]()
+        counted = Counter[str]()
 
         def run(fetches: Any, *fed: Any) -> Any:
-            plural['batches'] += isinstance(fetches, list) and len(fetches) == 2
+            counted['batches'] += isinstance(fetches, list) and len(fetches) == 2
             return session.run(fetches, *fed)
 
         timed = SimpleNamespace(run=run)
-        found = evaluation.run(timed, step=7, clock=lambda: 10.0 * plural['batches'])
+        found = evaluation.run(timed, step=7, clock=lambda: 10.0 * counted['batches'])
     assert (found.num_images, found.seconds) == (num_images, seconds)
 
 
