@@ -25,7 +25,7 @@ if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
     raise SystemExit(f'TENSORFLOW_PACKAGE={TENSORFLOW}: it must be tensorflow or tensorflow-cpu')
 CORE = [
     'absl-py>=2.0',
-    'msgspec>=0.19',
+    'msgspec>=0.22',
     'numpy>=1.26',
     'psutil>=5.9.4',
     'rich>=13.0',
@@ -54,7 +54,7 @@ DEV = [
     'kubeflow-training>=1.9',
     'markdown-it-py>=2.2',
     'mypy>=1.11',
-    'packaging>=23.0',
+    'packaging>=24.2',
     'pyte>=0.8',
     'pytest>=8.0',
     'pytest-timeout>=2.3',

@@ -58,7 +58,7 @@ def test_what_is_missing_is_named_with_its_package(tmp_path: Path, good_library:
     libraries = check_libraries(folder_with(tmp_path, good_library, *names))
     line = check_line(describe_missing(libraries), 'libcudnn.so.', 'libcublas.so.12', 'nvidia-cublas-cu12', '[cuda]')
     # pip's command names the packages again.
-    assert line.split(' install ')[0].count('nvidia-cublas-cu12') == 1
+    assert line.rpartition(': ')[0].count('nvidia-cublas-cu12') == 1
     # TensorFlow uses GPUs without NCCL.
     assert 'nccl' not in line
     assert {library.name for library in libraries if not library.is_required} == {'libnccl.so.2', 'libcupti.so.12'}

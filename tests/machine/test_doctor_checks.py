@@ -161,7 +161,7 @@ def test_a_driver_that_does_not_start_or_is_too_old_is_wrong(
 @pytest.mark.usefixtures('_nvidia')
 @pytest.mark.parametrize(
     ('capability', 'outcome', 'fact'),
-    [('80', OK, ''), ('86', OK, ''), ('90', WARNING, 'minutes'), ('120', WARNING, 'half an hour'), ('52', WRONG, '')],
+    [('80', OK, ''), ('86', OK, ''), ('90', WARNING, 'minutes'), ('120', WARNING, 'half an hour'), ('35', WRONG, '')],
 )
 def test_a_gpu_needs_kernels_of_its_architecture(
     monkeypatch: pytest.MonkeyPatch, capability: str, outcome: str, fact: str

@@ -44,7 +44,7 @@ def test_a_machine_without_a_gpu_needs_no_explanation(environ: Mapping[str, str]
         ({'STAND_IN_CUDA': '11040'}, ['515.43.04', 'CUDA 11.4', '525.60.13']),
         ({'STAND_IN_ERROR': '803'}, ['CUDA_ERROR_SYSTEM_DRIVER_MISMATCH', 'restart']),
         ({'STAND_IN_ERROR': '800'}, ['CUDA_ERROR_NOT_PERMITTED', 'nvidia-smi']),
-        ({'STAND_IN_CAPABILITY': '52'}, ['5.2', '--device=cpu']),
+        ({'STAND_IN_CAPABILITY': '35'}, ['3.5', '--device=cpu']),
         ({}, ['--verbose']),
     ],
     ids=str,
