@@ -417,3 +417,25 @@ def test_the_time_and_ctrl_c_end_the_turns_and_what_was_measured_is_shown(
     pids = [json.loads(line)[0] for line in (tmp_path / 'log.txt').read_text().splitlines()]
     assert len(pids) == 7
     assert_ended(pids)
+
+
+def test_an_evaluation_is_refused_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    document = sample_document(run={'role': 'evaluation'})
+    document['workers'] = []
+    document['throughput'] = untimed_throughput(document)
+    Path('eval.json').write_text(json.dumps(document))
+    write_sample(Path('run.json'))
+    assert tf_cnn_benchmarks.main(['compare', 'run.json', 'eval.json']) == 2
+    line = capsys.readouterr().err.strip()
+    check_line(line, 'eval.json', '--eval')
+    assert 'None' not in line
+
+
+def test_a_log_that_begins_like_json_is_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate in (('a', 80), ('b', 40)):
+        lines = LOG.replace('80.00', f'{rate}.00').splitlines()
+        Path(f'{name}.log').write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in lines))
+    assert rows_of(capsys, 'a.log', 'b.log')[1]['ratio'] == 0.5
+    # Only compare reads logs.
+    assert tf_cnn_benchmarks.main(['report', 'a.log']) == 2
+    check_line(capsys.readouterr().err.strip(), 'a.log', '--result_file', 'compare')

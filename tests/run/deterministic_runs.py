@@ -44,6 +44,7 @@ def main(folder: str, modes: str) -> None:
         register_model(name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05)
     rows: list[dict[str, Any]] = [
         *({'model': 'network_of_cifar10', **mode} for mode in (MODES if modes == 'all' else [MODES[0], MODES[3]])),
+        *([{'model': 'network_of_cifar10', 'measure_peak': True}] if modes == 'all' else []),
         {'model': 'network_of_cifar10', 'data_dir': f'{folder}/cifar'},
         {
             'model': 'network_of_imagenet',

@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from run.instruments import write_scalars
 from tests.run.test_bad_input import run_command, the_error
 from tests.support.graphs import file_size_limit
 from tests.support.images import encoded, write_files
-from tests.support.outputs import check_line
+from tests.support.outputs import check_line, failed
+from tests.support.sample_results import write_sample
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 
@@ -63,3 +65,33 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
     assert code == 1, lines
     check_line(the_error(lines), f'--profile_dir={folder}')
     assert [path for path in folder.rglob('*') if path.is_file()] == []
+
+
+def test_the_summary_of_an_evaluation_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
+    with file_size_limit(50), failed(f'--eval_dir={tmp_path}'):
+        write_scalars(str(tmp_path), 'eval_dir', 1, {'accuracy': 0.5})
+
+
+def test_a_sweep_whose_plan_does_not_fit_can_be_started_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ['sweep', '--grid=--weight_decay=0,1', f'--output={tmp_path / "new"}', '--', *_RUN]
+    # The plan has more bytes than the message, which is captured in a file, too.
+    with file_size_limit(700):
+        code, _, lines = run_command(capfd, *command)
+    assert code == 1, lines
+    check_line(the_error(lines), f'{tmp_path / "new"}', 'start again')
+    assert '--resume' not in the_error(lines)
+    assert [*(tmp_path / 'new').iterdir()] == []
+
+
+def test_plots_that_do_not_fit_leave_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = write_sample(tmp_path / 'results' / 'a.json')
+    plots = tmp_path / 'plots'
+    with file_size_limit(15_000):
+        code, _, lines = run_command(capfd, 'report', str(result), f'--plots={plots}', '--output=/dev/null')
+    assert code == 1, lines
+    check_line(the_error(lines), plots)
+    # Those that were whole before stay.
+    assert {path.suffix for path in plots.iterdir()} <= {'.svg', '.png'}
+    assert all(path.stat().st_size for path in plots.iterdir())
