@@ -85,7 +85,7 @@ def not_installed(module: str) -> str:
     """Returns the message that the package of a module is missing, with the command that installs it."""
     name = module.partition('.')[0]
     package = _PACKAGES.get(name, name)
-    return f'the package {package} is not installed; write {to_install(package)}'
+    return f'the package {package} is not installed in this Python; write {to_install(package)}'
 
 
 def to_install(*packages: str, again: bool = False) -> str:
@@ -105,7 +105,9 @@ def to_install(*packages: str, again: bool = False) -> str:
         if environment.resolve() == (program / '.venv').resolve():
             return make
         if importlib.util.find_spec('tensorflow') is None:
-            return f'{make} && source {shlex.quote(str(Path(*folder[1:], ".venv", "bin", "activate")))}'
+            activate = f'source {shlex.quote(str(Path(*folder[1:], ".venv", "bin", "activate")))}'
+            # The file is the last that `make install` makes.
+            return activate if (program / '.venv' / '.installed').exists() else f'{make} && {activate}'
     options = ['--force-reinstall'] if again else []
     return shlex.join([sys.executable, '-m', 'pip', 'install', *options, *packages])
 
