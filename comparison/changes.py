@@ -13,6 +13,8 @@ from comparison.ratios import Clock, Ratio, Significance, compare, estimate, rat
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
 from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
 from errors import UsageError, plural
+from results.advice import SUMMED_UP, doubts, mark
+from results.document import Record
 from results.repeats import far_from_others
 from results.sections import WarningRow
 
@@ -26,7 +28,7 @@ _COLUMNS = (
     ValueColumn('run', wraps=True, keys=('name',)),
     ValueColumn('shape', keys=('shape',)),
     ValueColumn('runs', is_number=True, keys=('shown_runs',)),
-    ValueColumn('images/sec', is_number=True, keys=('images_per_second',), form='{:.2f}'),
+    ValueColumn('images/sec', is_number=True, keys=('mark', 'images_per_second'), form='{}{:.2f}'),
     ValueColumn('95 %', is_number=True, keys=('spread',)),
     ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
     ValueColumn('95 %', is_number=True, keys=('ratio_low', 'ratio_high'), form='{:.3f} to {:.3f}'),
@@ -67,6 +69,7 @@ class ChangeRow:
     work_changes: Changes = field(default_factory=dict)
     warnings: tuple[WarningRow, ...] = ()
     outliers: Mapping[str, float] = field(default_factory=dict)
+    records: tuple[Record, ...] = ()
 
 
 def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> list[ChangeRow]:
@@ -130,6 +133,7 @@ def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
         *_difference_lines('machine', [(row, row.machine_changes) for row in rows]),
         *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in rows if row.outliers),
         *_warnings(rows),
+        *doubts([record for row in rows for record in row.records]),
         *(f'not read: {printable(problem)}' for problem in problems),
         *_advice(rows),
     ]
@@ -170,6 +174,7 @@ def _row(
         machine_changes=machine_differences(compared),
         work_changes=work_differences(compared),
         warnings=tuple(warnings.values()),
+        records=group.records,
     )
 
 
@@ -207,7 +212,7 @@ def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) ->
 def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
     by_code: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
-        for warning in row.warnings:
+        for warning in (warning for warning in row.warnings if warning.code not in SUMMED_UP):
             by_code.setdefault(warning.code, []).append((printable(row.name), printable(warning.text)))
     for number, found in enumerate(by_code.values()):
         if number == _MOST_LINES:
@@ -248,6 +253,7 @@ def _as_shown(row: ChangeRow) -> dict[str, Any]:
     reasons = verdict, f'left out: {row.remark}' if found is None else row.remark
     return {
         **_as_object(row),
+        'mark': mark(row.records),
         'shown_runs': found.num_runs if found else None,
         'spread': _interval(found, 2) if found else None,
         'conclusion': '; '.join(filter(None, reasons)),

@@ -27,6 +27,7 @@ class Estimate:
       num_steps: the number of steps of all runs.
       variance: the variance of the relative error; nan for fewer than FEWEST_RUNS runs.
       step_spread: the standard deviation of step seconds over their mean; nan if unknown.
+      is_short: whether a run took too little time for a verdict.
     """
 
     images_per_second: float
@@ -35,6 +36,7 @@ class Estimate:
     variance: float = math.nan
     degrees_of_freedom: float = math.nan
     step_spread: float = math.nan
+    is_short: bool = False
 
     @property
     def interval(self) -> tuple[float, float] | None:

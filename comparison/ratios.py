@@ -16,6 +16,7 @@ import numpy as np
 
 from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs, interval_around
 from comparison.original_logs import num_printed_steps, printed_spread
+from results.advice import is_short
 from results.document import Record
 
 
@@ -31,6 +32,7 @@ class Significance(enum.Enum):
     FASTER = 'faster'
     SLOWER = 'slower'
     FEW_RUNS = 'too few runs'
+    TOO_SHORT = 'too short to judge'
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Ratio:
 
     value: float
     interval: tuple[float, float] | None
+    is_short: bool = False
 
     @property
     def plus_minus(self) -> float | None:
@@ -49,6 +52,8 @@ class Ratio:
 
     @property
     def verdict(self) -> Significance:
+        if self.is_short:
+            return Significance.TOO_SHORT
         if self.interval is None:
             return Significance.FEW_RUNS
         low, high = self.interval
@@ -69,6 +74,7 @@ def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
     return replace(
         found,
         num_steps=sum(num_printed_steps(record) or record.step_seconds().size for record in records),
+        is_short=any(is_short(record) for record in records),
         step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
     )
 
@@ -77,8 +83,9 @@ def compare(baseline: Estimate, other: Estimate) -> Ratio:
     """Compares two throughputs, which must both be numbers: the ratio of `other` to `baseline`."""
     value = other.images_per_second / baseline.images_per_second
     pair = (baseline, other)
+    too_short = any(side.is_short for side in pair)
     if min(side.num_runs for side in pair) < FEWEST_RUNS:
-        return Ratio(value, None)
+        return Ratio(value, None, too_short)
     total = baseline.variance + other.variance
     # Welch's degrees of freedom of a sum of variances.
     degrees = (
@@ -86,7 +93,7 @@ def compare(baseline: Estimate, other: Estimate) -> Ratio:
         if total
         else min(side.degrees_of_freedom for side in pair)
     )
-    return Ratio(value, interval_around(value, total, degrees))
+    return Ratio(value, interval_around(value, total, degrees), too_short)
 
 
 def rate_of(record: Record, clock: Clock) -> float:

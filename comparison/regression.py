@@ -10,8 +10,9 @@ from typing import Any
 
 from comparison.differences import Differences, machine_differences
 from comparison.intervals import FEWEST_RUNS
-from comparison.ratios import Clock, estimate, rate_of
+from comparison.ratios import Clock, Significance, estimate, rate_of
 from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
+from results.advice import doubts, is_short, mark
 from results.document import Record
 from results.repeats import repeat_key
 from results.statistics import spread
@@ -37,7 +38,7 @@ _COLUMNS = (
     ValueColumn('run', wraps=True, keys=('name',)),
     ValueColumn('shape', keys=('shape',)),
     ValueColumn('runs', is_number=True, keys=('num_runs',)),
-    ValueColumn('images/sec', is_number=True, keys=('images_per_second',), form='{:.2f}'),
+    ValueColumn('images/sec', is_number=True, keys=('mark', 'images_per_second'), form='{}{:.2f}'),
     ValueColumn('median before', is_number=True, keys=('median',), form='{:.2f}'),
     ValueColumn('expected', is_number=True, keys=('expected_low', 'expected_high'), form='{:.2f} to {:.2f}'),
     ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
@@ -55,13 +56,13 @@ class Judgement:
       median: the median of their images/sec; None if they are too few.
       interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are too few or differ too
         much.
+      records: the new runs.
       changes: the differences between the machines, versions and commits of the compared runs: name -> the values in
         the order of the runs, that of the new runs last.
     """
 
     name: str
-    shape: str
-    num_runs: int
+    records: tuple[Record, ...]
     rate: float
     num_earlier: int
     num_compared: int
@@ -70,15 +71,21 @@ class Judgement:
     changes: Differences
 
     @property
+    def is_short(self) -> bool:
+        return any(map(is_short, self.records))
+
+    @property
     def ratio(self) -> float | None:
         return self.rate / self.median if self.median else None
 
     @property
     def is_slower(self) -> bool:
-        return self.interval is not None and self.rate < self.interval[0]
+        return self.interval is not None and self.rate < self.interval[0] and not self.is_short
 
     @property
     def verdict(self) -> str:
+        if self.is_short:
+            return Significance.TOO_SHORT.value
         if not self.num_earlier:
             return 'no run before this one'
         if self.median is None:
@@ -116,12 +123,12 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
         and record.id not in known
         and str(record.started_at) <= begin
         and rate_of(record, clock) > 0
+        and not is_short(record)
     ]
     compared = counting[-MOST_RUNS:]
     return Judgement(
         name,
-        new[0].shape,
-        len(new),
+        tuple(new),
         estimate(new, clock).images_per_second,
         len(counting),
         len(compared),
@@ -131,7 +138,7 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
 
 
 def judgement_table(rows: Sequence[Judgement]) -> Table:
-    return table_of(_COLUMNS, [_as_object(row) for row in rows])
+    return table_of(_COLUMNS, [{**_as_object(row), 'mark': mark(row.records)} for row in rows])
 
 
 def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
@@ -140,7 +147,8 @@ def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
         if row.changes:
             changes = ', '.join(f'{name} {_chain(values)}' for name, values in row.changes.items())
             names.setdefault(printable(changes), []).append(printable(row.name))
-    return [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
+    notes = [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
+    return notes + doubts([record for row in rows for record in row.records])
 
 
 def judgement_document(rows: Sequence[Judgement], clock: Clock) -> dict[str, Any]:
@@ -172,8 +180,8 @@ def _as_object(row: Judgement) -> dict[str, Any]:
     low, high = row.interval or (None, None)
     return {
         'name': row.name,
-        'shape': row.shape,
-        'num_runs': row.num_runs,
+        'shape': row.records[0].shape,
+        'num_runs': len(row.records),
         'images_per_second': row.rate,
         'num_earlier_runs': row.num_earlier,
         'num_runs_compared': row.num_compared,

@@ -6,7 +6,7 @@ can do. Other runs get no warning: tests/results/test_advice.py limits false ala
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from results.document import Record
 from results.sections import WarningRow
 from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, drift_deviations, mad, outliers, spread
 
+# A shorter run measures what the machine did in these moments: of 4 equal runs of 0.1 to 0.2 s, all were called slower.
+SHORT_SECONDS = 2.0
 # The relative standard error of a standard deviation is 1/√(2(n-1)): 16 % with 20 steps, 24 % with 10. With fewer
 # steps, neither an interval around the rate nor the spread, outliers and drift of this module mean much.
 MIN_STEPS = 20
@@ -40,9 +42,20 @@ STEAL_SHARE = 0.02
 # The share of the run's seconds in which the quota of the control group stopped threads (summed over cores).
 THROTTLED_SHARE = 0.01
 DEFAULT_WARMUP = 10
+# The mark of doubtful results in tables.
+_DOUBTFUL = '!'
+_LONGER = '--target_seconds=10'
+# The flags with which --target_seconds clashes.
+_LENGTHS = ('num_batches', 'num_epochs', 'target_seconds')
+# The codes of warnings that name what disturbed a run, and of those that show that something did.
+_CAUSES = ('machine_loaded', 'steal', 'cpu_quota', 'thermal_throttling')
+_SYMPTOMS = ('outliers', 'spread', 'drift')
+# The warnings that doubts() sums up.
+SUMMED_UP = frozenset(('too_short', *_CAUSES, *_SYMPTOMS))
+_SHARES = {'other_cpu_share': 'other programs used', 'steal_share': 'the host of the virtual machine took'}
 _AFFINITY = 'its affinity'
 
-_CAUSES = {
+_BETWEEN = {
     'printing': 'printing; write a larger --display_every',
     'summary': 'summaries; write a larger --save_summaries_steps',
     'checkpoint': 'checkpoints; write a larger --save_model_secs or --save_model_steps',
@@ -65,7 +78,48 @@ def advise(record: Record) -> list[WarningRow]:
       record: a result; its own warnings are not read. Unknown values lead to no warning.
     """
     facts = _Facts(record)
-    return [WarningRow(code, text) for code, find in ADVICE.items() if (text := find(facts))]
+    found = {code: text for code, find in ADVICE.items() if (text := find(facts))}
+    # One line for one disturbance: its cause, or else the first symptom. A run that is too short shows none.
+    symptoms = [code for code in _SYMPTOMS if code in found]
+    for code in symptoms[0 if found.keys() & {'too_short', *_CAUSES} else 1 :]:
+        del found[code]
+    return [WarningRow(code, text) for code, text in found.items()]
+
+
+def is_short(record: Record) -> bool:
+    """Whether the timed steps took so little time that their rate supports no verdict."""
+    return 0 < float(record.step_seconds().sum()) < SHORT_SECONDS
+
+
+def mark(records: Iterable[Record]) -> str:
+    """Returns the mark that tables put before the rate of these runs if one was disturbed, or is too short, else ''."""
+    return f'{_DOUBTFUL} ' if any(is_short(record) or _is_disturbed(record) for record in records) else ''
+
+
+def _is_disturbed(record: Record) -> bool:
+    return any(warning.code in (*_CAUSES, *_SYMPTOMS) for warning in record.warnings)
+
+
+def doubts(records: Sequence[Record]) -> list[str]:
+    """Returns the lines below a table of these runs: how many of them are doubtful, and by what."""
+    lines = []
+    if disturbed := [record for record in records if _is_disturbed(record)]:
+        reasons, every = [], [dict[str, Any](record.disturbance) for record in disturbed]
+        for name, what in _SHARES.items():
+            most = max(found.get(name) or 0.0 for found in every)
+            reasons += [f'{what} up to {_percent(most)} of the cores'] if most > STEAL_SHARE else []
+        reason = ', '.join(reasons) or 'their steps differ much'
+        lines.append(f'{_DOUBTFUL} {_of_runs(disturbed, records)} disturbed: {reason}; measure on an idle machine')
+    if short := [record for record in records if is_short(record)]:
+        lines.append(
+            f'{_DOUBTFUL} {_of_runs(short, records)} too short, with less than {SHORT_SECONDS:.0f} s of timed steps: '
+            f'write {_LONGER}'
+        )
+    return lines
+
+
+def _of_runs(found: Sequence[Record], records: Sequence[Record]) -> str:
+    return f'{len(found)} of {plural(len(records), "run")} {"was" if len(found) == 1 else "were"}'
 
 
 class _Facts:
@@ -75,6 +129,7 @@ class _Facts:
       seconds: the seconds of the chief's timed steps, [num_steps] float64.
       num_slow: how many of the first steps are slow beyond noise.
       later: the seconds of the steps after these; empty if they are too few to estimate their noise.
+      beside_own_work: which of the latter may be slow because of this program, which wrote a checkpoint or the like.
     """
 
     def __init__(self, record: Record) -> None:
@@ -83,6 +138,7 @@ class _Facts:
         self.num_slow = _slow_start(self.seconds)
         later = self.seconds[self.num_slow :]
         self.later = later if later.size >= MIN_STEPS else later[:0]
+        self.beside_own_work = record.beside_own_work()[self.num_slow :][: self.later.size]
 
 
 def _slow_start(seconds: NDArray[np.float64]) -> int:
@@ -109,7 +165,7 @@ def _first_step(facts: _Facts) -> str | None:
 
 def _outliers(facts: _Facts) -> str | None:
     seconds = facts.later
-    found = seconds[outliers(seconds)]
+    found = seconds[outliers(seconds) & ~facts.beside_own_work]
     middle = float(np.median(seconds)) if seconds.size else 0.0
     lost = float((found - middle).sum())
     if lost <= OUTLIER_SHARE * seconds.sum():
@@ -117,8 +173,8 @@ def _outliers(facts: _Facts) -> str | None:
     who = 'took' if found.size == 1 else 'took up to'
     return (
         f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} {who} {1e3 * found.max():.4g} '
-        f'ms, where the median is {1e3 * middle:.4g} ms, and lost {_percent(lost / seconds.sum())} of the time; close '
-        'other programs, and measure again'
+        f'ms, where the median is {1e3 * middle:.4g} ms, and lost {_percent(lost / seconds.sum())} of the time; '
+        'repeat the run (--repeat=5) before you compare it'
     )
 
 
@@ -129,7 +185,7 @@ def _spread(facts: _Facts) -> str | None:
     low, high = np.percentile(1e3 * seconds, (5, 95))
     return (
         f'the steps spread by {_percent(found)} of their median (nine in ten took {low:.4g} to {high:.4g} ms): '
-        'something disturbs them; close other programs, and take more steps or repeat the run before you compare it'
+        'repeat the run (--repeat=5) before you compare it'
     )
 
 
@@ -145,14 +201,24 @@ def _drift(facts: _Facts) -> str | None:
     word, cause = ('faster', 'was not warmed up') if change > 0 else ('slower', 'heats up or fills its memory')
     return (
         f'the second half of the timed steps was {_percent(abs(change))} {word} than the first, beyond noise: the '
-        f'machine {cause}, or other work {"ended" if change > 0 else "began"}; write a larger --num_warmup_batches '
-        'and --num_batches'
+        f'machine {cause}; write a larger --num_warmup_batches and --num_batches'
+    )
+
+
+def _too_short(facts: _Facts) -> str | None:
+    if not is_short(facts.record):
+        return None
+    given = [text for name, text in facts.record.given.items() if name in _LENGTHS]
+    instead = f' instead of {" ".join(given)}' if given else ''
+    return (
+        f'the timed steps took {_seconds(float(facts.seconds.sum()))}, too short a time to compare their rate; '
+        f'write {_LONGER}{instead}'
     )
 
 
 def _few_steps(facts: _Facts) -> str | None:
     num_timed = facts.seconds.size
-    if not 0 < num_timed < MIN_STEPS:
+    if not 0 < num_timed < MIN_STEPS or is_short(facts.record):
         return None
     # --target_seconds clashes with the flags that set the number of steps.
     given = facts.record.given.get('target_seconds')
@@ -206,7 +272,7 @@ def _between(facts: _Facts) -> str | None:
     cause, most = next(iter(by_cause.items()))
     return (
         f'{_percent(total / wall)} of the time ({_seconds(total)}) passed between the steps, {_seconds(most)} of it '
-        f'with {_CAUSES.get(cause, f"{cause} work; see between_seconds in the result")}'
+        f'with {_BETWEEN.get(cause, f"{cause} work; see between_seconds in the result")}'
     )
 
 
@@ -339,6 +405,7 @@ ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
     'loss_not_finite': _loss,
     'debugging': _debugging,
     'slow_first_step': _first_step,
+    'too_short': _too_short,
     'few_steps': _few_steps,
     'outliers': _outliers,
     'spread': _spread,

@@ -168,6 +168,15 @@ class Record(_Document, tag=RESULT, kw_only=True):
             waited = _of_timed(steps, steps.between['evaluation'])
         return np.append(np.diff(start) - waited[:-1], seconds[-1])
 
+    def beside_own_work(self) -> NDArray[np.bool_]:
+        """Returns which timed steps of the chief lie beside a checkpoint, a summary, ...: [num_steps] bool."""
+        beside = np.zeros(self.step_seconds().size, dtype=bool)
+        for cause, seconds in self.workers[0].steps.between.items() if self.workers else ():
+            if cause not in ('printing', 'other'):
+                beside |= _of_timed(self.workers[0].steps, seconds) > 0
+        beside[1:] |= beside[:-1]
+        return beside
+
     def means_of_runs(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """The mean seconds of the timed steps in each call of session.run: [num_runs] float64.
 

@@ -57,9 +57,11 @@ def test_a_shift_is_seen_at_once_and_becomes_the_new_level() -> None:
 
 
 def test_equal_runs_still_tolerate_2_percent() -> None:
-    runs = as_records([a_run(number, seconds=[0.32, 0.32]) for number in range(6)])
+    runs = as_records([a_run(number, seconds=[3.2, 3.2]) for number in range(6)])
     assert judge(runs[5:], runs).verdict == 'as before'
-    for rate, verdict in ((98.5, 'as before'), (97.5, 'slower than the 5 runs before')):
+    too_short = as_records([a_run(6, seconds=[0.16] * 2)])
+    assert judge(too_short, runs).verdict == 'too short to judge'
+    for rate, verdict in ((9.85, 'as before'), (9.75, 'slower than the 5 runs before')):
         new = as_records([a_run(6, seconds=[32 / rate] * 2)])
         assert judge(new, runs[:5]).verdict == verdict
 

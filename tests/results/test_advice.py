@@ -12,6 +12,7 @@ from results import advice
 from results.advice import known_cores
 from results.document import Record, as_json
 from results.sections import StatisticsSection, WarningRow
+from tests.support.outputs import check_line
 from tests.support.sample_results import record_of, sample_document
 
 pytestmark = pytest.mark.unit
@@ -115,10 +116,50 @@ def test_two_runs_of_many_steps_show_no_drift_beyond_noise() -> None:
 
 def test_few_steps_are_told() -> None:
     the_warning('few_steps', sample_document(seconds=steps(num_steps=19)), '19 steps were', '--num_batches=20')
-    the_warning('few_steps', sample_document(seconds=[0.3]), '1 step was')
-    timed = sample_document(seconds=[0.3], flags={'target_seconds': 2})
+    the_warning('few_steps', sample_document(seconds=[3.0]), '1 step was')
+    timed = sample_document(seconds=[3.0], flags={'target_seconds': 2})
     the_warning('few_steps', timed, '1 step was', '--target_seconds=2')
     assert '--num_batches' not in advise(timed)[0].text
+
+
+def test_a_run_under_2_seconds_is_told_that_and_nothing_that_follows() -> None:
+    document = sample_document(seconds=0.01 * steps(noise=0.3, likeness=0), flags={'num_batches': 100})
+    the_warning('too_short', document, '0.307 s', '--target_seconds=10', '--num_batches=100')
+
+
+def test_one_disturbance_is_one_warning() -> None:
+    seconds = steps(noise=0.3, likeness=0) * np.linspace(0.5, 1.5, NUM_STEPS)
+    seconds[30] = 9.0
+    document = sample_document(seconds=seconds)
+    assert len(advise(document)) == 1
+    the_warning('machine_loaded', document | {'disturbance': {'seconds': 30.0, 'other_cpu_share': 0.35}}, '35 %')
+
+
+def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
+    seconds = steps()
+    seconds[[30, 60]] = 1.2
+    document = sample_document(seconds=seconds)
+    of_steps = document['workers'][0]['steps']
+    num_warmup = len(of_steps['seconds']) - NUM_STEPS
+    of_steps['between']['checkpoint'] = [0.0] * len(of_steps['seconds'])
+    for step in (29, 60):
+        of_steps['between']['checkpoint'][num_warmup + step] = 0.1
+    assert advise(document) == []
+
+
+def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
+    rows = [{'code': 'machine_loaded', 'text': ''}], [{'code': 'spread', 'text': ''}], []
+    shares = (0.88, None, 0.05)
+    disturbed = [
+        record_of(changed('disturbance', other_cpu_share=share) | {'warnings': found})
+        for found, share in zip(rows, shares, strict=True)
+    ]
+    short = record_of(sample_document(seconds=[0.1] * 10))
+    first, second = advice.doubts([*disturbed, short])
+    check_line(first, '! 2 of 4 runs were disturbed', 'up to 88 %')
+    check_line(second, '! 1 of 4 runs was too short')
+    assert [advice.mark([record]) for record in (*disturbed, short)] == ['! ', '! ', '', '! ']
+    assert advice.doubts(disturbed[2:]) == []
 
 
 @pytest.mark.parametrize('value', [None, math.nan])
