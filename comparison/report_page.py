@@ -12,6 +12,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from comparison.changes import make_rows
+from comparison.ratios import Clock
 from comparison.report_plots import Plot, make_plots
 from comparison.report_rows import (
     BATCH_SIZE,
@@ -20,13 +22,17 @@ from comparison.report_rows import (
     STANDARD,
     ReportRow,
     Summary,
+    answers,
     number,
     percent,
     summarize_collection,
 )
+from comparison.sides import side_of
 from comparison.tables import Table, TableColumn, abbreviate
 from errors import plural
+from results.advice import doubts, mark
 from results.collection import Collection
+from results.document import Record
 from results.summary import format_machine, goal_of
 
 _TEMPLATES = Path(__file__).parent / 'templates'
@@ -58,6 +64,9 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
     html = environment.get_template('report.html.jinja').render(
         title=title or _title(summary),
         facts=_facts(summary, now),
+        answers=answers(summary.shown),
+        doubts=doubts(summary.runs),
+        folders=_side_by_side(summary),
         problems=summary.problems,
         published_in=list(dict.fromkeys(row.place.published_in for row in summary.rows if row.place.published)),
         table=_settings_table(summary),
@@ -98,7 +107,7 @@ def _settings_table(summary: Summary) -> Table:
     least = min((row.rate for row in summary.shown), default=1.0)
     decimals = 2 if least < 100 else 1 if least < 1000 else 0
     figures = {
-        'images/sec': [_figure(row, row.rate, f',.{decimals}f') for row in rows],
+        'images/sec': [mark(row.runs) + _figure(row, row.rate, f',.{decimals}f') for row in rows],
         '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
         'speed-up': [_figure(row, row.speed_up, '.2f') for row in rows],
         'published images/sec': [_figure(None, row.place.published, '.2f') for row in rows],
@@ -119,6 +128,33 @@ def _settings_table(summary: Summary) -> Table:
     }
     titles = [TableColumn(name, is_number=name in ('#', BATCH_SIZE, SHAPE, *figures)) for name in columns]
     return Table(titles, [*zip(*columns.values(), strict=True)])
+
+
+def _side_by_side(summary: Summary) -> Table | None:
+    """Returns the settings of the second of two folders beside those of the first, with their ratios."""
+    found: dict[str, list[Record]] = {}
+    for setting in summary.rows:
+        found.setdefault(setting.traits.get(FOLDER, ''), []).extend(setting.runs)
+    if len(found) != 2:
+        return None
+    sides = [side_of(folder, runs, (), ()) for folder, runs in found.items()]
+    rows = {row.name: row for row in make_rows(sides, Clock.WALL, force=True)}
+    cells = []
+    for row in rows.values():
+        if row.ratio and row.baseline and row.estimate and (before := rows[row.baseline].estimate):
+            low, high = row.ratio.interval or (None, None)
+            cells.append(
+                [
+                    row.name.removeprefix(f'{row.argument}: '),
+                    *(number(one.images_per_second) for one in (before, row.estimate)),
+                    number(row.ratio.value),
+                    f'{number(low)} to {number(high)}' if low else _UNKNOWN,
+                    row.ratio.verdict.value,
+                ]
+            )
+    titles = ['setting', *found, 'ratio', '95 %', 'verdict']
+    columns = [TableColumn(title, is_number=0 < place < 5) for place, title in enumerate(titles)]
+    return Table(columns, cells) if cells else None
 
 
 def _figure(row: ReportRow | None, value: float | None, form: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from comparison.intervals import Estimate
-from comparison.ratios import estimate
+from comparison.ratios import Significance, compare, estimate
 from params.table import SPECS
+from results.advice import mark
 from results.collection import Collection, SourceFile
 from results.document import Failure, Record, default_fact, is_of_setting
 from results.repeats import repeat_key
@@ -150,6 +151,34 @@ def summarize_collection(collection: Collection) -> Summary:
             speed_up = f'{printed:g}'
         found.append(replace(row, base=base, published_speed_up=speed_up))
     return Summary(tuple(found), columns, collection.problems)
+
+
+def answers(rows: Sequence[ReportRow]) -> list[str]:
+    """Returns what the shown rows of each work say about which is fastest, in a sentence; none for a single row."""
+    works: dict[str, list[ReportRow]] = {}
+    for row in sorted(rows, key=lambda row: -row.rate):
+        works.setdefault(row.work, []).append(row)
+    return [_answer(found) for found in works.values() if len(found) > 1]
+
+
+def _answer(rows: Sequence[ReportRow]) -> str:
+    """Compares the fastest row with the next ones; it leads only if it differs significantly from the second."""
+    best, second = rows[:2]
+    rate = f'{number(best.rate)} images/sec'
+    if not (best.estimate and second.estimate):
+        return ''
+    ratio = compare(second.estimate, best.estimate)
+    times = f'{number(ratio.value, 3)} times {second.label} with {number(second.rate)}'
+    if mark([*best.runs, *second.runs]):
+        return f'{best.label} had the highest rate, {rate}, {times}, but their runs were disturbed or too short.'
+    if ratio.verdict is Significance.FEW_RUNS:
+        return (
+            f'{best.label} had the highest rate, {rate}, {times}; whether it is faster, three or more runs of each '
+            'would show.'
+        )
+    if not ratio.is_significant:
+        return f'{best.label} had the highest rate, {rate}, but {second.label} with {number(second.rate)} is level.'
+    return f'{best.label} leads with {rate}, {times}.'
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
