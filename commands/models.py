@@ -65,7 +65,7 @@ def _as_object(cost: ModelCost) -> dict[str, object]:
         'name': cost.facts.name,
         'dataset': cost.facts.data_set,
         'parameters': cost.parameters,
-        'gflops_per_image': cost.gflops,
+        'gflops_per_image': cost.gmacs,
         # As in the tables of papers: a multiply-add counts once, not as two operations.
         'gflops_unit': '10^9 multiply-adds',
         'image_size': cost.facts.image_size,
@@ -77,7 +77,7 @@ def _as_object(cost: ModelCost) -> dict[str, object]:
 
 
 def _table(costs: Sequence[ModelCost]) -> Table:
-    titles = ('parameters', 'GFLOPs/image', 'image size', 'batch size')
+    titles = ('parameters', 'GMACs/image', 'image size', 'batch size')
     columns = (TableColumn('model'), TableColumn('data set'), *(TableColumn(title, is_number=True) for title in titles))
     return Table(
         columns,
@@ -86,7 +86,7 @@ def _table(costs: Sequence[ModelCost]) -> Table:
                 cost.facts.name,
                 cost.facts.data_set,
                 f'{cost.parameters:,}',
-                f'{cost.gflops:.4g}',
+                f'{cost.gmacs:.4g}',
                 str(cost.facts.image_size),
                 str(cost.facts.batch_size),
             )

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from comparison.report_rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent
+from results.advice import times
 
 # The contrast of each with white is at least 4.5; neighbours differ in lightness too.
 INK, SOFT = '#191c20', '#555d66'
@@ -187,14 +188,14 @@ def _published(summary: Summary) -> Plot | None:
 
 
 def _steps(summary: Summary) -> Plot | None:
-    every = {row.label: 1000 * np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
+    every = {row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
     with_steps = [row for row in summary.shown if every[row.label].size > len(row.runs)]
     rows = _fastest(with_steps)
     if not rows:
         return None
     medians = [float(np.median(every[row.label])) for row in rows]
     shares = [100 * every[row.label] / median for row, median in zip(rows, medians, strict=True)]
-    figure, axes = _lines_figure(rows, [f'{number(median, 3)} ms' for median in medians])
+    figure, axes = _lines_figure(rows, [f'{text} {unit}' for (text,), unit in map(times, medians)])
     boxes = axes.boxplot(
         shares,
         positions=range(len(rows)),

@@ -1,4 +1,4 @@
-"""Parameters and GFLOPs of the models: built-in models from a table, others counted in a graph.
+"""Parameters and GMACs of the models: built-in models from a table, others counted in a graph.
 
     python -m models.costs
 
@@ -18,17 +18,17 @@ from models.registry import MODELS, Registry
 _TABLE = Path(__file__).with_name('costs.csv')
 _DOCS = Path(__file__).resolve().parent.parent / 'docs' / 'models.md'
 # The list in docs/models.md begins with this line and ends at the next empty line.
-_DOCS_HEAD = '| model | data set | parameters | GFLOPs per image | image size | batch size | learning rate |\n'
+_DOCS_HEAD = '| model | data set | parameters | GMACs per image | image size | batch size | learning rate |\n'
 _COLUMNS = ('name', 'data_set', 'image_size', 'parameters', 'multiply_adds')
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The cost of a model for a data set: its trainable parameters, and the GFLOPs of one image's forward pass."""
+    """The trainable parameters of a model for a data set, and the GMACs of one image's forward pass."""
 
     facts: ModelFacts
     parameters: int
-    gflops: float
+    gmacs: float
 
 
 def list_costs(pattern: str = '*', registry: Registry = MODELS) -> list[ModelCost]:
@@ -71,7 +71,7 @@ def write_table() -> None:
 
 def format_docs(costs: Sequence[ModelCost]) -> str:
     rows = [
-        f'| `{cost.facts.name}` | {cost.facts.data_set} | {cost.parameters:,} | {cost.gflops:.3g} | '
+        f'| `{cost.facts.name}` | {cost.facts.data_set} | {cost.parameters:,} | {cost.gmacs:.3g} | '
         f'{cost.facts.image_size} | {cost.facts.batch_size} | {_format_rate(cost.facts)} |\n'
         for cost in costs
     ]

@@ -25,11 +25,11 @@ class Cost:
     multiply_adds: int
 
     @property
-    def gflops(self) -> float:
-        """Forward GFLOPs per image. One multiply-add is one FLOP: double this to compare with a processor's peak FLOPS.
+    def gmacs(self) -> float:
+        """Forward GMACs per image, which are two FLOPs each: double this to compare with a processor's peak FLOP/s.
 
         The papers of these networks (He et al. 2015, table 1: "FLOPs (multiply-adds)"; Huang et al. 2017, figure 3; Tan
-        & Le 2019, table 2) and torchvision's tables count this way.
+        & Le 2019, table 2) and torchvision's tables count them, too, and call them FLOPs.
         """
         return self.multiply_adds / 1e9
 

@@ -171,9 +171,10 @@ def _outliers(facts: _Facts) -> str | None:
     if lost <= OUTLIER_SHARE * seconds.sum():
         return None
     who = 'took' if found.size == 1 else 'took up to'
+    (usual, slowest), unit = times(middle, float(found.max()))
     return (
-        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} {who} {1e3 * found.max():.4g} '
-        f'ms, where the median is {1e3 * middle:.4g} ms, and lost {_percent(lost / seconds.sum())} of the time; '
+        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} {who} {slowest} {unit}, where '
+        f'the median is {usual}, and lost {_percent(lost / seconds.sum())} of the time; '
         'repeat the run (--repeat=5) before you compare it'
     )
 
@@ -182,9 +183,9 @@ def _spread(facts: _Facts) -> str | None:
     seconds = facts.later
     if not seconds.size or not (found := spread(seconds)) > SPREAD_SHARE:
         return None
-    low, high = np.percentile(1e3 * seconds, (5, 95))
+    (low, high), unit = times(*np.percentile(seconds, (5, 95)).tolist())
     return (
-        f'the steps spread by {_percent(found)} of their median (nine in ten took {low:.4g} to {high:.4g} ms): '
+        f'the steps spread by {_percent(found)} of their median (nine in ten took {low} to {high} {unit}): '
         'repeat the run (--repeat=5) before you compare it'
     )
 
@@ -390,6 +391,12 @@ def _governor(facts: _Facts) -> str | None:
 
 def _percent(share: float) -> str:
     return f'{100 * share:.2g} %' if share < 0.995 else f'{100 * share:.0f} %'
+
+
+def times(*seconds: float) -> tuple[list[str], str]:
+    """Formats times with four digits in one unit, which the first one decides: ms below 10 s, else s."""
+    factor, unit = (1e3, 'ms') if seconds[0] < 10 else (1.0, 's')
+    return [f'{float(f"{factor * one:.4g}"):g}' for one in seconds], unit
 
 
 def _seconds(seconds: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors import plural
-from results.advice import known_cores, spent_between
+from results.advice import known_cores, spent_between, times
 from results.document import Record
 
 # Both rates of a run are printed if they differ by more than this share.
@@ -65,8 +65,10 @@ def _summary(record: Record) -> Iterator[str]:
     seconds = statistics.step_seconds
     if seconds.median is not None:
         tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
-        tail = ''.join(f', {name} {1e3 * value:.4g}' for name, value in tails.items() if value)
-        yield f'steps: median {1e3 * seconds.median:.4g} ms{tail} ({plural(statistics.num_steps, "step")})'
+        known = {name: value for name, value in tails.items() if value}
+        (median, *more), unit = times(seconds.median, *known.values())
+        tail = ''.join(f', {name} {text}' for name, text in zip(known, more, strict=True))
+        yield f'steps: median {median} {unit}{tail} ({plural(statistics.num_steps, "step")})'
     if run.role != 'exchange-only':
         yield _between(record)
     waits = record.input

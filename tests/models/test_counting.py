@@ -26,7 +26,7 @@ class Published:
     """
 
     model: str
-    gflops: float | None = None
+    gmacs: float | None = None
     parameters: str | None = None
     data_set: str | None = None
 
@@ -99,8 +99,8 @@ def test_a_model_costs_what_is_published(published: Published) -> None:
     # Publications give ImageNet 1000 classes; here it has another one for the background.
     num_classes = 1000 if facts.data_set == 'imagenet' else data_set.num_classes
     cost = network_cost(facts.network, (facts.image_size, facts.image_size, data_set.channels), num_classes)
-    if published.gflops is not None:
-        assert cost.gflops == pytest.approx(published.gflops, rel=0.02)
+    if published.gmacs is not None:
+        assert cost.gmacs == pytest.approx(published.gmacs, rel=0.02)
     if published.parameters is not None:
         _, _, digits = published.parameters.partition('.')
         assert f'{cost.parameters / 1e6:.{len(digits)}f}' == published.parameters

@@ -148,11 +148,9 @@ def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
 
 
 def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
-    rows = [{'code': 'machine_loaded', 'text': ''}], [{'code': 'spread', 'text': ''}], []
-    shares = (0.88, None, 0.05)
     disturbed = [
-        record_of(changed('disturbance', other_cpu_share=share) | {'warnings': found})
-        for found, share in zip(rows, shares, strict=True)
+        record_of(changed('disturbance', other_cpu_share=share) | {'warnings': [{'code': code, 'text': ''}]})
+        for code, share in (('machine_loaded', 0.88), ('spread', None), ('powersave', 0.05))
     ]
     short = record_of(sample_document(seconds=[0.1] * 10))
     first, second = advice.doubts([*disturbed, short])
