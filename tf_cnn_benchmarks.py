@@ -164,7 +164,10 @@ def _run(arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith('-'):
         name, *argv = arguments
         if name not in SUBCOMMANDS:
-            near = nearest(name, SUBCOMMANDS)
+            from models.registry import MODELS
+
+            model = nearest(name, MODELS.list_models())
+            near = nearest(name, SUBCOMMANDS) or (model and f'--model={model}')
             known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
             hint = LEFT.get(name) or (f'did you mean {near}?' if near else known)
             raise UsageError(f'{name}: there is no such subcommand; {hint}')

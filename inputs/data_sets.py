@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,9 +137,10 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
         raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that contains {content}') from error
 
 
-def how_to_make(subset: str) -> str:
+def how_to_make(subset: str, folder: str = 'DIR') -> str:
     flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
-    return f'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR{flag}'
+    images = shlex.quote(folder)
+    return f'make shards from a folder of images with: tf_cnn_benchmarks records --input={images} --output=SHARDS{flag}'
 
 
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
@@ -202,7 +204,7 @@ def _instead_of_shards(
     if not names:
         return 'the folder is empty', how_to_make(subset)
     similar = nearest(shard_name(subset, 0, 1), names[:_COMPARED_NAMES]) or names[0]
-    advice = f'name them like {shard_name(subset, 0, 1)}' if _RECORDS.search(similar) else how_to_make(subset)
+    advice = f'name them like {shard_name(subset, 0, 1)}' if _RECORDS.search(similar) else how_to_make(subset, data_dir)
     return f'the folder contains {plural(len(names), "other file")}, such as {similar}', advice
 
 

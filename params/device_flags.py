@@ -30,7 +30,7 @@ class DeviceFlags:
         lower_bound=0,
         common=True,
         agreed=True,
-        in_sweep='write shape = "1*2" for 2 devices',
+        in_sweep='for 2 devices write --grid=shape=1*2, in a file shape = "1*2"',
     )
     device: str | None = flag(
         None,

@@ -16,6 +16,9 @@ from sweeps.settings import Settings
 SHAPE = 'shape'
 Setting = Value | Shape
 
+# Where a setting stands if it is a flag after --.
+AFTER_DASHES = '--'
+
 
 @dataclass(frozen=True)
 class Axes:
@@ -61,17 +64,17 @@ class Request:
 def read_setting(name: str, value: object, where: str) -> Setting:
     """Reads the value of a flag, or of a shape; errors begin with `where`, the source and the table."""
     if name in SPECS and (given := SPECS[name].in_sweep):
-        raise UsageError(f'{where} {shown(name, value)}: {given}; leave {name} out')
+        raise UsageError(f'{where} {shown(name, value, where)}: {given}; leave {name} out')
     if name == SHAPE:
         try:
             return value if isinstance(value, Shape) else Shape.parse(str(value))
         except ValueError as error:
-            raise UsageError(f'{where} {shown(name, value)}: {error}') from None
+            raise UsageError(f'{where} {shown(name, value, where)}: {error}') from None
     spec = SPECS.get(name) or OLDER_NAMES.get(name)
     if spec is None:
         near = nearest(name, [SHAPE, *SPECS])
         hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help lists all flags'
-        raise UsageError(f'{where} {shown(name, value)}: there is no flag --{name}; {hint}')
+        raise UsageError(f'{where} {shown(name, value, where)}: there is no flag --{name}; {hint}')
     return read_value(spec, value, where)
 
 
@@ -81,11 +84,13 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
     except UsageError as error:
         # The error begins with the flag as on a command line, but the file writes it differently.
         reason = str(error).removeprefix(f'{format_flag(spec.name, value)}: ')
-        raise UsageError(f'{where} {shown(spec.name, value)}: {reason}') from None
+        raise UsageError(f'{where} {shown(spec.name, value, where)}: {reason}') from None
 
 
-def shown(name: str, value: object) -> str:
-    """Formats a key and its value as in TOML."""
+def shown(name: str, value: object, where: str = '') -> str:
+    """Formats a key and its value as in TOML; where a command line has it, as a flag."""
+    if where == AFTER_DASHES:
+        return format_flag(name, value)
     text = str(value) if isinstance(value, Shape) else value
     return f'{name} = {json.dumps(text, default=str, ensure_ascii=False)}'
 
@@ -108,7 +113,7 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
     """Overrides the flags of all runs by those after --, and the settings by those on the command line."""
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
-        value = read_setting(name, text, '--:')
+        value = read_setting(name, text, AFTER_DASHES)
         for axes in request.axes:
             if name in axes.values:
                 raise UsageError(
