@@ -241,3 +241,24 @@ def test_colours_stand_out_from_the_paper() -> None:
     colors = [plots.INK, plots.SOFT, *plots.SERIES]
     assert all(_contrast(color, '#ffffff') >= 4.5 for color in colors)
     assert len(set(colors)) == len(colors)
+
+
+def test_two_folders_stand_side_by_side(tmp_path: Path) -> None:
+    for folder, rate in (('before', 100), ('after', 150)):
+        for batch_size in (32, 64):
+            for seed in range(3):
+                write_sample(
+                    tmp_path / folder / f'{batch_size}.{seed}.json',
+                    rate=rate,
+                    seed=seed + rate + batch_size,
+                    flags={'batch_size': batch_size},
+                )
+    html = make_page(collect([str(tmp_path / name) for name in ('before', 'after')]), now=NOW).html
+    table = html[html.index('<table id="folders">') :].partition('</table>')[0]
+    rows = [re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)]
+    assert rows[0] == ['setting', 'before', 'after', 'ratio', '95 %', 'verdict']
+    assert [(row[0].replace('_<wbr>', '_'), row[-1]) for row in rows[1:]] == [
+        ('batch_size=32', 'faster'),
+        ('batch_size=64', 'faster'),
+    ]
+    assert all(float(row[3]) == pytest.approx(1.5, rel=0.02) for row in rows[1:])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comparison.ratios import estimate
-from comparison.report_rows import Summary, names_of, number, summarize_collection
+from comparison.report_rows import Summary, answers, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
 from tests.support.sample_results import cut_off, failed_run, record_of, sample_document, sample_record, step_seconds
@@ -46,6 +46,22 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
     assert row.interval == found.interval
     assert row.rate == found.images_per_second
     assert len(row.runs) == 3
+
+
+def test_a_setting_leads_only_where_intervals_separate_it_from_the_second() -> None:
+    def answer(second: float, runs: int = 3, **of_first: Any) -> str:
+        records = [
+            sample_record(rate=rate, seed=repeat, gap=0, flags={'batch_size': size}, **changes)
+            for size, rate, changes in ((64, 100, of_first), (32, second, {}), (16, 50, {}))
+            for repeat in range(runs)
+        ]
+        (found,) = answers(summary_of(*records).shown)
+        return found
+
+    assert answer(80).startswith('batch 64 leads with ')
+    assert answer(99.9).endswith(' is level.')
+    assert 'three or more runs' in answer(80, runs=2)
+    assert 'disturbed' in answer(80, warnings=[{'code': 'machine_loaded', 'text': ''}])
 
 
 def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None:
