@@ -85,10 +85,10 @@ def test_a_slow_first_step_asks_for_more_warm_up() -> None:
 
 def test_outliers_are_counted_and_their_time_told() -> None:
     seconds = steps()
-    seconds[[30, 60]] = 1.2, 0.9
-    the_warning('outliers', sample_document(seconds=seconds), '2 outliers', '100 timed steps', '1200 ms', '4.7 %')
-    seconds[60] = 0.3
-    the_warning('outliers', sample_document(seconds=seconds), '1 outlier ')
+    seconds[[30, 60]] = 2.4, 1.8
+    the_warning('outliers', sample_document(seconds=seconds), '2 outliers', '100 timed steps', '2400 ms', '11 %')
+    seconds[[30, 60]] = 12, 0.3
+    the_warning('outliers', sample_document(seconds=seconds), '1 outlier ', '12000 ms')
 
 
 def test_outliers_that_cost_little_are_no_news() -> None:
@@ -99,7 +99,7 @@ def test_outliers_that_cost_little_are_no_news() -> None:
 
 
 def test_a_large_spread_is_told() -> None:
-    the_warning('spread', sample_document(seconds=steps(noise=0.15, likeness=0)), '% of their median', 'ms')
+    the_warning('spread', sample_document(seconds=steps(noise=0.3, likeness=0)), '% of their median', 'ms')
 
 
 @pytest.mark.parametrize(('change', 'words'), [(-0.1, 'slower'), (0.1, 'faster')])
@@ -137,8 +137,9 @@ def test_one_disturbance_is_one_warning() -> None:
 
 def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
     seconds = steps()
-    seconds[[30, 60]] = 1.2
+    seconds[[30, 60]] = 2.4
     document = sample_document(seconds=seconds)
+    assert advise(document)
     of_steps = document['workers'][0]['steps']
     num_warmup = len(of_steps['seconds']) - NUM_STEPS
     of_steps['between']['checkpoint'] = [0.0] * len(of_steps['seconds'])
