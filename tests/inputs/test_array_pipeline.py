@@ -1,8 +1,12 @@
-"""Arrays become batches: every image once an epoch, with its label, in the order of the seed, shifted as published."""
+"""Arrays become batches: every image once an epoch, with its label, in the order of the seed, shifted as published.
+
+Batches that the device gathers, or that Python feeds, are those of the pipeline of arrays.
+"""
 
 import itertools
 from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +14,15 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from inputs.array_pipeline import ArrayPipeline
-from inputs.data_sets import Arrays
-from inputs.pipeline import InputParts
-from preprocessing import ImageOptions, shift_and_flip
+from inputs.data_sets import Arrays, find_shards
+from inputs.device_input import DeviceInput
+from inputs.feed_input import FeedInput
+from inputs.pipeline import InputParts, InputPipeline, WorkersInput
+from inputs.validation import Share, array_examples, read_images, record_examples
+from preprocessing import ImageOptions, Scale, shift_and_flip
+from records.layout import shard_name
 from tests.support.graphs import cpus, open_session
+from tests.support.images import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
 
@@ -25,24 +34,36 @@ IMAGES[:, 0, 0, 0] = np.arange(COUNT)
 LABELS = (3 * np.arange(COUNT) % 10).astype(np.int32)
 SOURCE = Arrays('train', IMAGES, LABELS)
 AS_THEY_ARE = ImageOptions(height=6, width=6, channels=3, training=True, seed=5, augmentation='none')
+SHIFTED = replace(AS_THEY_ARE, augmentation='padded_crop', seed=-3)
 
 Steps = list[list[tuple[np.ndarray, np.ndarray]]]
 
 
-def steps_of(num_steps: int, batch_size: int, options: ImageOptions = AS_THEY_ARE, **more: Any) -> Steps:
+def steps_of(
+    num_steps: int,
+    batch_size: int,
+    options: ImageOptions = AS_THEY_ARE,
+    *,
+    kind: Any = ArrayPipeline,
+    num_towers: int = 1,
+    before: int = 0,
+    **parts: Any,
+) -> Steps:
     """Images and labels of each step and tower. Warms up twice, which must not matter."""
-    num_towers, on_device = more.pop('num_towers', 1), more.pop('normalize_on_device', False)
-    steps_before = more.pop('steps_before', 0)
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
-        pipeline = ArrayPipeline(
-            InputParts(SOURCE, cpus(num_towers), batch_size, 10, options, normalize_on_device=on_device, **more)
-        )
+        fixed = {'source': SOURCE, 'num_classes': 10, 'options': options, 'batch_size': batch_size}
+        pipeline = kind(InputParts(devices=cpus(num_towers), **{**fixed, **parts}))
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
-        pipeline.warm_up(session, steps_before)
-        batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
-        fetches = [(batch.images, batch.labels) for batch in batches]
-        return [session.run([fetches, pipeline.per_step_ops])[0] for _ in range(num_steps)]
+        pipeline.warm_up(session, before)
+        return run_steps(pipeline, session, num_steps, num_towers)
+
+
+def run_steps(pipeline: InputPipeline, session: tf.Session, num_steps: int, num_towers: int) -> Steps:
+    batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
+    fetches = [(batch.images, batch.labels) for batch in batches]
+    step = session.make_callable([fetches, pipeline.per_step_ops], feed_list=pipeline.fed)
+    return [step(*pipeline.feeds())[0] for _ in range(num_steps)]
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
@@ -54,10 +75,16 @@ def order_of(steps: Steps) -> list[int]:
     return [int(pixels(image)[0, 0, 0]) for step in steps for images, _ in step for image in images]
 
 
+def check_equal(found: Steps, expected: Steps) -> None:
+    for part in (0, 1):
+        ours, theirs = ([tower[part] for step in steps for tower in step] for steps in (found, expected))
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize('on_device', [False, True])
-@pytest.mark.parametrize('num_towers', [1, 2])
-def test_images_arrive_as_they_are_with_their_labels(num_towers: int, on_device: bool) -> None:
-    for step in steps_of(4, 5, num_towers=num_towers, normalize_on_device=on_device):
+@pytest.mark.parametrize('options', [AS_THEY_ARE, replace(SHIFTED, training=False)], ids=['training', 'evaluation'])
+def test_images_arrive_as_they_are_with_their_labels(options: ImageOptions, on_device: bool) -> None:
+    for step in steps_of(4, 5, options, num_towers=2, normalize_on_device=on_device):
         for images, labels in step:
             assert (images.dtype, labels.dtype) == (np.float32, np.int32)
             chosen = pixels(images)[:, 0, 0, 0]
@@ -90,9 +117,7 @@ def test_resumed_training_sees_the_batches_of_uninterrupted_training(changes: di
     options = replace(AS_THEY_ARE, **changes)
     whole = steps_of(6, 8, options, shift=0.25, num_towers=2)
     for before in (1, 4):
-        rest = steps_of(6 - before, 8, options, shift=0.25, num_towers=2, steps_before=before)
-        np.testing.assert_array_equal([tower[0] for step in rest for tower in step],
-                                      [tower[0] for step in whole[before:] for tower in step])  # fmt: skip
+        check_equal(steps_of(6 - before, 8, options, shift=0.25, num_towers=2, before=before), whole[before:])
 
 
 def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarray:
@@ -102,47 +127,30 @@ def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarra
 
 
 def test_shifts_and_flips_are_those_of_numpy() -> None:
-    tops, lefts, mirrored = range(9), [4, 8, 0, 1, 2, 3, 5, 6, 7], [True, False, False] * 3
-    uniform = [
-        ((top + 0.5) / 9, (left + 0.5) / 9, 0.4 if m else 0.6)
-        for top, left, m in zip(tops, lefts, mirrored, strict=True)
-    ]
-    expected = [shifted(*each) for each in zip(IMAGES, tops, lefts, mirrored, strict=False)]
+    places = [*zip(range(9), [4, 8, 0, 1, 2, 3, 5, 6, 7], [True, False, False] * 3, strict=True)]
+    uniform = [((top + 0.5) / 9, (left + 0.5) / 9, 0.4 if mirrored else 0.6) for top, left, mirrored in places]
+    expected = [shifted(image, *place) for image, place in zip(IMAGES, places, strict=False)]
     with tf.Graph().as_default(), open_session() as session:
         found = session.run(shift_and_flip(tf.constant(IMAGES[:9]), tf.constant(uniform, tf.float32)))
     np.testing.assert_array_equal(found, expected)
 
 
-def places_of(originals: np.ndarray) -> dict[bytes, list[tuple[int, int, int, bool]]]:
-    """For the bytes of each shifted image: which original it is of, its top and left, and whether it is mirrored."""
-    places = defaultdict(list)
-    for place in itertools.product(range(len(originals)), range(9), range(9), (False, True)):
-        places[shifted(originals[place[0]], *place[1:]).tobytes()].append(place)
-    return places
-
-
-def test_training_images_are_shifted_and_flipped_at_random() -> None:
-    options = replace(AS_THEY_ARE, augmentation='padded_crop')
-    steps = steps_of(3, COUNT, options)
+@pytest.mark.parametrize('kind', [ArrayPipeline, FeedInput])
+def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind: Any) -> None:
+    # For the bytes of each shifted image: which original it is of, its top and left, and whether it is mirrored.
+    all_places = defaultdict(list)
+    for place in itertools.product(range(COUNT), range(9), range(9), (False, True)):
+        all_places[shifted(IMAGES[place[0]], *place[1:]).tobytes()].append(place)
+    steps = steps_of(3, COUNT, SHIFTED, kind=kind)
+    check_equal(steps_of(1, COUNT, SHIFTED, kind=kind, before=2), steps[2:])
     # At the corners almost nothing is left of an image this small, so that it could be any.
     images = [image for step in steps for batch, _ in step for image in pixels(batch) if np.count_nonzero(image) > 12]
-    all_places = places_of(IMAGES)
-    places = []
-    for image in images:
-        [place] = all_places[image.astype(np.uint8).tobytes()]
-        places.append(place)
+    places = [place for image in images for (place,) in [all_places[image.astype(np.uint8).tobytes()]]]
     assert len(places) > 60
     for values, least in ((1, 8), (2, 8), (3, 2)):
         assert len({place[values] for place in places}) >= least
     assert 0.3 < np.mean([place[3] for place in places]) < 0.7
-    again = steps_of(3, COUNT, options)
-    np.testing.assert_array_equal(again[2][0][0], steps[2][0][0])
     assert len({tuple(place[1:]) for place in places}) > 30, 'each image has a shift of its own'
-
-
-def test_evaluation_images_are_not_shifted() -> None:
-    options = replace(AS_THEY_ARE, augmentation='padded_crop', training=False)
-    assert sorted(order_of(steps_of(1, COUNT, options))) == list(range(COUNT))
 
 
 def test_images_are_resized_to_what_the_model_needs_and_distorted() -> None:
@@ -166,3 +174,70 @@ def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -
     small, large = graph_of(10, 2), graph_of(1000, 200)
     assert large.as_graph_def().ByteSize() < small.as_graph_def().ByteSize() + 1000
     assert len(large.get_operations()) == len(small.get_operations())
+
+
+@pytest.mark.parametrize('on_device', [False, True])
+# Python draws other shifts.
+@pytest.mark.parametrize(
+    ('kind', 'options'), [(DeviceInput, AS_THEY_ARE), (DeviceInput, SHIFTED), (FeedInput, AS_THEY_ARE)]
+)
+def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
+    kind: Any, options: ImageOptions, on_device: bool
+) -> None:
+    common: dict[str, Any] = {'options': options, 'num_towers': 2, 'shift': 0.25}
+    expected = steps_of(7, 4, **common)
+    check_equal(steps_of(7, 4, kind=kind, normalize_on_device=on_device, **common), expected)
+    check_equal(steps_of(3, 4, kind=kind, before=4, **common), expected[4:])
+
+
+def test_another_scale_is_that_of_the_options() -> None:
+    options = replace(AS_THEY_ARE, scale=Scale(1.0, (10.0, 20.0, 30.0)))
+    plain, scaled = (steps_of(1, 4, each, kind=DeviceInput) for each in (AS_THEY_ARE, options))
+    np.testing.assert_allclose((plain[0][0][0] + 1) * 127.5 - [10, 20, 30], scaled[0][0][0], atol=1e-4)
+    check_equal(steps_of(1, 4, options, kind=FeedInput), scaled)
+
+
+def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
+    first, second = steps_of(2, 4, kind=FeedInput, num_towers=2, source=None)
+    check_equal([first], [second])
+    for images, labels in first:
+        assert (images.dtype, images.shape, labels.dtype) == (np.float32, (4, 6, 6, 3), np.int32)
+        assert -1 <= images.min() < -0.9
+        assert 0.9 < images.max() < 1
+        assert set(labels) <= set(range(10))
+    assert not np.array_equal(first[0][0], first[1][0])
+
+
+def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
+    with tf.Graph().as_default(), open_session(num_cpus=2) as session:
+        shares = [
+            FeedInput(InputParts(SOURCE, [device], 4, 10, AS_THEY_ARE, shift=number / 2))
+            for number, device in enumerate(cpus(2))
+        ]
+        pipeline = WorkersInput(shares, 1)
+        pipeline.warm_up(session)
+        steps = run_steps(pipeline, session, 2, 2)
+    first, second = ([step[worker : worker + 1] for step in steps] for worker in range(2))
+    assert order_of(first) != order_of(second)
+
+
+def test_images_of_another_size_are_held_in_that_of_the_model() -> None:
+    with tf.Graph().as_default():
+        options = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest', training=False)
+        arrays = read_images(SOURCE, lambda: array_examples(SOURCE, options, Share()), options, tf.ConfigProto())
+    np.testing.assert_array_equal(arrays.images, IMAGES.repeat(2, 1).repeat(2, 2))
+    np.testing.assert_array_equal(arrays.labels, LABELS)
+    same = replace(options, height=6, width=6)
+    assert read_images(SOURCE, lambda: pytest.fail('nothing is read'), same, tf.ConfigProto()) is SOURCE
+
+
+def test_records_are_decoded_once_in_their_order(tmp_path: Path) -> None:
+    colors = [(40 * number, 100, 200 - 30 * number) for number in range(5)]
+    records = [example(encoded(np.full([9, 7, 3], color, np.uint8)), label) for label, color in enumerate(colors)]
+    for number, part in enumerate((records[:2], records[2:])):
+        write_shard(tmp_path / shard_name('train', number, 2), part)
+    source, options = find_shards(str(tmp_path), 'train'), replace(AS_THEY_ARE, training=False)
+    arrays = read_images(source, lambda: record_examples(source, 10, options, Share()), options, tf.ConfigProto())
+    assert arrays.images.shape == (5, 6, 6, 3)
+    np.testing.assert_allclose(arrays.images.mean(axis=(1, 2)), colors, atol=3)
+    assert arrays.labels.tolist() == [0, 1, 2, 3, 4]

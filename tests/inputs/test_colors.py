@@ -14,18 +14,20 @@ from tests.support.graphs import open_session
 
 pytestmark = pytest.mark.graph
 
-# Even and odd sides.
-SIZES = [(104, 160), (33, 47)]
 # Brightness, saturation, hue and contrast, from one end of their ranges to the other.
 DRAWS = [(0.3, 0.9, 0.1, 0.8), (0.9, 0.1, 0.7, 0.2), (0.0, 0.99, 0.99, 0.99), (0.5, 0.0, 0.5, 0.0)]
 ORDERS = [('brightness', 'saturation', 'hue', 'contrast'), ('brightness', 'contrast', 'saturation', 'hue')]
 
 
-def photograph(size: tuple[int, int]) -> np.ndarray:
+def photograph(height: int, width: int) -> np.ndarray:
     """[H, W, 3] float32, with black, white and pure colours among its pixels."""
-    image = load_sample_image('china.jpg')[: 2 * size[0] : 2, : 2 * size[1] : 2].astype(np.float32)
+    image = load_sample_image('china.jpg')[: 2 * height : 2, : 2 * width : 2].astype(np.float32)
     image[0, :8] = [[255 * (number >> bit & 1) for bit in range(3)] for number in range(8)]
     return image
+
+
+# Even and odd sides.
+PHOTOGRAPHS = pytest.mark.parametrize('image', [photograph(104, 160), photograph(33, 47)], ids=['even', 'odd'])
 
 
 def distorted(change: Callable[..., Any], image: np.ndarray, draws: Sequence[float], *more: int) -> np.ndarray:
@@ -43,10 +45,9 @@ def turned_in_yiq(pixels: np.ndarray, factor: float, radians: float) -> np.ndarr
         return session.run(tf.image.yiq_to_rgb(np.stack([luma, turned.real, turned.imag], -1)))
 
 
-@pytest.mark.parametrize('size', SIZES)
+@PHOTOGRAPHS
 @pytest.mark.parametrize('order', ORDERS)
-def test_one_matrix_changes_colors_as_steps_in_either_order_do(size: tuple[int, int], order: Sequence[str]) -> None:
-    image = photograph(size)
+def test_one_matrix_changes_colors_as_steps_in_either_order_do(image: np.ndarray, order: Sequence[str]) -> None:
     for draws in DRAWS:
         brightness, saturation, hue, contrast = draws
         pixels = image.reshape(-1, 3).astype(np.float64) / 255
@@ -78,10 +79,10 @@ def test_saturation_and_hue_keep_the_luma_of_colorsys() -> None:
         assert turn == pytest.approx(0.4 * draws[2] - 0.2, abs=0.02)
 
 
-@pytest.mark.parametrize('size', SIZES)
+@PHOTOGRAPHS
 @pytest.mark.parametrize('position', [0, 1, 2, 3])
 def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_position(
-    size: tuple[int, int], position: int
+    image: np.ndarray, position: int
 ) -> None:
     oracles: dict[str, Callable[[Any, float], Any]] = {
         'brightness': lambda image, draw: tf.image.adjust_brightness(image, (64 * draw - 32) / 255),
@@ -89,7 +90,6 @@ def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_posit
         'hue': lambda image, draw: tf.image.adjust_hue(image, 0.4 * draw - 0.2),
         'contrast': lambda image, draw: tf.image.adjust_contrast(image, 0.5 + draw),
     }
-    image = photograph(size)
     for draws in DRAWS:
         with tf.Graph().as_default(), open_session() as session:
             theirs = tf.constant(image / 255)

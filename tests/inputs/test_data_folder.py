@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import records
 from inputs.data_folder import open_folder, recognise
 from inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from params import Params, make_params
@@ -20,7 +19,7 @@ from planning.environment import Environment
 from planning.make_plan import check_launch, make_plan
 from planning.plan import Plan
 from records.layout import shard_name
-from tests.support.images import encoded, example, write_cifar, write_mnist, write_shard
+from tests.support.images import convert, encoded, example, write_cifar, write_mnist, write_shard
 from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.graph
@@ -29,7 +28,7 @@ IMAGES = np.zeros([10, 32, 32, 3], np.uint8)
 
 
 def make_photos(root: Path, sizes: dict[str, list[tuple[int, int]]]) -> Path:
-    """Class folders of JPEGs with these widths and heights."""
+    """Class folders of PNGs with these widths and heights."""
     for name, each in sizes.items():
         (root / name).mkdir(parents=True)
         for number, size in enumerate(each):
@@ -39,7 +38,7 @@ def make_photos(root: Path, sizes: dict[str, list[tuple[int, int]]]) -> Path:
 
 def to_records(photos: Path, output: Path, *flags: str) -> str:
     with redirect_stdout(io.StringIO()):
-        assert records.main([f'--input={photos}', f'--output={output}', '--num_processes=1', '--shards=2', *flags]) == 0
+        assert convert(photos, output, '--shards=2', *flags) == 0
     return str(output)
 
 
@@ -65,14 +64,11 @@ def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> 
     assert len(shards.paths) == 2
     assert folder.warning_about(shards) is None
     assert [folder.subset_of_steps(forward_only=alone) for alone in (False, True)] == ['train', 'validation']
-
-
-def test_dataset_json_holds_the_numbers_and_the_size_of_the_images(digits: str) -> None:
     train = {'images': 5, 'shards': 2, 'height': 8, 'width': 8}
-    assert json.loads((Path(digits) / 'dataset.json').read_text()) == {
-        'train': train,
-        'validation': {**train, 'images': 4},
-    }
+    facts = json.loads((Path(digits) / 'dataset.json').read_text())
+    assert facts == {'train': train, 'validation': {**train, 'images': 4}}
+    # It can be read as ImageNet, too.
+    assert plan_of(digits, data_name='imagenet').data.data_set == DATA_SETS['imagenet']
 
 
 def copied(digits: str, folder: Path) -> Path:
@@ -83,8 +79,12 @@ def copied(digits: str, folder: Path) -> Path:
 
 def test_the_records_of_a_folder_without_dataset_json_are_counted(digits: str, tmp_path: Path) -> None:
     (copied(digits, tmp_path) / 'dataset.json').unlink()
-    found = open_folder(str(tmp_path), 'records').data_set
-    assert found == replace(EXPECTED, image_size=None)
+    assert open_folder(str(tmp_path), 'records').data_set == replace(EXPECTED, image_size=None)
+    # One that is cut short is named.
+    shard = tmp_path / shard_name('train', 1, 2)
+    shard.write_bytes(shard.read_bytes()[:-3])
+    with refused(shard, 'record ', 'records --check'):
+        open_folder(str(tmp_path), 'records')
 
 
 def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_reported(
@@ -97,48 +97,32 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
 
 
 def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) -> None:
-    (tmp_path / 'out').mkdir()
-    copied(digits, tmp_path / 'out')
     photos = make_photos(tmp_path / 'photos', {'one': [(8, 8), (9, 8)], 'two': [(8, 8)]})
-    output = to_records(photos, tmp_path / 'out', '--overwrite')
-    found = open_folder(output, 'records').data_set
-    assert found == replace(EXPECTED, num_train_examples=3, image_size=None)
+    (tmp_path / 'out').mkdir()
+    output = to_records(photos, copied(digits, tmp_path / 'out'), '--overwrite')
+    assert open_folder(output, 'records').data_set == replace(EXPECTED, num_train_examples=3, image_size=None)
 
 
-def test_labels_begin_at_first_label(tmp_path: Path) -> None:
+def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / 'photos', {'one': [(8, 4)], 'two': [(8, 4)]})
-    output = to_records(photos, tmp_path / 'out', '--first_label=0')
-    found = open_folder(output, 'records').data_set
+    found = open_folder(to_records(photos, tmp_path / 'out', '--first_label=0'), 'records').data_set
     assert (found.num_classes, found.num_train_examples, found.num_validation_examples) == (2, 2, 0)
-    # The images are not square.
     assert found.image_size is None
 
 
 @pytest.mark.parametrize(
-    'spoil',
+    'text',
     [
-        lambda folder: (folder / 'dataset.json').write_text('{'),
-        lambda folder: (folder / 'dataset.json').write_text('[]'),
-        lambda folder: (folder / 'dataset.json').write_text(
-            '{"train": {"images": 1%s, "shards": 1, "height": null, "width": null}}' % ('0' * 300)
-        ),
-        lambda folder: (folder / 'dataset.json').write_text('{"train": {"images": 5}}'),
-        lambda folder: (folder / 'dataset.json').write_text(
-            '{"train": {"images": -5, "shards": 2, "height": null, "width": null}}'
-        ),
+        '{',
+        '[]',
+        '{"train": {"images": 5}}',
+        '{"train": {"images": -5, "shards": 2, "height": null, "width": null}}',
+        '{"train": {"images": 1%s, "shards": 1, "height": null, "width": null}}' % ('0' * 300),
     ],
 )
-def test_an_invalid_dataset_json_is_refused(digits: str, tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    spoil(copied(digits, tmp_path))
+def test_an_invalid_dataset_json_is_refused(digits: str, tmp_path: Path, text: str) -> None:
+    (copied(digits, tmp_path) / 'dataset.json').write_text(text)
     with refused(tmp_path / 'dataset.json'):
-        open_folder(str(tmp_path), 'records')
-
-
-def test_a_shard_that_is_cut_short_is_named_when_it_is_counted(digits: str, tmp_path: Path) -> None:
-    (copied(digits, tmp_path) / 'dataset.json').unlink()
-    shard = tmp_path / shard_name('train', 1, 2)
-    shard.write_bytes(shard.read_bytes()[:-3])
-    with refused(shard, 'record ', 'records --check'):
         open_folder(str(tmp_path), 'records')
 
 
@@ -150,10 +134,6 @@ def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None
     assert folder.subset_of_steps(forward_only=True) == 'train'
     with refused('--data_name=records', f'--data_dir={tmp_path}', 'labels.txt', '--data_name=imagenet'):
         open_folder(str(tmp_path), 'records')
-
-
-def test_a_folder_of_records_can_be_read_as_imagenet(digits: str) -> None:
-    assert plan_of(params_of(digits, data_name='imagenet')).data.data_set == DATA_SETS['imagenet']
 
 
 def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
@@ -175,29 +155,25 @@ def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
 
 
 # In one process, and before the launcher starts several.
-@pytest.mark.parametrize(
-    'check', [lambda params: make_plan(params, Environment({})), check_launch], ids=['resolve', 'check_launch']
-)
+@pytest.mark.parametrize('check', [lambda params: make_plan(params, Environment({})), check_launch])
 def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
     tmp_path: Path, check: Callable[[Params], object]
 ) -> None:
     write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
-    check(params_of(tmp_path, model='mnist', forward_only=True))
+    steps = make_params(data_dir=str(tmp_path), model='mnist')
+    evaluation = make_params(data_dir=str(tmp_path), model='mnist', eval=True, train_dir=str(tmp_path))
+    check(make_params(data_dir=str(tmp_path), model='mnist', forward_only=True))
     with refused(f'--data_dir={tmp_path}', 't10k-images-idx3-ubyte'):
-        check(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
+        check(evaluation)
     for path in tmp_path.iterdir():
         path.rename(str(path).replace('train', 't10k'))
-    check(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
+    check(evaluation)
     with refused(f'--data_dir={tmp_path}', 'train-images-idx3-ubyte'):
-        check(params_of(tmp_path, model='mnist'))
+        check(steps)
 
 
-def params_of(data_dir: object, **more: Any) -> Params:
-    return make_params(data_dir=str(data_dir), **more)
-
-
-def plan_of(params: Params) -> Plan:
-    plan = make_plan(params, Environment({}))
+def plan_of(data_dir: object, **more: Any) -> Plan:
+    plan = make_plan(make_params(data_dir=str(data_dir), **more), Environment({}))
     assert isinstance(plan, Plan)
     return plan
 
@@ -205,5 +181,5 @@ def plan_of(params: Params) -> Plan:
 def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
     with refused('--model=vgg16', f'--data_dir={tmp_path}', 'lenet, mnist') as error:
-        plan_of(params_of(tmp_path, model='vgg16'))
+        plan_of(tmp_path, model='vgg16')
     assert 'alexnet' not in str(error.value)

@@ -89,14 +89,12 @@ def test_scaled_images_are_those_that_pil_shrinks_by_means() -> None:
     assert np.abs(ours - theirs).mean() < min(8, 0.7 * np.abs(jagged - theirs).mean())
 
 
-@pytest.mark.parametrize('file', [b'', b'text', encoded(PHOTOGRAPH)[:20_000]], ids=['empty', 'text', 'half'])
-def test_a_damaged_file_fails_the_step_when_it_is_scaled(file: bytes) -> None:
-    with (
-        pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'),
-        tf.Graph().as_default(),
-        open_session() as session,
-    ):
-        session.run(preprocess(tf.constant(file), tf.constant(NO_BOXES), OPTIONS, 0))
+def test_a_damaged_file_fails_the_step_when_it_is_scaled() -> None:
+    for file in (b'', b'text', encoded(PHOTOGRAPH)[:20_000]):
+        with tf.Graph().as_default(), open_session() as session:
+            image = preprocess(tf.constant(file), tf.constant(NO_BOXES), OPTIONS, 0)
+            with pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'):
+                session.run(image)
 
 
 @pytest.fixture(scope='module')
@@ -125,13 +123,13 @@ def test_scaling_changes_pixels_slightly_in_training_of_both_pipelines_and_in_va
     assert found[True, 'tf_data'] != pytest.approx(found[False, 'tf_data'], rel=1e-6)
     assert found[True, 'tf_data'] == pytest.approx(found[False, 'tf_data'], rel=0.05)
 
+    source = find_shards(str(shards), 'validation')
     with tf.Graph().as_default(), open_session() as session:
-        images = [
-            tf.data.make_one_shot_iterator(
-                record_examples(find_shards(str(shards), 'validation'), 1001, options, Share())
-            ).get_next()[0]
+        examples = [
+            record_examples(source, 1001, options, Share())
             for options in (OPTIONS, replace(OPTIONS, scaled_decode=False))
         ]
+        images = [tf.data.make_one_shot_iterator(each).get_next()[0] for each in examples]
         images.append(preprocess(tf.constant(LARGE), tf.constant(NO_BOXES), OPTIONS, 0))
         scaled, sampled, alone = session.run(images)
     np.testing.assert_array_equal(scaled, alone)

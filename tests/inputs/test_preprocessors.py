@@ -17,14 +17,10 @@ LEVELS = np.arange(256, dtype=np.uint8).repeat(3).reshape(256, 3)
 PLAIN = PREPROCESSORS['official_models_imagenet']
 
 
-def scale_of(row: Preprocessor) -> Scale:
-    return Scale(row.factor, row.offsets)
-
-
 @pytest.mark.parametrize('row', [*PREPROCESSORS.values(), ML_PERF], ids=lambda row: row.name)
 def test_pixels_become_the_numbers_of_numpy(row: Preprocessor) -> None:
     with tf.Graph().as_default(), open_session() as session:
-        found = session.run(normalize(tf.constant(LEVELS), scale_of(row)))
+        found = session.run(normalize(tf.constant(LEVELS), Scale(row.factor, row.offsets)))
     expected = LEVELS / 127.5 - 1 if row.name == 'default' else LEVELS - np.array([123.68, 116.78, 103.94])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -33,12 +29,8 @@ def test_pixels_become_the_numbers_of_numpy(row: Preprocessor) -> None:
 def test_evaluations_normalise_in_the_same_way() -> None:
     images = LEVELS.reshape(4, 8, 8, 3)
     with tf.Graph().as_default(), open_session() as session:
-        pipeline = ValidationInput(
-            cpus(1),
-            4,
-            lambda: tf.data.Dataset.from_tensor_slices((images, np.arange(4, dtype=np.int32))),
-            scale_of(PLAIN),
-        )
+        examples = tf.data.Dataset.from_tensor_slices((images, np.arange(4, dtype=np.int32)))
+        pipeline = ValidationInput(cpus(1), 4, lambda: examples, Scale(PLAIN.factor, PLAIN.offsets))
         session.run(pipeline.initializers)
         found = session.run(pipeline.tower_batch(0).images)
     np.testing.assert_allclose(found, images - np.array([123.68, 116.78, 103.94]), atol=1e-5)
@@ -51,11 +43,8 @@ def test_the_centre_of_an_image_is_that_of_an_image_of_256_pixels(width: int, he
     ramps = np.linspace(0, 255, width)[np.newaxis, :] * np.ones([height, 1])
     levels = np.linspace(0, 255, height)[:, np.newaxis] * np.ones([1, width])
     picture = Image.fromarray(np.stack([ramps, levels, (ramps + levels) / 2], axis=2).astype(np.uint8))
-    shorter = max(256, size)
-    resized = picture.resize(
-        (round(width * shorter / min(width, height)), round(height * shorter / min(width, height))),
-        Image.Resampling.BILINEAR,
-    )
+    scale = max(256, size) / min(width, height)
+    resized = picture.resize((round(width * scale), round(height * scale)), Image.Resampling.BILINEAR)
     left, top = (resized.width - size) // 2, (resized.height - size) // 2
     expected = np.asarray(resized.crop((left, top, left + size, top + size)), np.float32)
     options = ImageOptions(size, size, 3, training=False, shorter_side=PLAIN.shorter_side)

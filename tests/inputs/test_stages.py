@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.catalog import INPUTS, RECORD_INPUT, TF_DATA, input_for
+from inputs.catalog import RECORD_INPUT, TF_DATA, input_for
 from inputs.data_sets import Arrays, Shards, find_shards
 from inputs.pipeline import InputParts
 from inputs.pipelines import PIPELINE_CLASSES
-from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER, stages_up_to
+from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
 from preprocessing import ImageOptions
 from records.layout import shard_name
 from tests.support.graphs import cpus, open_session
@@ -21,10 +21,7 @@ pytestmark = pytest.mark.graph
 TRAINING = ImageOptions(height=16, width=16, channels=3, training=True, seed=3)
 PIXELS = np.zeros([24, 32, 3], np.uint8)
 # Records that are read, and parsed; the first stage that fails for each.
-FAULTS = {
-    PARSE: b'\xff' * 40,
-    DECODE: example(encoded(PIXELS)[:200], 1),
-}
+FAULTS = {PARSE: b'\xff' * 40, DECODE: example(encoded(PIXELS)[:200], 1)}
 
 
 def write(folder: Path, record: bytes) -> Shards:
@@ -49,8 +46,7 @@ def run(source: Shards | Arrays, name: str, until: str, *, towers: int = 1, step
 def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(name: str, tmp_path: Path) -> None:
     for failing, record in FAULTS.items():
         shards = write(tmp_path / failing, record)
-        before = list(STAGES)[: list(STAGES).index(failing)]
-        for stage in before:
+        for stage in list(STAGES)[: list(STAGES).index(failing)]:
             run(shards, name, stage)
         with pytest.raises((tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
             run(shards, name, failing)
@@ -69,10 +65,3 @@ def test_arrays_are_read_preprocessed_and_transferred() -> None:
     ends = {stage: run(arrays, 'arrays', stage) for stage in input_for(arrays).stages}
     assert [stage for stage, ops in ends.items() if 'Stage' in ops] == [TRANSFER]
     assert {*ends[READ]} == {'ResourceGather'}
-
-
-def test_stages_of_a_row_are_in_order_and_end_with_the_transfer() -> None:
-    for row in INPUTS:
-        assert row.stages == stages_up_to(TRANSFER, row.stages)
-        assert row.stages[-1] == TRANSFER
-    assert stages_up_to(DECODE, (READ, PREPROCESS, TRANSFER)) == (READ,)

@@ -17,9 +17,6 @@ from commands import records
 from records.framing import masked_checksums
 from records.layout import shard_name
 
-# ---- array writers ---------------------------------------------------------------------------------------------------
-# Writes the files of CIFAR-10 and MNIST as their publishers describe them.
-
 
 def write_cifar(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train') -> None:
     """Writes images [N, 32, 32, 3] uint8. For training, N is a multiple of 5, the number of files."""
@@ -72,10 +69,6 @@ def write_digits(folder: Path) -> str:
     rng = np.random.default_rng(5)
     write_mnist(folder, rng.integers(256, size=(20, 28, 28)), rng.integers(10, size=20))
     return str(folder)
-
-
-# ---- examples --------------------------------------------------------------------------------------------------------
-# JPEG files and tf.train.Examples of images, as the ImageNet shards hold them.
 
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:
@@ -131,9 +124,6 @@ def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
     for shard, count in enumerate((9, num_validation - 9)):
         write_shard(folder / shard_name('validation', shard, 2), records(count))
 
-
-# ---- image folders ---------------------------------------------------------------------------------------------------
-# Writes folders of class folders of images, and the shards that the subcommand `records` makes from them.
 
 REPOSITORY = Path(tf_cnn_benchmarks.__file__).resolve().parent
 
@@ -192,8 +182,6 @@ def shard_paths(folder: Path, subset: str = 'train') -> list[Path]:
 
 def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any]]:
     """Yields each record of a folder as a dict of feature values; every feature must have exactly one value."""
-    import tensorflow.compat.v1 as tf
-
     for path in shard_paths(folder, subset):
         for data in tf.io.tf_record_iterator(str(path)):
             values = {}
