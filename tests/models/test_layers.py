@@ -1,6 +1,10 @@
-"""Layers compute what NumPy and SciPy compute from their papers' formulas, in both data formats."""
+"""Layers compute what NumPy and SciPy compute from their papers' formulas, in both data formats.
+
+Initial values have the distributions of their papers, and follow from the seed.
+"""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +14,14 @@ import scipy.ndimage
 import scipy.special
 import tensorflow.compat.v1 as tf
 
-from models.layers import LayerBuilder
+from models.layers import LayerBuilder, constant, glorot_normal, he_normal, he_normal_fan_out, truncated_normal
 from models.model_facts import BatchNorm
 from models.small import lenet
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import BATCH, load, one_tower, random_images, random_weight, relative_error
 from tests.support.oracles import Weights
 from training.optimizers import GradientDescent, OptimizerStep
+from training.variables import Initializer
 from variable_mgr import TowerVariables
 
 pytestmark = pytest.mark.graph
@@ -216,62 +221,77 @@ def test_padding_is_never_the_maximum_and_gets_no_gradient(data_format: str) -> 
             np.testing.assert_array_equal(gradient, expected_gradient)
 
 
-def test_a_tower_that_keeps_no_statistics_has_no_moving_averages() -> None:
-    images = random_images((9, 9, 2))
-    with tf.Graph().as_default(), open_session() as session:
-        manager = one_tower()
-        outputs: list[Any] = []
-        with manager.create_outer_variable_scope(0) as variables:
-            for keep_statistics in (False, True):
-                assert list(manager.savable_variables()) == ([] if not outputs else ['bn/gamma', 'bn/beta'])
-                assert manager.assignments == []
-                cnn = LayerBuilder(variables, 'NHWC', is_training=True, keep_statistics=keep_statistics)
-                outputs.append(cnn.batch_norm(tf.constant(images), 'bn'))
-        session.run(manager.initializers)
-        without, with_statistics = session.run(outputs)
-    np.testing.assert_allclose(without, with_statistics, rtol=1e-5, atol=1e-6)
+def check_independent(masks: list[np.ndarray], rate: float) -> None:
+    """Checks that a mask, of units that were kept, says nothing about another one."""
+    for number, mask in enumerate(masks):
+        assert 1 - mask.mean() == pytest.approx(rate, abs=0.04)
+        for other in masks[:number]:
+            # The share of the units on which independent masks agree.
+            assert (mask == other).mean() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.05)
 
 
 @pytest.mark.parametrize(('data_format', 'shape'), [('NHWC', (100, 80)), ('NCHW', (10, 10, 8, 10))])
 def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_step(
     data_format: str, shape: tuple[int, ...]
 ) -> None:
-    rate = 0.3
-    masks: list[np.ndarray] = []
     with tf.Graph().as_default(), open_session() as session, tf.device('/cpu:0'):
         variables = TowerVariables(one_tower(), 0)
         towers = [LayerBuilder(variables, data_format, is_training=True, seed=seed) for seed in (0, 1000)]
-        dropped = [tower.dropout(tf.ones(shape), rate) for tower in towers for _ in range(2)]
+        dropped = [tower.dropout(tf.ones(shape), 0.3) for tower in towers for _ in range(2)]
         outputs = [*session.run(dropped), *session.run(dropped)]
     for output in outputs:
-        mask = output != 0
-        np.testing.assert_allclose(output[mask], 1 / (1 - rate), rtol=1e-6)
-        assert 1 - mask.mean() == pytest.approx(rate, abs=0.02)
-        for other in masks:
-            # The share of the units on which independent masks agree.
-            assert (mask == other).mean() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.03)
-        masks.append(mask)
+        np.testing.assert_allclose(output[output != 0], 1 / 0.7, rtol=1e-6)
+    check_independent([output != 0 for output in outputs], 0.3)
 
 
 @pytest.mark.parametrize('data_format', ['NHWC', 'NCHW'])
 def test_drop_path_drops_whole_images_independently_in_every_layer_and_step(data_format: str) -> None:
-    rate, shape = 0.3, (2000, 2, 1, 3)
+    shape = (2000, 2, 1, 3)
     with tf.Graph().as_default(), open_session() as session, tf.device('/cpu:0'):
         cnn = LayerBuilder(TowerVariables(one_tower(), 0), data_format, is_training=True)
-        dropped = [cnn.drop_path(tf.ones(shape), rate) for _ in range(2)]
+        dropped = [cnn.drop_path(tf.ones(shape), 0.3) for _ in range(2)]
         outputs = [*session.run(dropped), *session.run(dropped)]
     masks = [output[:, 0, 0, 0] != 0 for output in outputs]
-    for number, (output, mask) in enumerate(zip(outputs, masks, strict=True)):
-        expected = np.broadcast_to(mask[:, None, None, None] / (1 - rate), shape)
-        np.testing.assert_allclose(output, expected, rtol=1e-6)
-        assert 1 - mask.mean() == pytest.approx(rate, abs=0.04)
-        for other in masks[:number]:
-            assert (mask == other).mean() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.05)
+    for output, mask in zip(outputs, masks, strict=True):
+        np.testing.assert_allclose(output, np.broadcast_to(mask[:, None, None, None] / 0.7, shape), rtol=1e-6)
+    check_independent(masks, 0.3)
 
 
-def test_nothing_is_dropped_while_not_training() -> None:
-    with tf.Graph().as_default():
-        x = tf.ones([2, 3, 3, 1])
-        cnn = LayerBuilder(TowerVariables(one_tower(), 0), 'NHWC', is_training=False)
-        assert cnn.dropout(x, 0.5) is x
-        assert cnn.drop_path(x, 0.5) is x
+def initial(initializer: Initializer, shape: list[int], seed: int = 1) -> np.ndarray:
+    with tf.Graph().as_default(), open_session() as session:
+        return session.run(initializer(shape, seed))
+
+
+# The standard deviation of a standard normal distribution that is cut at two: sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)).
+CUT_STDDEV = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
+
+
+@pytest.mark.parametrize(
+    ('initializer', 'shape', 'stddev'),
+    [
+        (truncated_normal(0.1), [400, 300], 0.1 * CUT_STDDEV),
+        (he_normal, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * 64))),
+        (he_normal, [1, 7, 96, 200], math.sqrt(2 / (7 * 96))),
+        (he_normal, [400, 300], math.sqrt(2 / 400)),
+        (glorot_normal, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * (64 + 128)))),
+        (glorot_normal, [400, 300], math.sqrt(2 / 700)),
+        (he_normal_fan_out, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * 128))),
+        (he_normal_fan_out, [7, 7, 3000, 1], math.sqrt(2 / (7 * 7))),
+    ],
+)
+def test_initial_values_have_the_standard_deviation_of_their_papers(
+    initializer: Initializer, shape: list[int], stddev: float
+) -> None:
+    values = initial(initializer, shape)
+    assert values.shape == tuple(shape)
+    assert values.std() == pytest.approx(stddev, rel=0.01)
+    assert abs(values.mean()) < 0.01 * stddev
+    cut = 2 * stddev / CUT_STDDEV
+    assert 0.98 * cut < np.abs(values).max() <= cut * 1.0001
+
+
+def test_initial_values_follow_from_the_seed_and_a_constant_fills_the_variable() -> None:
+    values = initial(he_normal, [20, 30], seed=3)
+    np.testing.assert_array_equal(initial(he_normal, [20, 30], seed=3), values)
+    assert np.abs(initial(he_normal, [20, 30], seed=4) - values).max() > 0.1
+    np.testing.assert_array_equal(initial(constant(0.25), [2, 3]), np.full([2, 3], 0.25, np.float32))

@@ -1,8 +1,6 @@
 """Every network computes what its counterpart in Keras computes from the same weights, in both data formats."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,34 +33,14 @@ LIKE = {
 }
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A network beside its counterpart: the numbers of parameters (trainable or not), and logits by data format.
-
-    num_draws counts the ops of our network that draw random numbers.
-    """
-
-    case: Case
-    ours: dict[bool, int]
-    theirs: dict[bool, int]
-    logits: dict[str, np.ndarray]
-    expected: np.ndarray
-    num_draws: int
-
-
 def count_draws(graph: tf.Graph) -> int:
     """The number of ops that drop units or paths. Initial values are drawn by other ops."""
     return sum(op.type == 'RandomUniform' for op in graph.get_operations())
 
 
 # These take the longest to compare. They are made as the shallower ones, which are always compared.
-DEEPEST = {
-    'resnet101': 'resnet50',
-    'resnet152': 'resnet50',
-    'nasnetlarge': 'nasnet',
-    'vgg16': 'vgg11',
-    'vgg19': 'vgg11',
-}
+DEEPEST = {'resnet101': 'resnet50', 'resnet152': 'resnet50', 'nasnetlarge': 'nasnet'}
+DEEPEST |= {'vgg16': 'vgg11', 'vgg19': 'vgg11'}
 # These take long, too, and consist of layers and blocks of others.
 LONG = {'inception4', 'overfeat', 'resnet50_v1.5', 'resnet50_v2.5', 'densenet121', 'densenet40_k12_paper'}
 
@@ -73,57 +51,36 @@ def marks_of(case: Case) -> Any:
     return pytest.mark.all_modes if is_long else ()
 
 
-@pytest.fixture(
-    scope='module',
-    params=[pytest.param(case, marks=marks_of(case)) for case in CONFORMANCE],
-    ids=lambda case: '_'.join(filter(None, [case.model, case.data_set])),
+@pytest.mark.parametrize(
+    'case',
+    [pytest.param(case, marks=marks_of(case), id=f'{case.model}_{case.facts.data_set}') for case in CONFORMANCE],
 )
-def compared(request: pytest.FixtureRequest) -> Iterator[Compared]:
-    case: Case = request.param
+def test_a_network_has_the_parameters_and_gives_the_logits_of_its_counterpart(case: Case) -> None:
     data_set = DATA_SETS[case.facts.data_set]
     size = case.smaller_size or case.image_size
     shape = (size, size, data_set.channels)
     images = random_images(shape)
     graph, manager = tf.Graph(), one_tower()
     with graph.as_default():
-        built = {
+        logits = {
             form: build(case.model, manager, tf.constant(images), form, data_set=case.data_set).logits
             for form in DATA_FORMATS
         }
+    assert count_draws(graph) == 0
     counterpart = case.counterpart(shape, data_set.num_classes)
-    weights, theirs = give_weights(counterpart, case, manager.savable_variables())
+    weights, num_parameters = give_weights(counterpart, case, manager.savable_variables())
     expected = np.asarray(counterpart(images, training=False))
     del counterpart
+    tf.keras.backend.clear_session()
+    assert {kind: count(manager, trainable=kind) for kind in (True, False)} == num_parameters
+    assert cost_of(case.facts).parameters == case.num_parameters
+    if case.smaller_size is None:
+        assert num_parameters[True] == case.num_parameters
+    assert relative_error(*expected) > 0.01, 'the logits must depend on the images, or this says little'
     with graph.as_default(), open_session(has_nchw=True) as session:
         load(session, manager, weights)
-        yield Compared(
-            case=case,
-            ours={kind: count(manager, trainable=kind) for kind in (True, False)},
-            theirs=theirs,
-            logits={form: session.run(logits) for form, logits in built.items()},
-            expected=expected,
-            num_draws=count_draws(graph),
-        )
-    tf.keras.backend.clear_session()
-
-
-def test_a_network_has_the_parameters_of_its_counterpart(compared: Compared) -> None:
-    assert compared.ours == compared.theirs
-    cost = cost_of(compared.case.facts)
-    assert cost.parameters == compared.case.num_parameters
-    if compared.case.smaller_size is None:
-        assert cost.parameters == compared.ours[True]
-
-
-@pytest.mark.parametrize('data_format', DATA_FORMATS)
-def test_a_network_gives_the_logits_of_its_counterpart(compared: Compared, data_format: str) -> None:
-    assert relative_error(compared.logits[data_format], compared.expected) < 2e-5
-    first, second = compared.expected
-    assert relative_error(first, second) > 0.01, 'the logits must depend on the images, or this says little'
-
-
-def test_a_network_drops_nothing_while_not_training(compared: Compared) -> None:
-    assert compared.num_draws == 0
+        for form in DATA_FORMATS:
+            assert relative_error(session.run(logits[form]), expected) < 2e-5, form
 
 
 @pytest.mark.parametrize(
@@ -151,8 +108,7 @@ def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test()
     assert {facts.network for facts in MODELS.list_facts()} == networks
     assert {network.builder for network in networks} == {*BUILDERS}
     assert {*MODELS.list_models()} == {case.model for case in CONFORMANCE} | models
-    for case in CONFORMANCE:
-        assert case.image_size == case.facts.image_size
+    assert all(case.image_size == case.facts.image_size for case in CONFORMANCE)
 
 
 @pytest.mark.parametrize(('model', 'shallower'), {**LIKE, **DEEPEST}.items())
@@ -168,14 +124,11 @@ def test_a_deeper_network_is_made_as_the_one_that_is_compared_with_keras(model: 
 
 
 def test_inception3_aux_is_inception3_with_another_head_while_training() -> None:
-    head = (768 * 128 + 128) + (5 * 5 * 128 * 768 + 768) + (768 * 1001 + 1001)
     images = random_images((299, 299, 3))
     with tf.Graph().as_default(), open_session() as session:
         manager = one_tower()
         plain = build('inception3', manager, tf.constant(images), is_training=True)
-        num_parameters = count(manager, trainable=True)
         both = build('inception3_aux', manager, tf.constant(images), is_training=True)
-        assert count(manager, trainable=True) == num_parameters + head
         assert build('inception3_aux', manager, tf.constant(images)).auxiliary is None
         assert plain.auxiliary is None
         session.run(manager.initializers)

@@ -1,7 +1,11 @@
-"""Models of a user's own file: they are found, counted and trained, and errors name the file and its line."""
+"""Models are found by name, pattern and data set; those of a user's own file are counted and trained like the others.
+
+Errors in a file name it and its line.
+"""
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +14,64 @@ import pytest
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from inputs.data_sets import DATA_SETS
 from models import costs
 from models.layers import LayerBuilder
-from models.model_facts import BatchNorm, ModelFacts
-from models.registry import MODELS, load_model_file, register_model
+from models.model_facts import BatchNorm, ModelFacts, Network
+from models.registry import MODELS, Registry, load_model_file, register_model
 from params import make_params
 from tests.support.documents import python_block
 from tests.support.images import write_cifar
 from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
+
+
+def test_a_pattern_lists_the_models_that_it_matches() -> None:
+    assert MODELS.list_models('resnet50*') == ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
+    assert MODELS.list_models('*3') == ['inception3']
+    assert MODELS.list_models('ResNet*') == []
+
+
+@pytest.mark.parametrize(
+    ('name', 'data_set', 'facts', 'num_named'),
+    [
+        ('resnett50', None, ['resnet50', 'models'], 3),
+        ('', None, ['models', len(MODELS.list_models())], 0),
+        ('mnist', 'imagenet', ['--data_name=imagenet', '--data_name=mnist'], 1),
+        # Models of the original that are no classifiers have no nearest name.
+        ('ssd300', None, [], 0),
+        ('ncf', None, [], 0),
+        ('deepspeech2', None, [], 0),
+    ],
+)
+def test_an_unknown_model_is_refused_with_the_nearest_names(
+    name: str, data_set: str | None, facts: list[str], num_named: int
+) -> None:
+    with refused(f'--model={name}', *facts) as error:
+        MODELS.find_model(name, data_set)
+    assert len({*MODELS.list_models()} & {*re.split(r'[^\w.]+', str(error.value))}) == num_named
+
+
+def test_a_model_may_be_another_network_for_another_data_set() -> None:
+    assert MODELS.find_model('alexnet', 'imagenet').network == MODELS.find_model('alexnet').network
+    assert MODELS.find_model('alexnet', 'cifar10').network != MODELS.find_model('alexnet').network
+    assert MODELS.find_model('trivial', 'cifar10').network == MODELS.find_model('trivial').network
+
+
+def test_resnets_and_no_other_models_are_residual() -> None:
+    for facts in MODELS.list_facts():
+        assert facts.residual == ('resnet' in facts.name)
+
+
+def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -> None:
+    row = ModelFacts('lenet', 'mnist', 28, 32, 0.1, Network(print))
+    registry = Registry([row, replace(row, data_set='imagenet')])
+    assert registry.list_models() == ['lenet']
+    assert registry.find_model('lenet') == row
+    with refused('--model=vgg16'):
+        registry.find_model('vgg16')
+    with pytest.raises(ValueError, match=r'lenet.* 2 .*mnist'):
+        Registry([*registry.list_facts(), replace(row, image_size=32)])
 
 
 @pytest.fixture(scope='module')
@@ -60,24 +111,14 @@ def test_a_registered_model_has_the_facts_it_was_given() -> None:
     assert mine.network.builder is logits
     assert MODELS.find_model('mine', 'records').image_size == 20
     assert MODELS.list_models('mi*') == ['mine']
-
-
-@pytest.mark.parametrize('name', ['resnet50', 'mine', 'ssd300'])
-def test_a_name_that_is_taken_is_refused(name: str) -> None:
-    register_model('mine', logits)
-    with pytest.raises(ValueError, match=f'^{name}: '):
-        register_model(name, logits)
-
-
-@pytest.mark.parametrize(
-    ('settings', 'facts'),
-    [({'data_set': 'imagnet'}, ["data_set='imagnet'", *DATA_SETS]), ({'image_size': 0}, ['image_size=0'])],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], facts: list[str]) -> None:
-    with pytest.raises(ValueError, match='=') as error:
-        register_model('mine', logits, **settings)
-    check_line(error.value, *facts)
-    assert not MODELS.list_models('mine')
+    for taken in ('resnet50', 'mine', 'ssd300'):
+        with pytest.raises(ValueError, match=f'^{taken}: '):
+            register_model(taken, logits)
+    wrong: dict[str, Any] = {'data_set': 'imagnet', 'image_size': 0}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=f'{name}={value!r}'):
+            register_model('another', logits, **{name: value})
+    assert not MODELS.list_models('another')
 
 
 def test_a_registered_model_has_its_batch_norm_and_auxiliary_head() -> None:
@@ -96,10 +137,7 @@ WRONG_FILES: dict[str, tuple[str, list[str]]] = {
     'no model': ('x = 1\n', ['register_model']),
     'syntax': (f'{HEAD}def build(cnn:\n  pass\n', ['line 2', 'SyntaxError']),
     'a missing module': (f'{HEAD}\nimport no_such_module\n', ['line 3', 'ModuleNotFoundError', 'no_such_module']),
-    'deep inside': (
-        f'{HEAD}import json\ndef read():\n  return json.loads("{{")\nread()\n',
-        ['line 4', 'JSONDecodeError'],
-    ),
+    'deep inside': (f'{HEAD}import json\njson.loads("{{")\n', ['line 3', 'JSONDecodeError']),
     'an exit': (f'{HEAD}raise SystemExit(3)\n', ['line 2', 'SystemExit: 3']),
 }
 
@@ -121,15 +159,16 @@ def test_an_error_in_a_file_names_it_and_its_line(
     assert capsys.readouterr().err.startswith('Traceback')
 
 
-def test_a_file_that_was_corrected_is_loaded_again(tmp_path: Path) -> None:
+def test_a_file_that_was_corrected_is_loaded_again_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / 'mine.py'
     path.write_text(f'{HEAD}register_model("mine", print)\n1 / 0\n')
     with refused(f'--model_file={path}', 'line 3', 'ZeroDivisionError: division by zero'):
         load_model_file(str(path))
     assert not MODELS.list_models('mine')
     path.write_text(f'{HEAD}register_model("mine", print)\n')
-    for _ in range(2):
-        load_model_file(str(path))
+    for folder, name in ((tmp_path, 'mine.py'), (Path('/'), str(path))):
+        monkeypatch.chdir(folder)
+        load_model_file(name)
     assert MODELS.list_models('mine') == ['mine']
 
 
@@ -145,15 +184,22 @@ def test_a_file_uses_modules_beside_it_and_prints_to_standard_error(
     assert capsys.readouterr() == ('', 'hello\n')
 
 
-def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / 'mine.py'
+def write_model(folder: Path, body: str) -> Path:
+    """A file that registers the model 'mine', for images of 8 x 8 pixels, with this body of its function."""
+    path = folder / 'mine.py'
     path.write_text(
-        f'{HEAD}\n\ndef build(cnn, x, num_classes):\n    x = cnn.flatten(x)\n    return cnn.conv(x, 3, 3, "conv")\n\n'
-        'register_model("mine", build, image_size=8)\n'
+        'import tensorflow.compat.v1 as tf\n'
+        'from models.registry import register_model\n\n\n'
+        f'def mine(cnn, images, num_classes):\n    {body}\n\n\n'
+        "register_model('mine', mine, image_size=8)\n"
     )
-    params = make_params(model='mine', model_file=str(path), device='cpu', batch_size=2)
+    return path
+
+
+def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> None:
+    path = write_model(tmp_path, "return cnn.conv(cnn.flatten(images), 3, 3, 'conv')")
     with refused(f'--model_file={path}', 'line 6', 'Error: '):
-        BenchmarkCNN(params).run()
+        BenchmarkCNN(make_params(model='mine', model_file=str(path), device='cpu', batch_size=2)).run()
 
 
 # What a network for 10 classes returns, and what the error names: the number of heads, the shape of the wrong one.
@@ -176,49 +222,24 @@ def test_a_network_that_cannot_be_trained_is_refused(returned: str, facts: list[
         BenchmarkCNN(make_params(model='mine', device='cpu', batch_size=2)).run()
 
 
-@pytest.mark.parametrize('single_l2_loss_op', [False, True])
-def test_a_network_without_kernels_has_no_weight_decay(single_l2_loss_op: bool) -> None:
+def test_a_network_without_kernels_has_no_weight_decay() -> None:
     def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
         return cnn.flatten(cnn.layer_scale(cnn.pad_channels(images, num_classes), 'a', 1.0))
 
     register_model('mine', build, data_set='cifar10', image_size=1)
-    params = make_params(
-        model='mine', device='cpu', batch_size=2, num_batches=2, num_warmup_batches=0, optimizer='lars',
-        weight_decay=0.1, single_l2_loss_op=single_l2_loss_op,
-    )  # fmt: skip
-    assert BenchmarkCNN(params).run().complete
-
-
-def write_model(folder: Path, body: str) -> Path:
-    """A file that registers the model 'mine', for images of 8 x 8 pixels, with this body of its function."""
-    path = folder / 'mine.py'
-    path.write_text(
-        'import tensorflow.compat.v1 as tf\n'
-        'from models.registry import register_model\n\n\n'
-        f'def mine(cnn, images, num_classes):\n    {body}\n\n\n'
-        "register_model('mine', mine, image_size=8)\n"
-    )
-    return path
-
-
-WHOLE_BATCH = "return cnn.dense(cnn.flatten(tf.concat(tf.split(images, 4), 0)), num_classes, 'logits')"
+    settings: dict[str, Any] = {'device': 'cpu', 'batch_size': 2, 'num_batches': 2, 'num_warmup_batches': 0}
+    for single in (False, True):
+        decay = {'optimizer': 'lars', 'weight_decay': 0.1, 'single_l2_loss_op': single}
+        assert BenchmarkCNN(make_params(model='mine', **settings, **decay)).run().complete
 
 
 @pytest.mark.parametrize('batch_size', [4, 3])
 def test_a_network_is_checked_with_the_images_that_a_step_has(batch_size: int, tmp_path: Path) -> None:
+    body = "return cnn.dense(cnn.flatten(tf.concat(tf.split(images, 4), 0)), num_classes, 'logits')"
     settings: dict[str, Any] = {'device': 'cpu', 'batch_size': batch_size, 'num_batches': 1, 'num_warmup_batches': 0}
-    params = make_params(model='mine', model_file=str(write_model(tmp_path, WHOLE_BATCH)), **settings)
+    params = make_params(model='mine', model_file=str(write_model(tmp_path, body)), **settings)
     if batch_size % 4 == 0:
         assert BenchmarkCNN(params).run().complete
     else:
         with refused('mine.py', 'line 6'):
             BenchmarkCNN(params)
-
-
-def test_a_file_is_the_same_one_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_model(tmp_path, WHOLE_BATCH)
-    monkeypatch.chdir(tmp_path)
-    load_model_file('mine.py')
-    monkeypatch.chdir('/')
-    load_model_file(str(path))
-    assert MODELS.list_models('mine') == ['mine']

@@ -18,59 +18,50 @@ from tests.support.networks import random_weight
 from tests.support.oracles import Weights
 from variable_mgr import VariableMgr
 
-# ---- keras networks --------------------------------------------------------------------------------------------------
-# Keras networks, from keras.applications or rebuilt here, and the mapping of their layer names to ours.
-
 keras = tf.keras
 layers = keras.layers
 
 
+def sequential(shape: tuple[int, ...], *own: Any) -> Any:
+    return keras.Sequential([keras.Input(shape), *own])
+
+
+def conv(filters: int, size: int, name: str | None, strides: int = 1, padding: str = 'same') -> Any:
+    return layers.Conv2D(filters, size, strides, padding, activation='relu', name=name)
+
+
+def fully_connected(num_classes: int, *units: int) -> list[Any]:
+    hidden = [layers.Dense(number, 'relu', name=f'fc{index}') for index, number in enumerate(units, 1)]
+    return [layers.Flatten(), *hidden, layers.Dense(num_classes, name='logits')]
+
+
 def keras_trivial(shape: tuple[int, ...], num_classes: int) -> Any:
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            layers.Flatten(),
-            layers.Dense(1, 'relu', name='fc1'),
-            layers.Dense(4096, 'relu', name='fc2'),
-            layers.Dense(num_classes, name='logits'),
-        ]
-    )
+    return sequential(shape, *fully_connected(num_classes, 1, 4096))
 
 
 def keras_lenet(shape: tuple[int, ...], num_classes: int, *, units: int) -> Any:
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            layers.Conv2D(32, 5, padding='same', activation='relu', name='conv1'),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 5, padding='same', activation='relu', name='conv2'),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(units, 'relu', name='fc1'),
-            layers.Dense(num_classes, name='logits'),
-        ]
+    return sequential(
+        shape,
+        conv(32, 5, 'conv1'),
+        layers.MaxPooling2D(),
+        conv(64, 5, 'conv2'),
+        layers.MaxPooling2D(),
+        *fully_connected(num_classes, units),
     )
 
 
 def keras_alexnet(shape: tuple[int, ...], num_classes: int) -> Any:
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            layers.Conv2D(64, 11, strides=4, activation='relu', name='conv1'),
-            layers.MaxPooling2D(3, 2),
-            layers.Conv2D(192, 5, padding='same', activation='relu', name='conv2'),
-            layers.MaxPooling2D(3, 2),
-            layers.Conv2D(384, 3, padding='same', activation='relu', name='conv3'),
-            layers.Conv2D(384, 3, padding='same', activation='relu', name='conv4'),
-            layers.Conv2D(256, 3, padding='same', activation='relu', name='conv5'),
-            layers.MaxPooling2D(3, 2),
-            layers.Flatten(),
-            layers.Dense(4096, 'relu', name='fc1'),
-            layers.Dropout(0.5),
-            layers.Dense(4096, 'relu', name='fc2'),
-            layers.Dropout(0.5),
-            layers.Dense(num_classes, name='logits'),
-        ]
+    return sequential(
+        shape,
+        conv(64, 11, 'conv1', 4, 'valid'),
+        layers.MaxPooling2D(3, 2),
+        conv(192, 5, 'conv2'),
+        layers.MaxPooling2D(3, 2),
+        conv(384, 3, 'conv3'),
+        conv(384, 3, 'conv4'),
+        conv(256, 3, 'conv5'),
+        layers.MaxPooling2D(3, 2),
+        *fully_connected(num_classes, 4096, 4096),
     )
 
 
@@ -81,73 +72,59 @@ def keras_alexnet_cifar(shape: tuple[int, ...], num_classes: int) -> Any:
         sums = sum(squares[..., first : first + channels] for first in range(9))
         return x / (1 + 0.001 / 9 * sums) ** 0.75
 
-    inputs = keras.Input(shape)
-    x = layers.Conv2D(64, 5, padding='same', activation='relu', name='conv1')(inputs)
-    x = normalised_responses(layers.MaxPooling2D(3, 2, 'same')(x))
-    x = normalised_responses(layers.Conv2D(64, 5, padding='same', activation='relu', name='conv2')(x))
-    x = layers.Flatten()(layers.MaxPooling2D(3, 2, 'same')(x))
-    x = layers.Dense(192, 'relu', name='fc2')(layers.Dense(384, 'relu', name='fc1')(x))
-    return keras.Model(inputs, layers.Dense(num_classes, name='logits')(x))
+    return sequential(
+        shape,
+        conv(64, 5, 'conv1'),
+        layers.MaxPooling2D(3, 2, 'same'),
+        layers.Lambda(normalised_responses),
+        conv(64, 5, 'conv2'),
+        layers.Lambda(normalised_responses),
+        layers.MaxPooling2D(3, 2, 'same'),
+        *fully_connected(num_classes, 384, 192),
+    )
 
 
 def keras_overfeat(shape: tuple[int, ...], num_classes: int) -> Any:
-    return keras.Sequential(
-        [
-            keras.Input(shape),
-            layers.Conv2D(96, 11, strides=4, activation='relu', name='conv1'),
-            layers.MaxPooling2D(),
-            layers.Conv2D(256, 5, activation='relu', name='conv2'),
-            layers.MaxPooling2D(),
-            layers.Conv2D(512, 3, padding='same', activation='relu', name='conv3'),
-            layers.Conv2D(1024, 3, padding='same', activation='relu', name='conv4'),
-            layers.Conv2D(1024, 3, padding='same', activation='relu', name='conv5'),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(3072, 'relu', name='fc1'),
-            layers.Dense(4096, 'relu', name='fc2'),
-            layers.Dense(num_classes, name='logits'),
-        ]
+    return sequential(
+        shape,
+        conv(96, 11, 'conv1', 4, 'valid'),
+        layers.MaxPooling2D(),
+        conv(256, 5, 'conv2', padding='valid'),
+        layers.MaxPooling2D(),
+        conv(512, 3, 'conv3'),
+        conv(1024, 3, 'conv4'),
+        conv(1024, 3, 'conv5'),
+        layers.MaxPooling2D(),
+        *fully_connected(num_classes, 3072, 4096),
     )
 
 
 def keras_vgg11(shape: tuple[int, ...], num_classes: int) -> Any:
-    """Column A of table 1, top to bottom; None is max pooling."""
-    column = (64, None, 128, None, 256, 256, None, 512, 512, None, 512, 512, None)
-    model = keras.Sequential([keras.Input(shape)])
-    block, index = 1, 1
-    for filters in column:
-        if filters is None:
-            model.add(layers.MaxPooling2D())
-            block, index = block + 1, 1
-        else:
-            model.add(
-                layers.Conv2D(filters, 3, padding='same', activation='relu', name=f'block{block}.conv{index}'),
-            )
-            index += 1
-    model.add(layers.Flatten())
-    model.add(layers.Dense(4096, 'relu', name='fc1'))
-    model.add(layers.Dense(4096, 'relu', name='fc2'))
-    model.add(layers.Dense(num_classes, name='logits'))
-    return model
+    """Column A of table 1, by blocks."""
+    own = []
+    for block, column in enumerate(((64,), (128,), (256, 256), (512, 512), (512, 512)), 1):
+        own += [conv(filters, 3, f'block{block}.conv{index}') for index, filters in enumerate(column, 1)]
+        own.append(layers.MaxPooling2D())
+    return sequential(shape, *own, *fully_connected(num_classes, 4096, 4096))
 
 
 def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
     """Its layers are in our order and numbered by Keras."""
 
-    def conv(x: Any, filters: int, size: int) -> Any:
-        return layers.Conv2D(filters, size, padding='same', activation='relu')(x)
+    def own(x: Any, filters: int, size: int) -> Any:
+        return conv(filters, size, None)(x)
 
     def pool(x: Any, strides: int = 2) -> Any:
         return layers.MaxPooling2D(3, strides, 'same')(x)
 
     def module(x: Any, *widths: int) -> Any:
         b1, b3_reduce, b3, b5_reduce, b5, projection = widths
-        branches = [conv(x, b1, 1), conv(conv(x, b3_reduce, 1), b3, 3), conv(conv(x, b5_reduce, 1), b5, 5)]
-        return layers.Concatenate()([*branches, conv(pool(x, 1), projection, 1)])
+        branches = [own(x, b1, 1), own(own(x, b3_reduce, 1), b3, 3), own(own(x, b5_reduce, 1), b5, 5)]
+        return layers.Concatenate()([*branches, own(pool(x, 1), projection, 1)])
 
     inputs = keras.Input(shape)
     x = layers.Conv2D(64, 7, 2, activation='relu')(layers.ZeroPadding2D(3)(inputs))
-    x = pool(conv(conv(pool(x), 64, 1), 192, 3))
+    x = pool(own(own(pool(x), 64, 1), 192, 3))
     x = module(x, 64, 96, 128, 16, 32, 32)
     x = pool(module(x, 128, 128, 192, 32, 96, 64))
     x = module(x, 192, 96, 208, 16, 48, 64)
@@ -234,15 +211,10 @@ def keras_resnet(
         shortcut = x
         if pre_activation:
             x = _norm(x, f'{name}.bn')
-        convs = (
-            [
-                (width, 1, strides if stride_first else 1),
-                (width, 3, 1 if stride_first else strides),
-                (4 * width, 1, 1),
-            ]
-            if bottleneck
-            else [(width, 3, strides), (width, 3, 1)]
-        )
+        convs = [(width, 3, strides), (width, 3, 1)]
+        if bottleneck:
+            first, second = (strides, 1) if stride_first else (1, strides)
+            convs = [(width, 1, first), (width, 3, second), (4 * width, 1, 1)]
         if project:
             shortcut = _padded_conv(x, convs[-1][0], 1, f'{name}.shortcut', strides)
             if not pre_activation:
@@ -299,18 +271,18 @@ def keras_densenet_cifar(
 ) -> Any:
     """With transition channels after each transition and biases, or as in the paper."""
 
-    def conv(x: Any, filters: int, size: int, name: str) -> Any:
+    def own(x: Any, filters: int, size: int, name: str) -> Any:
         return layers.Conv2D(filters, size, padding='same', use_bias=transition is not None, name=name)(x)
 
     inputs = keras.Input(shape)
-    x = conv(inputs, 16, 3, 'conv1')
+    x = own(inputs, 16, 3, 'conv1')
     for block in (1, 2, 3):
         for layer in range(1, num_layers + 1):
             name = f'block{block}.layer{layer}'
-            x = layers.Concatenate()([x, conv(_norm(x, f'{name}.bn'), growth_rate, 3, f'{name}.conv')])
+            x = layers.Concatenate()([x, own(_norm(x, f'{name}.bn'), growth_rate, 3, f'{name}.conv')])
         if block < 3:
             name = f'transition{block}'
-            x = conv(_norm(x, f'{name}.bn'), transition or x.shape[-1], 1, f'{name}.conv')
+            x = own(_norm(x, f'{name}.bn'), transition or x.shape[-1], 1, f'{name}.conv')
             x = layers.AveragePooling2D(2)(x)
     x = _norm(x, 'final_bn')
     return keras.Model(inputs, layers.Dense(num_classes, name='logits')(layers.GlobalAveragePooling2D()(x)))
@@ -461,10 +433,6 @@ def _prefixes(pattern: str, names: list[str]) -> list[str]:
     return list(dict.fromkeys(match[0] for name in names if (match := re.match(pattern, name))))
 
 
-# ---- conformance -----------------------------------------------------------------------------------------------------
-# The conformance table: each network with its Keras counterpart, and a function that gives both the same weights.
-
-
 @dataclass(frozen=True)
 class Case:
     """A row of the conformance table.
@@ -490,6 +458,7 @@ RESNET_18 = partial(keras_resnet, num_blocks=(2, 2, 2, 2), bottleneck=False, sam
 RESNET_50_V2 = partial(keras_resnet, pre_activation=True)
 DENSENET_40 = partial(keras_densenet_cifar, num_layers=12, growth_rate=12)
 RESNET_20 = partial(keras_resnet_cifar, num_blocks=3)
+CONVNEXT = partial(published, 'ConvNeXtTiny', include_preprocessing=False)
 
 # The counts are with 1001 classes (cifar10, mnist: 10) and without the biases that batch norm makes useless. Most are
 # the published ones for 1000 classes plus one more column of the last layer: from Keras; torchvision (whose AlexNet has
@@ -528,14 +497,7 @@ CONFORMANCE = (
     Case('nasnetlarge', partial(published, 'NASNetLarge'), nasnet_names, 331, 88_753_150 + 4033, 75),
     Case('densenet121', partial(published, 'DenseNet121'), densenet_names, 224, 7_978_856 + 1025, 75),
     Case('efficientnet_b0', keras_efficientnet_b0, efficientnet_names, 224, 5_288_548 + 1281, 75),
-    Case(
-        'convnext_tiny',
-        partial(published, 'ConvNeXtTiny', include_preprocessing=False),
-        convnext_names,
-        224,
-        28_589_128 + 769,
-        96,
-    ),
+    Case('convnext_tiny', CONVNEXT, convnext_names, 224, 28_589_128 + 769, 96),
 )
 
 

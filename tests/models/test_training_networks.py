@@ -1,4 +1,4 @@
-"""Networks that are measured without training compute finite numbers from fresh weights, also in 16 bits."""
+"""Networks start from fresh weights with finite numbers, drop units and paths while training, and train."""
 
 import io
 from typing import Any
@@ -13,19 +13,53 @@ from models.registry import MODELS, register_model
 from params import make_params
 from results.console import Console
 from tests.support.graphs import open_session
-from tests.support.networks import one_tower, random_images
+from tests.support.keras_networks import build
+from tests.support.networks import BATCH, one_tower, random_images
 from tests.support.outputs import check_warning
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
-@pytest.mark.parametrize(
-    'model',
-    [
-        *('resnet50', 'official_resnet50_v2'),
-        *(pytest.param(model, marks=pytest.mark.all_modes) for model in ('resnet101', 'nasnet')),
-    ],
-)
+def variants(models: Any) -> list[Any]:
+    return [pytest.param(each, marks=pytest.mark.all_modes if each in SLOW else ()) for each in models]
+
+
+SLOW = ('nasnet', 'nasnetlarge', 'resnet101')
+# Dropout before the logits, and drop path in each block with a shortcut, where its rate is not zero.
+NUM_DROPS = {
+    'mobilenet': 1,
+    'nasnet': 1,
+    'nasnetlarge': 1,
+    'densenet121': 0,
+    'efficientnet_b0': 1 + 9,
+    'convnext_tiny': 17,
+}
+
+
+@pytest.mark.parametrize('model', variants(NUM_DROPS))
+def test_training_drops_and_gives_every_variable_a_finite_gradient(model: str) -> None:
+    with tf.Graph().as_default() as graph, open_session() as session:
+        manager = one_tower()
+        images = tf.constant(random_images((64, 64, 3)))
+        logits = build(model, manager, images, is_training=True).logits
+        assert sum(op.type == 'RandomUniform' for op in graph.get_operations()) == NUM_DROPS[model]
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=tf.range(BATCH)))
+        trainable = manager.trainable_variables_on_device(0)
+        gradients = tf.gradients(loss, [variable.value for variable in trainable])
+        assert None not in gradients
+        largest = tf.stack([tf.reduce_max(tf.abs(gradient)) for gradient in gradients])
+        session.run(manager.initializers)
+        value, sizes = session.run([loss, largest])
+    assert np.isfinite(value)
+    assert np.isfinite(sizes).all()
+    # Drop path may leave out a block for all images of a batch this small.
+    assert (sizes > 0).mean() > 0.9
+    # Weight decay applies to variables of more than one axis. These are the kernels, depthwise ones included.
+    for name, variable in manager.savable_variables().items():
+        assert (len(variable.shape) > 1) == name.endswith('/kernel')
+
+
+@pytest.mark.parametrize('model', variants(['resnet50', 'official_resnet50_v2', 'resnet101', 'nasnet']))
 def test_fresh_weights_give_logits_that_float16_can_hold(model: str) -> None:
     with tf.Graph().as_default(), open_session() as session:
         manager = one_tower()
