@@ -219,7 +219,7 @@ def _check_subset(
         print(f'passed over {Path(data_dir) / name}: it has the ending of another kind of file', file=sys.stderr)
     with Monitor(f'{shards.subset} bytes', sum(Path(path).stat().st_size for path in shards.paths)) as monitor:
         for checked in check_shards(shards.paths, num_classes, num_threads):
-            monitor.advance(checked.num_bytes)
+            monitor.count(checked.num_bytes)
             if checked.num_bytes:
                 tally.image_bytes.append(checked.image_bytes)
             if checked.label is not None:

@@ -137,13 +137,10 @@ def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
 
 def count_records(paths: Sequence[str]) -> int:
     """Counts the records of shards from their lengths, without reading the records; RunError if a shard has a fault."""
-    total = 0
-    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
-        for walked in ordered_map(executor, _WALKING_THREADS, walk, paths):
-            if walked.fault:
-                raise RunError(str(walked.fault))
-            total += walked.num_records
-    return total
+    walked = walk_shards(paths, math.inf)
+    if walked.fault:
+        raise RunError(walked.fault)
+    return walked.num_records
 
 
 def mean_record_bytes(paths: Sequence[str]) -> float | None:

@@ -3,11 +3,13 @@
 import json
 import os
 import re
-import reprlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from errors import RunError, UsageError, alternatives, plural, read_regular
 from records.file_kinds import START_BYTES, other_kind, start_of
@@ -25,31 +27,24 @@ _NOT_A_SHARD = re.compile(
 )
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
-# A damaged number of images may be larger than any number of steps.
-_MOST_IMAGES = 10**12
-# The longest side of a JPEG, in pixels.
-_LONGEST_SIDE = 65535
+# A damaged number of images may be larger than any number of steps. The longest side of a JPEG has 65535 pixels.
+_COUNT, _SIDE = msgspec.Meta(ge=1, le=10**12), msgspec.Meta(ge=1, le=65535)
 BACKGROUND = 'background'
 # TensorFlow's decoder refuses 2^29 bytes or more, at three bytes per pixel (tensorflow/core/lib/jpeg/jpeg_mem.cc).
 # Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
-# Files and folders that archives, operating systems, network storage and other programs make, in lower case. Most
-# others of this kind are hidden.
+# Files and folders that archives, operating systems and network storage make, in lower case. Most others are hidden.
 _MADE_BY_PROGRAMS = {
-    *('__macosx', 'icon\r', 'network trash folder', 'temporary items', 'thevolumesettingsfolder'),
-    *('$recycle.bin', 'recycler', 'recycled', 'system volume information', '$extend', 'found.000', 'msocache'),
-    *('thumbs.db', 'ehthumbs.db', 'ehthumbs_vista.db', 'desktop.ini', 'picasa.ini', 'zbthumbnail.info'),
-    *('lost+found', 'lost.dir', 'aquota.user', 'aquota.group', '__pycache__'),
-    *('@eadir', '@tmp', '@sharebin', '#recycle', '#snapshot', '~snapshot'),
-    *('@recycle', '@recently-snapshot', '@__thumb'),
+    *('__macosx', 'icon\r', '$recycle.bin', 'system volume information', 'thumbs.db', 'desktop.ini'),
+    *('lost+found', '__pycache__', '@eadir', '#recycle'),
 }
-# How folders of subsets are named: without other words, as train2017 or val_images, or with them, as seg_train.
-_KIND = r'(?P<kind>tr(?:ain(?:ing)?|n)|val(?:id(?:ation)?)?|dev|te?st(?:ing)?|eval(?:uation)?|holdout)'
-_KIND += r'(?:[-_. ]*(?:sets?|data|images?|imgs?|split|\d))*'
-_SUBSET_ALONE = re.compile(rf'(?:(?:images?|imgs?|data)[-_. ]+)?{_KIND}')
-_SUBSET_WORD = re.compile(rf'(?:.*[^a-z])?{_KIND}(?:[^a-z].*)?')
 _NAMED_FOLDERS = 4
+# Names of subsets, as train2017 or val_images.
+_SUBSET = re.compile(
+    r'(?:(?:images?|imgs?|data)[-_. ]+)?(?:tr(?:ain(?:ing)?|n)|val(?:id(?:ation)?)?|dev|te?st(?:ing)?|eval(?:uation)?|'
+    r'holdout)(?:[-_. ]*(?:sets?|data|images?|imgs?|split|\d))*'
+)
 
 
 def shard_name(subset: str, index: int, num_shards: int) -> str:
@@ -177,36 +172,20 @@ def not_a_folder(path: str) -> str:
 
 def _check_level(root: str, folders: list[list[str]]) -> None:
     """Raises UsageError if root is above the folder of class folders; `folders`, relative to it, contain images."""
-    above = _above_all(folders)
-    below: defaultdict[str, list[list[str]]] = defaultdict(list)
-    for folder in folders:
-        below[folder[len(above)]].append(folder[len(above) + 1 :])
-    in_order = sorted(below, key=lambda name: ('train' not in name.casefold(), name))
-    subsets = {name: match['kind'] for name in in_order if (match := _SUBSET_WORD.fullmatch(name.casefold()))}
-    with_classes = [name for name in subsets if all(below[name])]
-    # One of many classes may be called test. Not so one of few, beside train, if there are folders in it.
-    most = len(set(subsets.values())) > 1 and 2 * len(subsets) >= len(below) and with_classes
-    if most or all(_SUBSET_ALONE.fullmatch(name.casefold()) for name in below):
-        places = [os.path.join(root, *above, name, *_above_all(below[name])) for name in with_classes[:_NAMED_FOLDERS]]
-        names = ', '.join('/'.join([*above, name]) for name in list(subsets)[:_NAMED_FOLDERS])
+    names = sorted({folder[0] for folder in folders}, key=lambda name: ('train' not in name.casefold(), name))
+    if all(_SUBSET.fullmatch(name.casefold()) for name in names):
+        places = [name for name in names if all(len(folder) > 1 for folder in folders if folder[0] == name)]
+        remedies = [f'--input={os.path.join(root, name)}' for name in places[:_NAMED_FOLDERS]]
         raise UsageError(
-            f'--input={root}: {names}: these are names of subsets, not of classes; '
-            + (f'write {alternatives([f"--input={place}" for place in places])}, ' if places else '')
-            + ('or rename them' if places else 'put the images into a folder for each class, or rename these')
+            f'--input={root}: {", ".join(names[:_NAMED_FOLDERS])}: these are names of subsets, not of classes; '
+            + (f'write {alternatives(remedies)}, ' if remedies else 'put the images into a folder for each class, ')
+            + 'or rename these'
         )
-    if above:
+    if len(names) == 1 and all(len(folder) > 1 for folder in folders):
         raise UsageError(
-            f'--input={root}: all images are in folders of {"/".join(above)}, so that there is one class; '
-            f'write --input={os.path.join(root, *above)}'
+            f'--input={root}: all images are in folders of {names[0]}, so that there is one class; '
+            f'write --input={os.path.join(root, names[0])}'
         )
-
-
-def _above_all(folders: list[list[str]]) -> list[str]:
-    """Returns the names on the way to the deepest folder that is above all of these folders and is none of them."""
-    depth = 0
-    while all(len(folder) > depth + 1 and folder[depth] == folders[0][depth] for folder in folders):
-        depth += 1
-    return folders[0][:depth]
 
 
 def _check_class_name(root: str, name: str) -> None:
@@ -256,10 +235,10 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
 class SubsetFacts:
     """The facts in dataset.json about a subset; height and width, in pixels, are None if images differ."""
 
-    images: int
-    shards: int
-    height: int | None
-    width: int | None
+    images: Annotated[int, _COUNT]
+    shards: Annotated[int, _COUNT]
+    height: Annotated[int, _SIDE] | None
+    width: Annotated[int, _SIDE] | None
 
 
 def facts_text(facts: dict[str, SubsetFacts]) -> str:
@@ -274,20 +253,9 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
         content = read_regular(path)
         if not content.lstrip().startswith(b'{') and (kind := other_kind(content[:START_BYTES], 'a JSON object')):
             raise ValueError(kind)
-        facts = {subset: SubsetFacts(**values) for subset, values in json.loads(content).items()}
-        for subset, of_subset in facts.items():
-            for key, value in vars(of_subset).items():
-                _check_number(subset, key, value)
+        return msgspec.json.decode(content, type=dict[str, SubsetFacts])
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, 'strerror', None) or error
         raise UsageError(f'{path}: it cannot be used ({reason}); remove it, then the shards are counted') from error
-    return facts
-
-
-def _check_number(subset: str, key: str, value: object) -> None:
-    is_side = key in ('height', 'width')
-    most = _LONGEST_SIDE if is_side else _MOST_IMAGES
-    if not (value is None and is_side) and not (type(value) is int and 0 < value <= most):
-        raise ValueError(f'{key} of {subset} is {reprlib.repr(value)}, not an integer from 1 to {most}')

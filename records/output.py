@@ -68,13 +68,11 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
 
 
 def _difference(old: tuple[str, ...], new: tuple[str, ...]) -> str:
-    def some(names: set[str]) -> str:
-        shown = ', '.join(sorted(names)[:3])
-        return f'{shown} and {len(names) - 3} more' if len(names) > 3 else shown
-
-    only_old, only_new = set(old) - set(new), set(new) - set(old)
-    parts = [f'only in {LABELS_FILE}: {some(only_old)}'] if only_old else []
-    parts += [f'only in --input: {some(only_new)}'] if only_new else []
+    parts = [
+        f'only in {where}: {", ".join(sorted(only)[:3])}{", ..." if len(only) > 3 else ""}'
+        for where, only in ((LABELS_FILE, set(old) - set(new)), ('--input', set(new) - set(old)))
+        if only
+    ]
     return '; '.join(parts) or 'the same names in another order'
 
 

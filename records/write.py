@@ -57,23 +57,22 @@ class Written:
 
 def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int) -> bytes:
     """Returns a serialized tf.train.Example with the features of ImageNet's TFRecords."""
-
-    def text(value: bytes) -> Any:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-
-    def number(value: int) -> Any:
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-
+    values: dict[str, int | bytes] = {
+        'image/encoded': encoded.jpeg,
+        'image/format': b'JPEG',
+        'image/class/label': label,
+        'image/class/text': class_name.encode(),
+        'image/filename': os.fsencode(image.path),
+        'image/height': encoded.height,
+        'image/width': encoded.width,
+        'image/channels': 3,
+        'image/colorspace': b'RGB',
+    }
     feature = {
-        'image/encoded': text(encoded.jpeg),
-        'image/format': text(b'JPEG'),
-        'image/class/label': number(label),
-        'image/class/text': text(class_name.encode()),
-        'image/filename': text(os.fsencode(image.path)),
-        'image/height': number(encoded.height),
-        'image/width': number(encoded.width),
-        'image/channels': number(3),
-        'image/colorspace': text(b'RGB'),
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        if isinstance(value, int)
+        else tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        for name, value in values.items()
     }
     # The same input must give the same bytes, and the maps of protobuf have no order otherwise.
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
@@ -147,7 +146,7 @@ def _write_shard(
     num_bytes = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
         for image, encoded in images:
-            monitor.advance()
+            monitor.count()
             if isinstance(encoded, Undecodable):
                 written.num_left_out += 1
                 monitor.print_line(f'left out {image.path}: {encoded.reason}')

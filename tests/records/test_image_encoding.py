@@ -61,30 +61,21 @@ def test_exif_orientation_is_applied_as_pil_applies_it(tmp_path: Path, file_form
             assert 0x0112 not in image.getexif()
 
 
-@pytest.mark.parametrize('file_format', ['JPEG', 'PNG'])
-def test_an_image_with_unreadable_exif_is_kept(tmp_path: Path, file_format: str) -> None:
-    result = encode(tmp_path, encoded(picture(), file_format, exif=b'Exif\x00\x00garbage'))
-    assert result.passed_through == (file_format == 'JPEG')
-    assert_alike(result, picture())
+def test_an_image_with_unreadable_exif_is_kept(tmp_path: Path) -> None:
+    for file_format in ('JPEG', 'PNG'):
+        result = encode(tmp_path, encoded(picture(), file_format, exif=b'Exif\x00\x00garbage'))
+        assert result.passed_through == (file_format == 'JPEG')
+        assert_alike(result, picture())
 
 
-@pytest.mark.parametrize(('marker', 'passes'), [(0xC0, True), (0xC1, True), (0xC9, False)])
-def test_only_huffman_coded_jpegs_pass_through(tmp_path: Path, marker: int, passes: bool) -> None:
-    data = bytearray(encoded(picture()))
-    data[data.index(b'\xff\xc0') + 1] = marker
-    assert encode(tmp_path, bytes(data)).passed_through == passes
-
-
-def test_a_png_becomes_a_jpeg(tmp_path: Path) -> None:
-    assert_alike(encode(tmp_path, encoded(picture(), 'PNG')), picture())
-
-
-@pytest.mark.parametrize('mode', ['P', 'L', '1'])
-def test_a_png_without_rgb_channels_becomes_rgb(tmp_path: Path, mode: str) -> None:
+def of_mode(mode: str) -> Image.Image:
     # Squares of 16 pixels are the blocks of a JPEG with halved colour: it changes them little, whatever the colours.
     squares = picture(4, 3).resize((64, 48), Image.Resampling.NEAREST)
-    image = squares.quantize(12) if mode == 'P' else squares.convert(mode, dither=Image.Dither.NONE)
-    assert image.mode == mode
+    return squares.quantize(12) if mode == 'P' else squares.convert(mode, dither=Image.Dither.NONE)
+
+
+@pytest.mark.parametrize('image', [picture(), of_mode('P'), of_mode('L'), of_mode('1')], ids=['RGB', 'P', 'L', '1'])
+def test_a_png_becomes_an_rgb_jpeg(tmp_path: Path, image: Image.Image) -> None:
     assert_alike(encode(tmp_path, encoded(image, 'PNG')), image)
 
 
@@ -140,7 +131,6 @@ def test_only_the_first_picture_of_a_file_of_several_is_kept(tmp_path: Path) -> 
         (encoded(picture())[:-2], ['truncated']),
         (encoded(picture(), 'PNG')[:-200], ['truncated']),
     ],
-    ids=['empty', 'text', 'GIF', 'JPEG bomb', '180 megapixels', 'cut JPEG', 'JPEG without its end marker', 'cut PNG'],
 )
 def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(tmp_path: Path, data: bytes, facts: list[str]) -> None:
     (tmp_path / 'image.jpg').write_bytes(data)
@@ -149,12 +139,9 @@ def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(tmp_path: Path, dat
     check_line(result.reason, *facts)
 
 
-def test_a_broken_link_cannot_be_decoded_for_the_reason_of_the_operating_system(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodable(tmp_path: Path) -> None:
     (tmp_path / 'link.jpg').symlink_to('missing.jpg')
     assert encode_image(str(tmp_path / 'link.jpg'), 95) == Undecodable(os.strerror(ENOENT))
-
-
-def test_a_file_that_is_too_large_for_any_picture_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / 'image.jpg', 'wb') as file:
         file.truncate(1 << 31)
     result = encode_image(str(tmp_path / 'image.jpg'), 95)

@@ -67,10 +67,7 @@ def interrupt_mid_write(photos: Path, output: Path, script: Path, number: int, g
             if re.search(r'\ba/\w+\.(png|jpg)\b', line):
                 break
         assert list(output.glob('.train-unfinished/*')), ''.join(lines)
-        if group:
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
+        (os.killpg if group else os.kill)(process.pid, number)
         _, rest = process.communicate(timeout=60)
     return process.returncode, rest
 
@@ -102,8 +99,8 @@ def test_ctrl_c_leaves_nothing_and_the_decoding_processes_print_nothing(slow_pho
 class WorkerKiller(Monitor):
     """Kills a decoding process as soon as a first image is done."""
 
-    def advance(self, steps: int = 1) -> None:
-        super().advance(steps)
+    def count(self, steps: int = 1) -> None:
+        super().count(steps)
         for worker in multiprocessing.active_children():
             worker.kill()
 

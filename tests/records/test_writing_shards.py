@@ -1,5 +1,7 @@
 """The written shards hold every image once, and join the shards of another subset only if the classes agree."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
 from records.output import unfinished_folder
 from tests.support.images import (
+    REPOSITORY,
     content,
     convert,
     encoded,
@@ -49,35 +52,33 @@ def test_every_image_is_in_one_record_with_its_label_and_class(photos: Path, sha
             assert example['image/encoded'] == (photos / filename).read_bytes()
 
 
-def test_images_are_shuffled_across_the_shards(shards: Path) -> None:
-    labels = [example['image/class/label'] for example in read_examples(shards)]
-    assert labels != sorted(labels)
-
-
 def test_a_seed_gives_the_same_shards_with_any_number_of_processes(photos: Path, shards: Path, tmp_path: Path) -> None:
     convert(photos, tmp_path, '--shards=4', '--num_processes=2')
     assert content(tmp_path) == content(shards)
+    labels = [example['image/class/label'] for example in read_examples(shards)]
+    assert labels != sorted(labels), 'images are not shuffled'
 
 
 def test_another_seed_gives_the_same_images_in_another_order(photos: Path, shards: Path, tmp_path: Path) -> None:
     convert(photos, tmp_path, '--shards=4', '--seed=2')
-    assert content(tmp_path) != content(shards)
     ours, others = ([e['image/filename'] for e in read_examples(folder)] for folder in (tmp_path, shards))
     assert ours != others
     assert sorted(ours) == sorted(others)
 
 
-def test_nothing_is_written_when_no_image_can_be_decoded(tmp_path: Path) -> None:
-    photos = write_files(tmp_path / 'photos', {'a/1.jpg': b'x', 'b/2.png': b''})
-    with failed(f'--input={photos}', ' 2 '):
-        convert(photos, tmp_path / 'out')
-    assert list((tmp_path / 'out').iterdir()) == []
-
-
-def test_a_shard_is_never_empty(tmp_path: Path) -> None:
-    photos = write_files(tmp_path / 'photos', {'a/1.jpg': b'x', 'a/2.jpg': encoded(picture())})
-    with failed('--shards=2', 'shard 1'):
-        convert(photos, tmp_path / 'out')
+@pytest.mark.parametrize(
+    ('files', 'facts'),
+    [
+        ({'a/1.jpg': b'x', 'b/2.png': b''}, ['--input=', ' 2 ']),
+        # A shard is never empty.
+        ({'a/1.jpg': b'x', 'a/2.jpg': encoded(picture())}, ['--shards=2', 'shard 1']),
+    ],
+)
+def test_nothing_is_written_without_an_image_for_each_shard(
+    tmp_path: Path, files: dict[str, bytes], facts: list[str]
+) -> None:
+    with failed(*facts):
+        convert(write_files(tmp_path / 'photos', files), tmp_path / 'out')
     assert list((tmp_path / 'out').iterdir()) == []
 
 
@@ -130,34 +131,46 @@ def test_validation_shards_join_the_train_shards_when_the_classes_agree(
 
 
 @pytest.mark.parametrize('more', [[], ['--overwrite']])
-def test_shards_of_other_classes_do_not_join(shards: Path, tmp_path: Path, more: list[str]) -> None:
+def test_shards_of_other_classes_or_labels_do_not_join(
+    photos: Path, shards: Path, tmp_path: Path, more: list[str]
+) -> None:
     output = write_files(tmp_path / 'out', content(shards))
-    photos = write_files(tmp_path / 'photos', {'bird/1.jpg': encoded(picture()), 'dog/1.jpg': encoded(picture())})
-    with refused(f'--output={output}', f'--input={photos}', 'labels.txt', 'cat', 'zebra', 'dog') as error:
-        convert(photos, output, '--subset=validation', *more)
+    others = write_files(tmp_path / 'photos', {'bird/1.jpg': encoded(picture()), 'dog/1.jpg': encoded(picture())})
+    with refused(f'--output={output}', f'--input={others}', 'labels.txt', 'cat', 'zebra', 'dog') as error:
+        convert(others, output, '--subset=validation', *more)
     assert 'bird' not in str(error.value)
+    with refused(f'--output={output}', 'labels.txt', 'background'):
+        convert(photos, output, '--subset=validation', '--first_label=0', *more)
     assert content(output) == content(shards)
 
 
-def test_another_first_label_does_not_join(photos: Path, shards: Path, tmp_path: Path) -> None:
-    write_files(tmp_path, content(shards))
-    with refused(f'--output={tmp_path}', 'labels.txt', 'background'):
-        convert(photos, tmp_path, '--subset=validation', '--first_label=0')
-
-
-def test_an_output_folder_that_cannot_be_made_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / 'file').touch()
     for output in (tmp_path / 'file', tmp_path / 'file' / 'out'):
         with refused(f'--output={output}', 'Not a directory'):
             convert(photos, output)
-
-
-def test_an_output_folder_below_the_input_is_refused(photos: Path) -> None:
     with refused(f'--output={photos / "shards"}', f'--input={photos}'):
         convert(photos, photos / 'shards')
     assert not (photos / 'shards').exists()
-
-
-def test_a_second_run_that_writes_to_the_same_folder_is_refused(photos: Path, tmp_path: Path) -> None:
+    # By a second run.
     with unfinished_folder(tmp_path, 'train', print), refused(f'--output={tmp_path}', 'train'):
         convert(photos, tmp_path)
+
+
+@pytest.mark.long
+def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path: Path) -> None:
+    def sample(folder: str) -> subprocess.CompletedProcess[bytes]:
+        script = str(REPOSITORY / 'benchmarks' / 'sample_photographs.py')
+        command = [sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9']
+        return subprocess.run(command, stderr=subprocess.PIPE, check=False)
+
+    assert [sample(folder).returncode for folder in ('photos', 'again', 'photos')] == [0, 0, 2]
+    photos, again = (
+        {path.relative_to(tmp_path / folder): path.read_bytes() for path in (tmp_path / folder).rglob('*.jpg')}
+        for folder in ('photos', 'again')
+    )
+    assert len(photos) == 9
+    assert photos == again
+    convert(tmp_path / 'photos', tmp_path / 'out', '--shards=2')
+    sizes = sorted(len(example['image/encoded']) for example in read_examples(tmp_path / 'out'))
+    assert sizes == sorted(map(len, photos.values()))
