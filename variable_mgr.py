@@ -43,6 +43,4 @@ def make_variable_mgr(
 ) -> VariableMgr:
     """Makes the variable manager of a mode, which must run in this place."""
     key = mode, place
-    made = ((staged and STAGED.get(key)) or (relaxed and RELAXED.get(key)) or MANAGERS[key]).of(parts)
-    made.variable_dtype = parts.variable_dtype
-    return made
+    return ((staged and STAGED.get(key)) or (relaxed and RELAXED.get(key)) or MANAGERS[key])(parts)

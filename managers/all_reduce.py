@@ -1,7 +1,7 @@
 """Sums a tensor over towers, those of one process or under a controller of all workers; each gets the sum."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,19 @@ from params.all_reduce_spec import Range
 Tensor = Any
 # (one tensor of each of T towers, index of this reduction) -> the sum on each tower.
 Algorithm = Callable[[Sequence[Tensor], int], list[Tensor]]
+
+
+def _on_each(towers: Sequence[str], function: Callable[..., Any], *values: Iterable[Any]) -> list[Any]:
+    """Calls a function with the values of each tower, on that tower; each of `values` has an item for every tower."""
+    results = []
+    for tower, *own in zip(towers, *values, strict=True):
+        with tf.device(tower):
+            results.append(function(*own))
+    return results
+
+
+def _flat_parts(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    return tf.split(tf.reshape(tensor, [-1]), sizes)
 
 
 def by_copies(devices: Sequence[str]) -> Algorithm:
@@ -35,12 +48,8 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         shape = tensors[0].shape.as_list()
-        size = int(np.prod(shape))
-        sizes = even_sizes(size, num_towers)
-        chunks = []  # tower x chunk
-        for tower, tensor in zip(towers, tensors, strict=True):
-            with tf.device(tower):
-                chunks.append(tf.split(tf.reshape(tensor, [-1]), sizes))
+        sizes = even_sizes(int(np.prod(shape)), num_towers)
+        chunks = _on_each(towers, lambda tensor: _flat_parts(tensor, sizes), tensors)  # tower x chunk
         for step, sender in itertools.product(range(num_towers - 1), range(num_towers)):
             receiver, chunk = (sender + 1) % num_towers, (sender - step) % num_towers
             with tf.device(towers[receiver]):
@@ -49,11 +58,7 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
             receiver, chunk = (sender + 1) % num_towers, (sender + 1 - step) % num_towers
             with tf.device(towers[receiver]):
                 chunks[receiver][chunk] = tf.identity(chunks[sender][chunk])
-        sums = []
-        for tower, parts in zip(towers, chunks, strict=True):
-            with tf.device(tower):
-                sums.append(tf.reshape(tf.concat(parts, 0), shape))
-        return sums
+        return _on_each(towers, lambda parts: tf.reshape(tf.concat(parts, 0), shape), chunks)
 
     return reduce
 
@@ -88,15 +93,8 @@ def by_nccl(towers: Sequence[str]) -> Algorithm:
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        sums = []
-        for tower, tensor in zip(towers, tensors, strict=True):
-            with tf.device(tower):
-                sums.append(
-                    tf.raw_ops.NcclAllReduce(
-                        input=tensor, reduction='sum', num_devices=len(towers), shared_name=f'all_reduce_{index}'
-                    )
-                )
-        return sums
+        common = {'reduction': 'sum', 'num_devices': len(towers), 'shared_name': f'all_reduce_{index}'}
+        return _on_each(towers, lambda tensor: tf.raw_ops.NcclAllReduce(input=tensor, **common), tensors)
 
     return reduce
 
@@ -105,14 +103,8 @@ def compacted(algorithm: Algorithm, towers: Sequence[str], transfer: tf.DType) -
     """Wraps an algorithm so that it transfers and sums float32 tensors in another dtype."""
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        sent, sums = [], []
-        for tower, tensor in zip(towers, tensors, strict=True):
-            with tf.device(tower):
-                sent.append(tf.cast(tensor, transfer))
-        for tower, total in zip(towers, algorithm(sent, index), strict=True):
-            with tf.device(tower):
-                sums.append(tf.cast(total, tf.float32))
-        return sums
+        sent = _on_each(towers, lambda tensor: tf.cast(tensor, transfer), tensors)
+        return _on_each(towers, lambda total: tf.cast(total, tf.float32), algorithm(sent, index))
 
     return reduce
 
@@ -124,17 +116,10 @@ def sharded(algorithm: Algorithm, towers: Sequence[str], num_shards: int) -> Alg
         shape = tensors[0].shape.as_list()
         size = int(np.prod(shape))
         sizes = even_sizes(size, min(num_shards, size))
-        parts = []  # tower x shard
-        for tower, tensor in zip(towers, tensors, strict=True):
-            with tf.device(tower):
-                parts.append(tf.split(tf.reshape(tensor, [-1]), sizes))
+        parts = _on_each(towers, lambda tensor: _flat_parts(tensor, sizes), tensors)  # tower x shard
         first = index * num_shards
         summed = [algorithm(shard, first + number) for number, shard in enumerate(zip(*parts, strict=True))]
-        sums = []
-        for tower, of_tower in zip(towers, zip(*summed, strict=True), strict=True):
-            with tf.device(tower):
-                sums.append(tf.reshape(tf.concat(of_tower, 0), shape))
-        return sums
+        return _on_each(towers, lambda own: tf.reshape(tf.concat(own, 0), shape), zip(*summed, strict=True))
 
     return reduce if num_shards > 1 else algorithm
 
@@ -224,14 +209,7 @@ def all_reduce(
 ) -> list[list[Tensor]]:
     """Sums the gradients of T towers: T x V -> T x V. Starts with the last layers, whose gradients are ready first."""
     packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
-    packed = []  # T x P
-    for tower, tower_gradients in zip(towers, gradients, strict=True):
-        with tf.device(tower):
-            packed.append(packer.pack(tower_gradients))
+    packed = _on_each(towers, packer.pack, gradients)  # T x P
     numbered = list(enumerate(zip(*packed, strict=True)))
     reduced = [algorithm(tensors, index) for index, tensors in reversed(numbered)][::-1]  # P x T
-    sums = []
-    for tower, tower_sums in zip(towers, zip(*reduced, strict=True), strict=True):
-        with tf.device(tower):
-            sums.append(packer.unpack(tower_sums))
-    return sums
+    return _on_each(towers, packer.unpack, zip(*reduced, strict=True))

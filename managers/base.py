@@ -9,18 +9,16 @@ import contextlib
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from managers.parts import ManagerParts
 from managers.synchronous_step import SynchronousStep
 from params.device_flags import HOST_DEVICE
 from training.checkpoints import Slice, whole
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Initializer, Variable, create_variable
-
-if TYPE_CHECKING:
-    from managers.parts import ManagerParts
 
 Tensor = Any
 
@@ -58,25 +56,17 @@ class VariableMgr(ABC):
       initializers: ops that initialize the variables, except those that get_post_init_ops() initializes.
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
       prologue: ops that stage, from one batch, what the first step takes from the step before; empty in most modes.
-      variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
     """
 
-    variable_dtype: tf.DType = tf.float32
-
-    def __init__(self, devices: Sequence[str], seed: int) -> None:
-        self._devices = list(devices)
-        self._seed = seed
-        self.variables: list[dict[str, Variable]] = [{} for _ in devices]
+    def __init__(self, parts: ManagerParts) -> None:
+        self._parts = parts
+        self._devices = list(parts.devices)
+        self.variables: list[dict[str, Variable]] = [{} for _ in parts.devices]
         self.initializers: list[tf.Operation] = []
         self.assignments: list[tuple[Variable, Tensor]] = []
         self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
         self.prologue: list[tf.Operation] = []
-
-    @classmethod
-    def of(cls, parts: 'ManagerParts') -> 'VariableMgr':
-        """Makes the manager from those parts that its class needs."""
-        return cls(parts.devices, parts.seed)
 
     @property
     def num_averaged_towers(self) -> int:
@@ -230,14 +220,14 @@ class VariableMgr(ABC):
         self, scope: str, device: str, name: str, shape: Sequence[int], trainable: bool, value: Tensor | None = None
     ) -> Variable:
         # The updates of moving averages are too small for 16 bits.
-        dtype = self.variable_dtype if trainable else tf.float32
+        dtype = self._parts.variable_dtype if trainable else tf.float32
         variable = create_variable(name, shape, scope=scope, device=device, trainable=trainable, dtype=dtype)
         if value is not None:
             self.initializers.append(variable.assign(tf.cast(value, dtype)))
         return variable
 
     def _initial_value(self, name: str, shape: Sequence[int], initializer: Initializer) -> Tensor:
-        return initializer(shape, seed_of(name, self._seed))
+        return initializer(shape, seed_of(name, self._parts.seed))
 
 
 def sums_over_towers(device_grads: Sequence[Sequence[Tensor]], devices: Sequence[str]) -> list[Tensor]:

@@ -7,8 +7,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.all_reduce import Algorithm
-from managers.base import VariableMgr
-from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
 from managers.parts import ManagerParts
 from params.device_flags import HOST_DEVICE
@@ -87,42 +85,16 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     worker 0: v0 <- g0 + g1 + ...        worker 1: v1 <- g0 + g1 + ...
     """
 
-    # Seven arguments: the four of every replicated mode, and what only this mode needs.
-    def __init__(
-        self,
-        devices: Sequence[str],
-        seed: int,
-        packing: Packing,
-        *,
-        worker: int,
-        num_workers: int,
-        transfer: tf.DType | None,
-        on_towers: bool,
-    ) -> None:
-        algorithm = by_collective(devices, num_workers, transfer, on_towers=on_towers)
-        super().__init__(devices, seed, algorithm, packing)
-        self._worker = worker
-        self._num_workers = num_workers
-        self._transfer = transfer
-
-    @classmethod
-    def of(cls, parts: ManagerParts) -> VariableMgr:
-        return cls(
-            parts.devices,
-            parts.seed,
-            parts.packing,
-            worker=parts.worker,
-            num_workers=parts.num_workers,
-            transfer=parts.transfer,
-            on_towers=parts.on_towers,
-        )
+    def __init__(self, parts: ManagerParts) -> None:
+        super().__init__(parts)
+        self._algorithm = by_collective(parts.devices, parts.num_workers, parts.transfer, on_towers=parts.on_towers)
 
     @property
     def num_averaged_towers(self) -> int:
-        return len(self._devices) * self._num_workers
+        return len(self._devices) * self._parts.num_workers
 
     def leads(self, device_num: int) -> bool:
-        return device_num == 0 and self._worker == 0
+        return device_num == 0 and self._parts.worker == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
         # One tower of every worker, since each takes part in evaluations.
@@ -133,10 +105,8 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return [total for tower in combined_grads for total in tower]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        first = [*self.variables[0].values(), *self.scalars]
-        first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         with tf.device(HOST_DEVICE):
-            received = self._receive(first, _INITIAL)
+            received = self._receive(self._first_and_slots(slots), _INITIAL)
         # Read again, so that the other towers copy the received values.
         with tf.control_dependencies(received):
             copies = [copy.assign(source.read_again()) for copy, source in self._copies(slots)]
@@ -144,26 +114,20 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
         # Each worker averages over its own images only; checkpoints hold the moving averages of worker 0.
-        statistics = [variable for variable in self.variables[0].values() if not variable.trainable]
         with tf.device(HOST_DEVICE):
-            return self._receive(statistics, _STATISTICS)
+            return self._receive(self._statistics(), _STATISTICS)
 
     def bytes_of_step(self) -> int:
-        return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, self._transfer)
+        return bytes_of_ring(self.trainable_variables_on_device(0), self._parts.num_workers, self._parts.transfer)
 
     def _receive(self, variables: Sequence[Variable], first_key: int) -> list[tf.Operation]:
         return [variable.assign(self._broadcast(first_key + i, variable)) for i, variable in enumerate(variables)]
 
     def _broadcast(self, key: int, variable: Variable) -> Tensor:
-        common = {
-            'group_size': self._num_workers,
-            'group_key': _ALL_WORKERS,
-            'instance_key': key,
-            'shape': variable.shape,
-        }
-        if self._worker == 0:
-            return tf.raw_ops.CollectiveBcastSend(input=variable.value, **common)
-        return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, **common)
+        common = {'group_size': self._parts.num_workers, 'group_key': _ALL_WORKERS, 'instance_key': key}
+        if self._parts.worker == 0:
+            return tf.raw_ops.CollectiveBcastSend(input=variable.value, shape=variable.shape, **common)
+        return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, shape=variable.shape, **common)
 
 
 class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr, sums_over_towers
-from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables, Segments
+from managers.parameter_servers import Pairs, ParameterServerVariables, Segments
 from managers.parts import ManagerParts
 from managers.staged_variables import ComputesWithStagedValues
 from managers.synchronous_step import SynchronousStep, Updated
@@ -32,40 +32,27 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     # The scope of the variables on the parameter servers.
     _server_scope = 'v'
 
-    def __init__(
-        self,
-        devices: Sequence[str],
-        seed: int,
-        servers: ParameterServers,
-        parameter_devices: Sequence[str],
-        *,
-        sync: bool,
-    ) -> None:
-        super().__init__(devices, seed)
+    def __init__(self, parts: ManagerParts) -> None:
+        super().__init__(parts)
+        assert parts.servers
+        self._servers = parts.servers
         # By variable: the device that receives it and sums its gradients. By device: the bytes of its variables.
         self._homes: dict[str, str] = {}
-        self._home_bytes = dict.fromkeys(parameter_devices, 0)
+        self._home_bytes = dict.fromkeys(parts.parameter_devices, 0)
         # An asynchronous worker would cast after each update of its own, as often as all read.
         self.server_variables = ParameterServerVariables(
-            servers, self._server_scope, keeps_compact=sync, reads_updates=self._reads_updates
+            self._servers, self._server_scope, keeps_compact=parts.sync, reads_updates=self._reads_updates
         )
-        self._servers = servers
-        self.synchronous_step = None
-        if sync:
+        if parts.sync:
             self.synchronous_step = SynchronousStep(
-                servers, self.server_variables.refresh, releases_readers=self._reads_updates
+                self._servers, self.server_variables.refresh, releases_readers=self._reads_updates
             )
         # The order in which a step reads the variables: that of the layers, which use them as they arrive.
-        self._reads = {device: Segments() for device in servers.devices}
+        self._reads = {device: Segments() for device in self._servers.devices}
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
         # Ops that must run before the update by the gradients that this worker sends.
         self._before_push: list[tf.Operation] = []
-
-    @classmethod
-    def of(cls, parts: ManagerParts) -> VariableMgr:
-        assert parts.servers
-        return cls(parts.devices, parts.seed, parts.servers, parts.parameter_devices, sync=parts.sync)
 
     @property
     def num_averaged_towers(self) -> int:
@@ -94,13 +81,19 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
-        self.initializers.append(
-            self.server_variables.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
-        )
+        self._create_on_servers(name, shape, initializer, trainable)
         first = self.server_variables.parts[name][0].variable
         # Not every step reads moving averages, so nothing may wait for their reads.
         value = self.server_variables.fetch(name, self._home(name), segments=self._reads if trainable else None)
         return replace(first, name=name, shape=tuple(shape), value=value)
+
+    def _create_on_servers(self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool) -> None:
+        if name not in self.server_variables.parts:
+            self.initializers.append(
+                self.server_variables.create(
+                    name, shape, trainable, lambda: self._initial_value(name, shape, initializer)
+                )
+            )
 
     def _home(self, name: str) -> str:
         part = self.server_variables.parts[name][0]
@@ -116,10 +109,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
         # Only the first tower of the chief updates it. Every worker creates it, because it affects the placement of the
         # variables that follow, and because evaluations read it.
-        if name not in self.server_variables.parts:
-            self.initializers.append(
-                self.server_variables.create(name, shape, False, lambda: self._initial_value(name, shape, initializer))
-            )
+        self._create_on_servers(name, shape, initializer, trainable=False)
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         homes = [self._home(variable.name) for variable in self.trainable_variables_on_device(0)]
@@ -251,20 +241,6 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
 
     _server_scope = 'ps_var'
 
-    def __init__(
-        self,
-        devices: Sequence[str],
-        seed: int,
-        servers: ParameterServers,
-        parameter_devices: Sequence[str],
-    ) -> None:
-        super().__init__(devices, seed, servers, parameter_devices, sync=True)
-
-    @classmethod
-    def of(cls, parts: ManagerParts) -> VariableMgr:
-        assert parts.servers
-        return cls(parts.devices, parts.seed, parts.servers, parts.parameter_devices)
-
     def each_tower_has_variables(self) -> bool:
         return True
 
@@ -273,12 +249,7 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
     ) -> Variable:
         if not trainable:
             return super().create(device_num, name, shape, initializer, trainable)
-        if name not in self.server_variables.parts:
-            self.initializers.append(
-                self.server_variables.create(
-                    name, shape, trainable, lambda: self._initial_value(name, shape, initializer)
-                )
-            )
+        self._create_on_servers(name, shape, initializer, trainable)
         device = self._devices[device_num]
         return create_variable(name, shape, scope=f'v{device_num}', device=device, trainable=trainable)
 

@@ -6,8 +6,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.all_reduce import Algorithm, compacted
-from managers.base import VariableMgr
-from managers.buckets import Packing
 from managers.collective import bytes_of_ring
 from managers.local import VariableMgrLocalReplicated
 from managers.parts import ManagerParts
@@ -39,31 +37,13 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
     Horovod must support the dtype of transfer (it does not support bfloat16).
     """
 
-    def __init__(
-        self,
-        devices: Sequence[str],
-        seed: int,
-        packing: Packing,
-        horovod: Any,
-        *,
-        horovod_device: str | None,
-        transfer: tf.DType | None,
-    ) -> None:
-        algorithm = by_horovod(horovod, f'/{horovod_device}:0' if horovod_device else devices[0])
-        super().__init__(devices, seed, compacted(algorithm, devices, transfer) if transfer else algorithm, packing)
-        self._horovod = horovod
-        self._transfer = transfer
-
-    @classmethod
-    def of(cls, parts: ManagerParts) -> VariableMgr:
-        return cls(
-            parts.devices,
-            parts.seed,
-            parts.packing,
-            parts.horovod,
-            horovod_device=parts.horovod_device,
-            transfer=parts.transfer,
-        )
+    def __init__(self, parts: ManagerParts) -> None:
+        super().__init__(parts)
+        device = f'/{parts.horovod_device}:0' if parts.horovod_device else parts.devices[0]
+        self._algorithm = by_horovod(parts.horovod, device)
+        if parts.transfer:
+            self._algorithm = compacted(self._algorithm, parts.devices, parts.transfer)
+        self._horovod = parts.horovod
 
     @property
     def num_averaged_towers(self) -> int:
@@ -77,17 +57,14 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return True
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        first = [*self.variables[0].values(), *self.scalars]
-        first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
-        return self._receive(first, 'initial')
+        return self._receive(self._first_and_slots(slots), 'initial')
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
         # Each process averages over its own images only; checkpoints hold the moving averages of rank 0.
-        statistics = [variable for variable in self.variables[0].values() if not variable.trainable]
-        return self._receive(statistics, 'statistics')
+        return self._receive(self._statistics(), 'statistics')
 
     def bytes_of_step(self) -> int:
-        return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._transfer)
+        return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._parts.transfer)
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:
         return [

@@ -5,9 +5,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from managers.all_reduce import Algorithm, all_reduce
+from managers.all_reduce import all_reduce
 from managers.base import VariableMgr, sums_over_towers
-from managers.buckets import Packing
 from managers.parts import ManagerParts
 from managers.staged_variables import AppliesGradientsOfStepBefore, ComputesWithStagedValues
 from training.optimizers import OptimizerStep, Slots
@@ -31,6 +30,15 @@ class _OwnVariables(VariableMgr):
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return [copy.assign(source.value) for copy, source in self._copies(slots)]
+
+    def _first_and_slots(self, slots: Slots) -> list[Variable]:
+        """Returns the variables of tower 0, the scalars, and their slots."""
+        first = [*self.variables[0].values(), *self.scalars]
+        return first + [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
+
+    def _statistics(self) -> list[Variable]:
+        """Returns the moving averages of tower 0."""
+        return [variable for variable in self.variables[0].values() if not variable.trainable]
 
     def _copies(self, slots: Slots) -> list[tuple[Variable, Variable]]:
         """Returns (copy, source) pairs for all variables and slots: copies are on other towers, sources on tower 0."""
@@ -68,13 +76,9 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
     A new variable is placed on the one of parameter_devices with the fewest bytes so far.
     """
 
-    def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
-        super().__init__(devices, seed)
-        self._device_bytes = dict.fromkeys(parameter_devices, 0)
-
-    @classmethod
-    def of(cls, parts: ManagerParts) -> VariableMgr:
-        return cls(parts.devices, parts.seed, parts.parameter_devices)
+    def __init__(self, parts: ManagerParts) -> None:
+        super().__init__(parts)
+        self._device_bytes = dict.fromkeys(parts.parameter_devices, 0)
 
     def each_tower_has_variables(self) -> bool:
         return False
@@ -123,19 +127,14 @@ class VariableMgrLocalReplicated(_OwnVariables):
     tower 0: v0 <- g0 + g1 + ...        tower 1: v1 <- g0 + g1 + ...
     """
 
-    def __init__(self, devices: Sequence[str], seed: int, algorithm: Algorithm, packing: Packing) -> None:
-        super().__init__(devices, seed)
-        self._algorithm = algorithm
-        self._packing = packing
-
-    @classmethod
-    def of(cls, parts: ManagerParts) -> VariableMgr:
-        return cls(parts.devices, parts.seed, parts.algorithm, parts.packing)
+    def __init__(self, parts: ManagerParts) -> None:
+        super().__init__(parts)
+        self._algorithm = parts.algorithm
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         if self.num_averaged_towers == 1:
             return [list(device_grads[0])]
-        return all_reduce(device_grads, self._devices, self._algorithm, self._packing)
+        return all_reduce(device_grads, self._devices, self._algorithm, self._parts.packing)
 
 
 class VariableMgrLocalRelaxedReplicated(AppliesGradientsOfStepBefore, VariableMgrLocalReplicated):

@@ -13,7 +13,7 @@ from managers.parameter_servers import ParameterServers
 
 @dataclass(frozen=True)
 class ManagerParts:
-    """The facts from which the manager of any mode can be made; VariableMgr.of takes those that its class needs.
+    """The facts from which the manager of any mode is made.
 
     Attributes:
       parameter_devices: the devices of the variables of one process, or those that receive variables from servers.

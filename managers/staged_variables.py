@@ -39,46 +39,33 @@ class StagedValues:
         return [area.put([value]) for area in self._areas.get(name, ())]
 
 
-class StagedGradients:
-    """Keeps the gradients of a step, T x V, on the towers until the next step applies them.
+class AppliesGradientsOfStepBefore(VariableMgr):
+    """A manager whose steps apply the gradients of the step before, which are kept on the towers.
 
     So a step can send, sum and apply gradients and read the new values while its towers compute. This costs no time if
     it takes no longer than the computation.
-
-    Args:
-      step: unscales the gradients, by the loss scale of the step before; None if this process applies none.
-
-    Attributes:
-      puts: ops that each step runs. They also run once before the first step, which then applies these gradients.
     """
-
-    def __init__(
-        self, devices: Sequence[str], device_grads: Sequence[Sequence[Tensor]], step: OptimizerStep | None
-    ) -> None:
-        self.of_step_before: list[list[Tensor]] = []
-        self.puts = step.stage_loss_scale(HOST_DEVICE) if step else []
-        for device, gradients in zip(devices, device_grads, strict=True):
-            area = StagingArea(device, gradients)
-            self.of_step_before.append(area.get())
-            self.puts.append(area.put(gradients))
-
-
-class AppliesGradientsOfStepBefore(VariableMgr):
-    """A manager whose steps apply the gradients of the step before."""
 
     @property
     def _applies(self) -> bool:
+        """Whether this process applies gradients; it then unscales them by the loss scale of the step before."""
         return True
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        gradients = StagedGradients(self._devices, device_grads, step if self._applies else None)
-        self.prologue += gradients.puts
-        updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
+        of_step_before = []
+        puts = step.stage_loss_scale(HOST_DEVICE) if self._applies else []
+        for device, gradients in zip(self._devices, device_grads, strict=True):
+            area = StagingArea(device, gradients)
+            of_step_before.append(area.get())
+            puts.append(area.put(gradients))
+        # They also run once before the first step, which then applies these gradients.
+        self.prologue += puts
+        updated, pairs = super().build_update(step, global_step, of_step_before)
         # The moving averages are those of this step, whose computation the update does not wait for.
         averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
-        return tf.group(updated, *gradients.puts, *averages), pairs
+        return tf.group(updated, *puts, *averages), pairs
 
     def _updates_of_step(self) -> list[tf.Operation]:
         return []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from managers.all_reduce import Algorithm, all_reduce, by_copies, by_halves, by_ring, compacted, make_algorithm
+from managers.all_reduce import Algorithm, all_reduce, by_copies, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from params.all_reduce_spec import Range, parse_spec
 from tests.support.graphs import cpus, open_session
@@ -20,11 +20,17 @@ pytestmark = pytest.mark.graph
 SHAPES: tuple[list[int], ...] = ([5], [1], [5, 7], [], [2, 4, 8], [24], [1, 3])
 HOST = '/device:CPU:0'
 
-ALGORITHMS: dict[str, Callable[[Sequence[str]], Algorithm]] = {
-    # mypy cannot infer a lambda whose default binds the loop's variable.
-    spec: lambda towers, spec=spec: make_algorithm(parse_spec(spec), towers, HOST)  # type: ignore[misc]
-    for spec in ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu#4')
-}
+Make = Callable[[Sequence[str]], Algorithm]
+
+
+def of_spec(spec: str, host: str = HOST) -> Make:
+    return lambda towers: make_algorithm(parse_spec(spec), towers, host)
+
+
+def in_halves(*leaders: tuple[int, int]) -> Make:
+    return lambda towers: by_halves(towers, leaders)
+
+
 PACKINGS = {
     'as they are': Packing(),
     'one chunk': Packing(num_chunks=1),
@@ -33,15 +39,15 @@ PACKINGS = {
     'small ones in twos': Packing(max_bytes=140, max_group=2),
     'small ones in tens': Packing(max_bytes=100, max_group=10),
 }
-CASES = [(name, make, towers) for name, make in ALGORITHMS.items() for towers in (1, 2, 3, 4, 8)]
-CASES.append(('xring#2', lambda towers: make_algorithm(parse_spec('xring#2'), towers, HOST), 3))
-HALVES = {towers: [(leader, towers // 2 + leader) for leader in range(towers // 2)] for towers in (2, 4, 8)}
+SPECS = ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu#4')
+CASES: list[tuple[str, Make, int]] = [(spec, of_spec(spec), towers) for spec in SPECS for towers in (1, 2, 3, 4, 8)]
 CASES += [
-    # As above.
-    ('halves', lambda towers, leaders=leaders: by_halves(towers, leaders), num_towers)  # type: ignore[misc]
-    for num_towers, leaders in HALVES.items()
+    ('xring#2', of_spec('xring#2'), 3),
+    ('halves', in_halves((0, 1)), 2),
+    ('halves', in_halves((0, 2), (1, 3)), 4),
+    ('halves', in_halves(*((leader, 4 + leader) for leader in range(4))), 8),
+    ('halves of a cloud', in_halves((0, 5), (2, 7)), 8),
 ]
-CASES.append(('halves of a cloud', lambda towers: by_halves(towers, [(0, 5), (2, 7)]), 8))
 
 
 @pytest.mark.long
@@ -53,7 +59,7 @@ CASES.append(('halves of a cloud', lambda towers: by_halves(towers, [(0, 5), (2,
     ],
     ids=[f'{name}-{towers}' for name, _, towers in CASES],
 )
-def test_every_tower_gets_the_sums(name: str, make: Callable[[Sequence[str]], Algorithm], num_towers: int) -> None:
+def test_every_tower_gets_the_sums(name: str, make: Make, num_towers: int) -> None:
     random, towers = np.random.default_rng(num_towers), cpus(num_towers)
     values = [[random.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in towers]
     expected = [np.sum(of_towers, axis=0, dtype=np.float64) for of_towers in zip(*values, strict=True)]
@@ -95,23 +101,6 @@ def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
         assert not np.allclose(total, values.sum(0), rtol=0, atol=1e-6)
 
 
-def sizes_reduced(packing: Packing) -> list[int]:
-    """The sizes of the tensors that a packing hands to the algorithm, in order."""
-    seen: list[int] = []
-
-    def algorithm(tensors: Sequence[Any], index: int) -> list[Any]:
-        indices.append(index)
-        seen.insert(0, int(np.prod(tensors[0].shape.as_list())))
-        return list(tensors)
-
-    indices: list[int] = []
-    with tf.Graph().as_default():
-        all_reduce([[tf.zeros(shape) for shape in SHAPES]] * 2, cpus(2), algorithm, packing)
-    # The last gradients are ready first.
-    assert indices == [*reversed(range(len(seen)))]
-    return seen
-
-
 @pytest.mark.parametrize(
     ('packing', 'sizes'),
     [
@@ -127,72 +116,62 @@ def sizes_reduced(packing: Packing) -> list[int]:
     ],
 )
 def test_gradients_travel_in_the_expected_buckets(packing: Packing, sizes: list[int]) -> None:
-    assert sizes_reduced(packing) == sizes
+    reduced: list[tuple[int, int]] = []
+
+    def algorithm(tensors: Sequence[Any], index: int) -> list[Any]:
+        reduced.append((index, int(np.prod(tensors[0].shape.as_list()))))
+        return list(tensors)
+
+    with tf.Graph().as_default():
+        all_reduce([[tf.zeros(shape) for shape in SHAPES]] * 2, cpus(2), algorithm, packing)
+    # The last gradients are ready first.
+    assert reduced[::-1] == list(enumerate(sizes))
 
 
-def values_sent(algorithm: Algorithm, num_towers: int, size: int, index: int) -> dict[tuple[str, str], int]:
-    """How many float32 go from one device to another, by the numbers of both. Each tensor counts once."""
+def values_sent(make: Make, num_towers: int, size: int, index: int = 0) -> dict[str, int]:
+    """How many float32 go from one device to another, by the numbers of both: '01'. Each tensor counts once."""
     towers = cpus(num_towers)
     with tf.Graph().as_default() as graph:
         tensors = []
         for tower in towers:
             with tf.device(tower):
                 tensors.append(tf.zeros([size]))
-        for tower, total in zip(towers, algorithm(tensors, index), strict=True):
+        for tower, total in zip(towers, make(towers)(tensors, index), strict=True):
             with tf.device(tower):
                 tf.identity(total)
-        links: dict[tuple[str, str], dict[str, int]] = collections.defaultdict(dict)
+        links: dict[str, dict[str, int]] = collections.defaultdict(dict)
         for op in graph.get_operations():
             for value in op.inputs:
                 if value.device != op.device and value.dtype == tf.float32:
-                    links[value.device[-1], op.device[-1]][value.name] = value.shape.num_elements()
+                    links[value.device[-1] + op.device[-1]][value.name] = value.shape.num_elements()
     return {link: sum(values.values()) for link, values in links.items()}
 
 
-def test_each_link_of_a_ring_carries_its_even_share() -> None:
-    sent = values_sent(by_ring(cpus(4)), num_towers=4, size=40, index=0)
-    assert sent == dict.fromkeys([('0', '1'), ('1', '2'), ('2', '3'), ('3', '0')], 2 * 3 * 10)
+def by_way_of(place: str, towers: str) -> set[str]:
+    """The links from towers to a device and back."""
+    return {link for tower in set(towers) - {place} for link in (tower + place, place + tower)}
 
 
-def test_halves_meet_over_one_pair_of_links_and_reductions_take_pairs_in_turn() -> None:
-    for index, (left, right) in enumerate([('0', '2'), ('1', '3'), ('0', '2')]):
-        sent = values_sent(by_halves(cpus(4), HALVES[4]), num_towers=4, size=6, index=index)
-        across = {link for link in sent if (link[0] in '01') != (link[1] in '01')}
-        assert across == {(left, right), (right, left)}
+def test_tensors_take_the_links_of_their_algorithm() -> None:
+    # Each link of a ring carries its even share, also of two rings at a time, each with half of the tensor.
+    for spec in ('xring', 'xring#2'):
+        assert values_sent(of_spec(spec), 4, 40) == dict.fromkeys(['01', '12', '23', '30'], 2 * 3 * 10)
+    # Halves meet over one pair of links, and reductions take pairs in turn.
+    for index, leaders in enumerate(('02', '13', '02')):
+        sent = values_sent(in_halves((0, 2), (1, 3)), 4, 6, index)
+        assert {link for link in sent if (link[0] in '01') != (link[1] in '01')} == {leaders, leaders[::-1]}
         assert set(sent.values()) == {6}
-
-
-def test_sums_on_the_host_go_there_and_back_alone() -> None:
-    algorithm = make_algorithm(parse_spec('pscpu'), cpus(3), '/device:CPU:9')
-    sent = values_sent(algorithm, num_towers=3, size=6, index=2)
-    assert sent == {(tower, '9'): 6 for tower in '012'} | {('9', tower): 6 for tower in '012'}
-
-
-def test_sums_on_the_towers_take_turns() -> None:
-    algorithm = make_algorithm(parse_spec('psgpu'), cpus(3), HOST)
+    # The host is device 9.
+    assert values_sent(of_spec('pscpu', '/device:CPU:9'), 3, 6, index=2) == dict.fromkeys(by_way_of('9', '012'), 6)
     for index, place in enumerate('0120'):
-        others = set('012') - {place}
-        expected = {(tower, place): 6 for tower in others} | {(place, tower): 6 for tower in others}
-        assert values_sent(algorithm, num_towers=3, size=6, index=index) == expected
-
-
-def test_each_range_of_sizes_goes_its_own_way() -> None:
-    algorithm = make_algorithm(parse_spec('pscpu:20:xring:40:psgpu'), cpus(3), '/device:CPU:9')
-    ways = [set(values_sent(algorithm, num_towers=3, size=size, index=1)) for size in (4, 5, 9, 10)]
-    host, ring = {pair for tower in '012' for pair in ((tower, '9'), ('9', tower))}, {*zip('012', '120', strict=True)}
-    second_tower = {('0', '1'), ('2', '1'), ('1', '0'), ('1', '2')}
-    assert ways == [host, ring, ring, second_tower]
-
-
-def test_shards_are_summed_on_devices_of_their_own() -> None:
-    algorithm = make_algorithm(parse_spec('psgpu#4'), cpus(4), HOST)
+        assert values_sent(of_spec('psgpu'), 3, 6, index) == dict.fromkeys(by_way_of(place, '012'), 6)
+    # Each range of sizes goes its own way.
+    ranges = of_spec('pscpu:20:xring:40:psgpu', '/device:CPU:9')
+    ways = [set(values_sent(ranges, 3, size, index=1)) for size in (4, 5, 9, 10)]
+    assert ways == [by_way_of('9', '012'), *[{'01', '12', '20'}] * 2, by_way_of('1', '012')]
     # Three of the four parts of a tensor go to others, and three sums come back to each.
-    links = {(left, right) for left in '0123' for right in '0123' if left != right}
-    assert values_sent(algorithm, num_towers=4, size=40, index=1) == dict.fromkeys(links, 20)
-    # Two rings at a time, each with half of the tensor.
-    assert values_sent(make_algorithm(parse_spec('xring#2'), cpus(4), HOST), 4, 40, 0) == values_sent(
-        make_algorithm(parse_spec('xring'), cpus(4), HOST), 4, 40, 0
-    )
+    links = {left + right for left in '0123' for right in '0123' if left != right}
+    assert values_sent(of_spec('psgpu#4'), 4, 40, index=1) == dict.fromkeys(links, 20)
 
 
 @pytest.mark.parametrize('spec', ['psgpu/xring', 'xring/psgpu', 'pscpu/pscpu#2', 'xring#2/xring', 'nccl/xring'])
@@ -267,11 +246,8 @@ def test_one_tower_keeps_its_tensors_as_they_are() -> None:
 
 def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
     assert parse_spec('nccl') == (Range('nccl', None),)
-    assert parse_spec('pscpu:32k:xring:4M:psgpu') == (
-        Range('pscpu', 32 * 1024),
-        Range('xring', 4 * 1024 * 1024),
-        Range('psgpu', None),
-    )
+    ranges = (Range('pscpu', 32 * 1024), Range('xring', 4 * 1024 * 1024), Range('psgpu', None))
+    assert parse_spec('pscpu:32k:xring:4M:psgpu') == ranges
     assert parse_spec('pscpu:100:xring')[0].limit_bytes == 100
     assert parse_spec('pscpu#2:2g:nccl/xring#3') == (Range('pscpu', 2 << 30, 2), Range('nccl', None, 1, 'xring', 3))
 

@@ -1,6 +1,7 @@
 """What a step moves between the tasks of a cluster, and that the banner counts these bytes."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -31,20 +32,22 @@ from tests.support.networks import (
 pytestmark = pytest.mark.graph
 
 
-def crossings(built: Built, wanted: str) -> list[tf.Tensor]:
+def crossings(built: Built, *ways: str) -> list[tf.Tensor]:
     """The tensors that a step sends 'worker to ps' or 'ps to worker', once for each receiver. Scalars do not count."""
     found: dict[tuple[str, int], tf.Tensor] = {}
     for op in needed_by(built.step.fetches.ops):
+        place = tf.DeviceSpec.from_string(op.device)
         for value in op.inputs:
-            if f'{job_of(value.op)} to {job_of(op)}' == wanted and value.shape.rank:
-                found[value.name, tf.DeviceSpec.from_string(op.device).task] = value
+            job = tf.DeviceSpec.from_string(value.op.device).job
+            assert job
+            assert place.job
+            if f'{job} to {place.job}' in ways and value.shape.rank:
+                found[value.name, place.task] = value
     return list(found.values())
 
 
-def job_of(op: tf.Operation) -> str:
-    job = tf.DeviceSpec.from_string(op.device).job
-    assert job, op
-    return job
+def total_bytes(tensors: Iterable[tf.Tensor]) -> int:
+    return sum(value.shape.num_elements() * value.dtype.size for value in tensors)
 
 
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
@@ -79,12 +82,7 @@ def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode: str
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> None:
     workers = [build(mode, worker, network=wide, transfer=transfer) for worker in range(NUM_WORKERS)]
-    moved = sum(
-        value.shape.num_elements() * value.dtype.size
-        for built in workers
-        for way in ('ps to worker', 'worker to ps')
-        for value in crossings(built, way)
-    )
+    moved = sum(total_bytes(crossings(built, 'ps to worker', 'worker to ps')) for built in workers)
     assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
     assert [built.step.bytes_of_servers for built in workers] == [workers[0].step.bytes_of_servers] * NUM_WORKERS
     held: Counter[str] = Counter()
@@ -98,8 +96,7 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> N
 def test_the_bytes_of_a_forward_only_step_are_those_that_cross(mode: str, transfer: Any) -> None:
     options = {'network': normalised, 'transfer': transfer, 'forward_only': True}
     workers = [build(mode, worker, **options) for worker in range(NUM_WORKERS)]
-    crossed = [value for built in workers for value in crossings(built, 'ps to worker')]
-    moved = sum(value.shape.num_elements() * value.dtype.size for value in crossed)
+    moved = sum(total_bytes(crossings(built, 'ps to worker')) for built in workers)
     assert moved > 0
     assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
 
@@ -114,17 +111,15 @@ def test_gradients_cross_in_buckets(packing: Packing, expected: int) -> None:
     unpacked = crossings(build(REPLICATED, network=wide), 'worker to ps')
     assert len(unpacked) == 15
     assert len(crossed) == expected
-    assert sum(value.shape.num_elements() for value in crossed) == sum(value.shape.num_elements() for value in unpacked)
+    assert total_bytes(crossed) == total_bytes(unpacked)
 
 
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
 def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) -> None:
-    num_workers = 3
-    built = build(COLLECTIVE, server_devices=(), num_workers=num_workers, transfer=transfer)
+    built = build(COLLECTIVE, server_devices=(), num_workers=3, transfer=transfer)
     total = sum(variable.value.shape.num_elements() for variable in built.manager.trainable_variables_on_device(0))
-    # Each sends W-1 of the W chunks to be summed, then W-1 sums.
-    sent = [2 * (num_workers - 1) * total * (transfer or tf.float32).size / num_workers] * num_workers
-    assert built.step.transfer.bytes_per_step == round(sum(sent))
+    # Each of three workers sends two of the three chunks to be summed, then two sums.
+    assert built.step.transfer.bytes_per_step == round(3 * 2 * 2 / 3 * total * (transfer or tf.float32).size)
     assert built.step.bytes_of_servers == {}
 
 
@@ -143,15 +138,8 @@ def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
 ) -> None:
     towers = [f'{task("worker", worker)}{tower}' for worker in range(NUM_WORKERS) for tower in cpus(NUM_TOWERS)]
     algorithm = make_algorithm(parse_spec(spec), towers, f'{task("controller", 0)}/cpu:0')
-    built = build(
-        CONTROLLED,
-        network=wide,
-        job='controller',
-        server_devices=(),
-        devices=towers,
-        algorithm=algorithm,
-        transfer=transfer,
-    )
+    parts: dict[str, Any] = {'server_devices': (), 'devices': towers, 'algorithm': algorithm, 'transfer': transfer}
+    built = build(CONTROLLED, network=wide, job='controller', **parts)
     variables = built.manager.trainable_variables_on_device(0)
     total = sum(variable.value.shape.num_elements() for variable in variables) * (transfer or tf.float32).size
     assert built.step.transfer.bytes_per_step == pytest.approx(sent_per_byte * total, rel=1e-4)

@@ -19,16 +19,10 @@ GPUS = [f'/gpu:{number}' for number in range(3)]
 def test_on_gpus_every_tower_takes_part_in_each_sum(transfer: Any) -> None:
     built = build(COLLECTIVE, 1, server_devices=(), devices=GPUS, transfer=transfer)
     sums = built.ops('CollectiveReduce')
-    by_key: dict[int, list[tf.Operation]] = {}
-    for op in sums:
-        by_key.setdefault(op.get_attr('instance_key'), []).append(op)
-    assert len(by_key) == len(built.manager.trainable_variables_on_device(0)) == 4
-    for own in by_key.values():
-        devices = [tf.DeviceSpec.from_string(op.device) for op in own]
-        assert [(device.job, device.task) for device in devices] == [('worker', 1)] * len(GPUS)
-        assert [(device.device_type, device.device_index) for device in devices] == [
-            ('GPU', n) for n in range(len(GPUS))
-        ]
+    towers = Counter((op.get_attr('instance_key'), tf.DeviceSpec.from_string(op.device).to_string()) for op in sums)
+    keys = {key for key, _ in towers}
+    assert len(keys) == len(built.manager.trainable_variables_on_device(0)) == 4
+    assert towers == dict.fromkeys(((key, f'/job:worker/task:1/device:GPU:{n}') for key in keys for n in range(3)), 1)
     assert {op.get_attr('group_size') for op in sums} == {NUM_WORKERS * len(GPUS)}
     assert {op.get_attr('communication_hint') for op in sums} == {b'nccl'}
     assert len({op.get_attr('group_key') for op in sums}) == 1
@@ -45,6 +39,10 @@ def test_on_cpus_each_worker_takes_part_once_in_each_sum_with_what_its_towers_ha
         added = op.inputs[0].op
         assert added.type == 'AddN'
         assert len(added.inputs) == NUM_TOWERS
+    # Nothing changes before all sums are there.
+    applied = built.ops('ResourceApplyGradientDescent')
+    assert len(applied) == NUM_TOWERS * 4
+    assert all({*sums} < needed_by([op]) for op in applied)
 
 
 @pytest.mark.parametrize('devices', [cpus(NUM_TOWERS), GPUS])
@@ -72,12 +70,3 @@ def test_the_others_start_from_the_variables_of_worker_0() -> None:
         # Each variable with its two slots.
         assert (len(sent), len(received)) == ((3 * 4, 0) if worker == 0 else (0, 3 * 4))
         assert {*sent, *received} < needed_by([built.step.post_init])
-
-
-def test_nothing_changes_before_all_sums_are_there() -> None:
-    built = build(COLLECTIVE, server_devices=())
-    sums = {*built.ops('CollectiveReduce')}
-    applied = built.ops('ResourceApplyGradientDescent')
-    assert len(applied) == NUM_TOWERS * 4
-    for op in applied:
-        assert sums < needed_by([op])

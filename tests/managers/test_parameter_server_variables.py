@@ -39,9 +39,8 @@ def variables_on_servers(
 def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) -> None:
     variables = variables_on_servers(model, num_ps)
     held: Counter[str] = Counter()
-    for parts in variables.parts.values():
-        for part in parts:
-            held[part.variable.device] += bytes_of(part.variable.shape)
+    for part in (part for parts in variables.parts.values() for part in parts):
+        held[part.variable.device] += bytes_of(part.variable.shape)
     assert variables.server_bytes == held
     assert len(held) == num_ps
     assert max(held.values()) - min(held.values()) < 2 << 20
@@ -53,19 +52,18 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
 
 def test_the_parts_of_a_large_variable_tile_it() -> None:
     variables = variables_on_servers('vgg16', 3, REPLICATED)
-    sliced = {name: parts for name, parts in variables.parts.items() if len(parts) > 1}
-    assert bytes_of(sliced['fc1/kernel'][0].full) > 400e6
-    for name, parts in variables.parts.items():
-        assert (name in sliced) is (bytes_of(parts[0].full) > 512 << 10)
-    for parts in sliced.values():
-        assert Counter(part.variable.device for part in parts) == dict.fromkeys(servers(3), len(parts) // 3)
-        assert len({part.variable.name for part in parts}) == len(parts)
-        # The largest part is one row above the mean.
+    assert bytes_of(variables.parts['fc1/kernel'][0].full) > 400e6
+    for parts in variables.parts.values():
         full = parts[0].full
-        assert len(parts) == 18 or (len(parts) < 18 and bytes_of(full) // len(parts) <= 512 << 10)
-        times_held = np.zeros(parts[0].full, np.int8)
+        assert (len(parts) > 1) is (bytes_of(full) > 512 << 10)
+        # The largest part is one row above the mean.
+        assert len(parts) == 18 or bytes_of(full) // len(parts) <= 512 << 10
+        if len(parts) > 1:
+            assert Counter(part.variable.device for part in parts) == dict.fromkeys(servers(3), len(parts) // 3)
+        assert len({part.variable.name for part in parts}) == len(parts)
+        times_held = np.zeros(full, np.int8)
         for part in parts:
-            assert part.full == parts[0].full
+            assert part.full == full
             ends = np.add(part.offset, part.variable.shape)
             times_held[tuple(map(slice, part.offset, ends))] += 1
         assert times_held.min() == times_held.max() == 1

@@ -1,7 +1,6 @@
 """The methods by which variable managers are known are those with which each of them builds its step."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -38,9 +37,8 @@ SCOPES = {
 CLASSES = [made for name in variable_mgr.__all__ if isinstance(made := getattr(variable_mgr, name), type)]
 
 
-@contextmanager
-def record_calls() -> Iterator[set[str]]:
-    """Collects the names of the known methods that any manager is asked for."""
+@pytest.mark.parametrize('way', WAYS)
+def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way: str) -> None:
     called: set[str] = set()
 
     def recorded(name: str, method: Any) -> Any:
@@ -50,20 +48,12 @@ def record_calls() -> Iterator[set[str]]:
 
         return call
 
-    owners = {owner for made in CLASSES for owner in made.__mro__ if issubclass(owner, VariableMgr)}
     with ExitStack() as stack:
-        for owner in owners:
+        for owner in {owner for made in CLASSES for owner in made.__mro__ if issubclass(owner, VariableMgr)}:
             for name in set(KNOWN_METHODS) & set(vars(owner)):
                 stack.enter_context(mock.patch.object(owner, name, recorded(name, vars(owner)[name])))
-        yield called
-
-
-@pytest.mark.parametrize('way', WAYS)
-def test_a_step_is_built_by_the_methods_that_managers_are_known_by(way: str) -> None:
-    with record_calls() as called:
         built = build_on_gpus(2, **WAYS[way])
     # Workers with staged variables read them in the step that updates them, whether towers have copies or not.
     assert set(KNOWN_METHODS) - called == ({'each_tower_has_variables'} if 'servers, staged' in way else set())
     handles = [op.get_attr('shared_name').decode() for op in built.graph.get_operations() if op.type == 'VarHandleOp']
-    scopes = {name.split('/')[0] for name in handles if name.endswith('/kernel')}
-    assert scopes == SCOPES.get(way, {'v'})
+    assert {name.split('/')[0] for name in handles if name.endswith('/kernel')} == SCOPES.get(way, {'v'})

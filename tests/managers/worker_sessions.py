@@ -8,8 +8,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from cluster.hosts import reserved_addresses
 from managers.synchronous_step import SynchronousStep
-from tests.support.networks import DEADLINE_SECS, NUM_WORKERS, Built, build
+from tests.support.networks import DEADLINE_SECS, NUM_TOWERS, NUM_WORKERS, Built, build
 from tests.support.oracles import Weights
 from training.checkpoints import joined
 
@@ -21,16 +22,8 @@ class Member:
     built: Built
     session: Any
 
-    def start(self) -> None:
-        self.session.run(self.built.step.initializers)
-
-    def follow(self) -> None:
-        """Copies the variables of the chief, which must have started, if the mode requires it."""
-        self.built.step.start(self.session)
-
     @property
     def synchronous_step(self) -> SynchronousStep:
-        """Returns the object that sums its gradients with those of the other workers."""
         assert self.built.step.synchronous_step
         return self.built.step.synchronous_step
 
@@ -52,18 +45,14 @@ class Member:
             whole = {name: joined(parts, [part.variable.value for part in parts]) for name, parts in slices.items()}
         return self.session.run(whole)
 
-    def size_of(self, kind: str) -> list[int]:
-        """Returns the number of elements in each queue or accumulator in the graph of this worker."""
-        make = {
-            'FIFOQueueV2': tf.raw_ops.QueueSizeV2,
-            'ResourceConditionalAccumulator': tf.raw_ops.ResourceAccumulatorNumAccumulated,
-        }[kind]
+    def num_summed(self) -> int:
+        """Returns how many gradients of all workers lie in the accumulators."""
         with self.built.graph.as_default():
             sizes = []
-            for op in self.built.ops(kind):
+            for op in self.built.ops('ResourceConditionalAccumulator'):
                 with tf.device(op.device):
-                    sizes.append(make(handle=op.outputs[0]))
-        return [int(size) for size in self.session.run(sizes)]
+                    sizes.append(tf.raw_ops.ResourceAccumulatorNumAccumulated(handle=op.outputs[0]))
+        return sum(self.session.run(sizes))
 
 
 class WorkerSessions:
@@ -77,12 +66,12 @@ class WorkerSessions:
             self.members.append(Member(built, tf.Session(target, graph=built.graph)))
         self._threads = ThreadPoolExecutor()
         for member in self.members:
-            member.start()
+            member.session.run(member.built.step.initializers)
         chief = self.members[0]
         if chief.built.step.synchronous_step:
             chief.synchronous_step.restart(chief.session, 0)
         # At the same time: some copies need all workers.
-        for copied in [self._threads.submit(member.follow) for member in self.members]:
+        for copied in [self._threads.submit(member.built.step.start, member.session) for member in self.members]:
             copied.result(DEADLINE_SECS)
 
     def begin(self, *workers: int) -> list[Future[None]]:
@@ -101,6 +90,21 @@ class WorkerSessions:
         # Otherwise the servers keep variables, queues and accumulators, which the next test would find by name.
         for target in self.targets:
             tf.Session.reset(target)
+
+
+@contextlib.contextmanager
+def serving(num_servers: int) -> Iterator[list[str]]:
+    """Starts the servers of all tasks in this process, and returns the targets of the workers."""
+    config = tf.ConfigProto(device_count={'CPU': NUM_TOWERS})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+    with reserved_addresses(num_servers + NUM_WORKERS) as addresses:
+        hosts = {'ps': addresses[:num_servers], 'worker': addresses[num_servers:]}
+        running = {
+            job: [tf.train.Server(tf.train.ClusterSpec(hosts), job, index, config=config) for index in range(len(own))]
+            for job, own in hosts.items()
+        }
+        yield [server.target for server in running['worker']]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from cluster.hosts import reserved_addresses
 from params import make_params, parse_argv
 from planning.environment import Environment
 from planning.make_plan import make_plan
@@ -20,7 +19,7 @@ from planning.plan import Plan
 from results import result as results
 from results.console import Console
 from run.build import build_step
-from tests.managers.worker_sessions import starting
+from tests.managers.worker_sessions import serving, starting
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import (
     COLLECTIVE,
@@ -98,17 +97,8 @@ def test_a_step_contains_nothing_of_the_network() -> None:
 
 @pytest.fixture(scope='module', name='targets')
 def running_servers() -> Iterator[list[str]]:
-    """Starts 1 parameter server and 2 workers in this process, and returns the targets of the workers."""
-    config = tf.ConfigProto(device_count={'CPU': NUM_TOWERS})
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
-    with reserved_addresses(1 + NUM_WORKERS) as addresses:
-        hosts = {'ps': addresses[:1], 'worker': addresses[1:]}
-        running = {
-            job: [tf.train.Server(tf.train.ClusterSpec(hosts), job, index, config=config) for index in range(len(own))]
-            for job, own in hosts.items()
-        }
-        yield [server.target for server in running['worker']]
+    with serving(1) as targets:
+        yield targets
 
 
 # Servers remember the type of a collective sum, so there is one of them.

@@ -23,9 +23,6 @@ from tests.support.oracles import OPTIMIZERS, Weights
 from training.precision import FP32, Precision
 from variable_mgr import ManagerParts, VariableMgr, VariableMgrIndependent, make_variable_mgr
 
-# ---- small networks --------------------------------------------------------------------------------------------------
-# Small networks, and the graph that a worker of a cluster builds from one in each mode.
-
 SEED, LEARNING_RATE, NUM_STEPS = 5, 0.1, 3
 NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, BATCH = 2, 2, 2, 2
 IMAGE_SHAPE, NUM_CLASSES = (6, 6, 2), 5
@@ -111,7 +108,6 @@ def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
     return make_manager(row.name, devices, place=place, staged=mode == STAGED, seed=SEED, **parts)
 
 
-# The arguments are the settings in which the workers of tests differ.
 def build(
     mode: str,
     worker: int = 0,
@@ -183,12 +179,6 @@ def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
     return found
 
 
-# ---- single tower ----------------------------------------------------------------------------------------------------
-# A single tower, with random images and weights for it.
-
-BATCH = 2
-
-
 def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Returns weights that keep activations from vanishing or exploding, so that every layer affects the logits."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
@@ -209,7 +199,7 @@ def random_images(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def one_tower() -> VariableMgr:
-    return VariableMgrIndependent(cpus(1), seed=1)
+    return VariableMgrIndependent(ManagerParts(cpus(1), 1, cpus(1), by_copies(cpus(1))))
 
 
 def load(session: Any, manager: VariableMgr, weights: Weights) -> None:
@@ -224,11 +214,6 @@ def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(values - expected).max() / np.abs(expected).max())
 
 
-# ---- mode managers ---------------------------------------------------------------------------------------------------
-# The variable manager of a mode, made for small graphs on CPUs.
-
-
-# The arguments are the settings on which modes depend; tests give the few that they are about.
 # The arguments are the settings on which modes depend; tests give the few that they are about.
 def make_manager(
     mode: str,
