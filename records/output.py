@@ -56,14 +56,11 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
     if old_labels in (None, labels) or (overwrite and not others):
         return
     assert old_labels is not None
-    remedy = (
-        f'the {" and ".join(others)} shards there need it: make the class folders (and --first_label) agree with it'
-        if others
-        else 'make the class folders (and --first_label) agree with it, add --overwrite to replace it'
-    )
+    needed = f' (the {" and ".join(others)} shards there need it)' if others else ', add --overwrite to replace it'
     raise UsageError(
         f'--output={output}: its {LABELS_FILE} does not agree with the classes of --input={input_dir} '
-        f'({_difference(old_labels, labels)}); {remedy}, or write another folder'
+        f'({_difference(old_labels, labels)}); make the class folders (and --first_label) agree with it{needed}, '
+        'or write another folder'
     )
 
 

@@ -49,9 +49,15 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
 
     index = 0
     walked = walk(path)
+    verbosity = tf.logging.get_verbosity()
     try:
+        # The only public reader that needs no session; it would say that it is deprecated.
+        tf.logging.set_verbosity(tf.logging.ERROR)
+        try:
+            records = tf.io.tf_record_iterator(path)
+        finally:
+            tf.logging.set_verbosity(verbosity)
         # TensorFlow must not read a wrong length.
-        records = _quietly(tf, lambda: tf.io.tf_record_iterator(path))
         for data in itertools.islice(records, walked.num_records):
             yield _Framed(path, index, data)
             index += 1
@@ -68,19 +74,6 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
             yield walked.fault
         elif not index:
             yield Fault(path, None, '', 'empty shard', 'it has no record')
-
-
-def _quietly(tf: Any, make: Callable[[], Any]) -> Any:
-    """Calls make, which creates a tf_record_iterator, without that function's deprecation notice.
-
-    It is the only public record reader that needs neither a session nor eager mode.
-    """
-    before = tf.logging.get_verbosity()
-    tf.logging.set_verbosity(tf.logging.ERROR)
-    try:
-        return make()
-    finally:
-        tf.logging.set_verbosity(before)
 
 
 class _Reader:
@@ -162,10 +155,6 @@ def _fault_of(
     if not image.startswith(_JPEG_START):
         kind = other_kind(image[:START_BYTES], 'a JPEG')
         return 'not a JPEG', f'image/encoded: {kind or f"it is not a JPEG, it begins with {image[:4]!r}"}'
-    if len({_num_values(feature, side) for side in _BOX_SIDES}) > 1:
-        sides = ', '.join(f'{side} {_num_values(feature, side)}' for side in _BOX_SIDES)
-        reason = f'TensorFlow cannot read its boxes, which have unequal numbers of coordinates: {sides}'
-        return 'unreadable Example', f'{reason}; write four for each box'
     try:
         reader.read(record)
     except UnicodeDecodeError:
@@ -196,12 +185,8 @@ def _content(feature: Mapping[str, Any], name: str) -> str:
     if kind is None:
         others = ', '.join(sorted(feature)[:_NAMED_FEATURES])
         return f'{name} is missing (the record has {others or "no feature"})'
-    return f'{name} has {plural(_num_values(feature, name), "value")} of {kind.removesuffix("_list")}'
-
-
-def _num_values(feature: Mapping[str, Any], name: str) -> int:
-    kind = feature[name].WhichOneof('kind') if name in feature else None
-    return len(getattr(feature[name], kind).value) if kind else 0
+    num_values = len(getattr(feature[name], kind).value)
+    return f'{name} has {plural(num_values, "value")} of {kind.removesuffix("_list")}'
 
 
 def cause_of(error: Any) -> str:

@@ -31,6 +31,15 @@ def in_halves(*leaders: tuple[int, int]) -> Make:
     return lambda towers: by_halves(towers, leaders)
 
 
+def on_each(towers: Sequence[str], function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """Calls a function with the value of each tower, on that tower."""
+    results = []
+    for tower, value in zip(towers, values, strict=True):
+        with tf.device(tower):
+            results.append(function(value))
+    return results
+
+
 PACKINGS = {
     'as they are': Packing(),
     'one chunk': Packing(num_chunks=1),
@@ -64,10 +73,7 @@ def test_every_tower_gets_the_sums(name: str, make: Make, num_towers: int) -> No
     values = [[random.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in towers]
     expected = [np.sum(of_towers, axis=0, dtype=np.float64) for of_towers in zip(*values, strict=True)]
     with tf.Graph().as_default(), open_session(num_towers) as session:
-        gradients = []
-        for tower, own in zip(towers, values, strict=True):
-            with tf.device(tower):
-                gradients.append([tf.constant(value) for value in own])
+        gradients = on_each(towers, lambda own: [tf.constant(value) for value in own], values)
         sums = session.run(
             {packed: all_reduce(gradients, towers, make(towers), packing) for packed, packing in PACKINGS.items()}
         )
@@ -132,13 +138,7 @@ def values_sent(make: Make, num_towers: int, size: int, index: int = 0) -> dict[
     """How many float32 go from one device to another, by the numbers of both: '01'. Each tensor counts once."""
     towers = cpus(num_towers)
     with tf.Graph().as_default() as graph:
-        tensors = []
-        for tower in towers:
-            with tf.device(tower):
-                tensors.append(tf.zeros([size]))
-        for tower, total in zip(towers, make(towers)(tensors, index), strict=True):
-            with tf.device(tower):
-                tf.identity(total)
+        on_each(towers, tf.identity, make(towers)(on_each(towers, tf.zeros, [[size]] * num_towers), index))
         links: dict[str, dict[str, int]] = collections.defaultdict(dict)
         for op in graph.get_operations():
             for value in op.inputs:
@@ -184,14 +184,7 @@ def test_workers_sum_among_themselves_first(spec: str) -> None:
     across = set()
     with tf.Graph().as_default() as graph:
         algorithm = make_algorithm(parse_spec(spec), towers, '/job:controller/device:CPU:0', hosts)
-        tensors = []
-        for tower, value in zip(towers, values, strict=True):
-            with tf.device(tower):
-                tensors.append(tf.constant(value))
-        sums = algorithm(tensors, 1)
-        for tower, total in zip(towers, sums, strict=True):
-            with tf.device(tower):
-                tf.identity(total)
+        on_each(towers, tf.identity, algorithm(on_each(towers, tf.constant, values), 1))
         for op in graph.get_operations():
             for value in op.inputs:
                 places = [tf.DeviceSpec.from_string(device) for device in (value.device, op.device)]
@@ -221,10 +214,7 @@ def test_workers_sum_among_themselves_first(spec: str) -> None:
 def test_nccl_reduces_on_every_gpu_with_one_name_for_each_reduction() -> None:
     towers = [f'/device:GPU:{number}' for number in range(4)]
     with tf.Graph().as_default() as graph:
-        gradients = []
-        for tower in towers:
-            with tf.device(tower):
-                gradients.append([tf.zeros([5]), tf.zeros([3, 2])])
+        gradients = on_each(towers, lambda _: [tf.zeros([5]), tf.zeros([3, 2])], towers)
         sums = all_reduce(gradients, towers, make_algorithm(parse_spec('nccl'), towers, HOST), Packing())
         reductions = [op for op in graph.get_operations() if op.type == 'NcclAllReduce']
     assert [[total.device for total in own] for own in sums] == [[tower] * 2 for tower in towers]

@@ -32,7 +32,7 @@ from tests.support.networks import (
 pytestmark = pytest.mark.graph
 
 
-def crossings(built: Built, *ways: str) -> list[tf.Tensor]:
+def crossings(built: Built, way: str) -> list[tf.Tensor]:
     """The tensors that a step sends 'worker to ps' or 'ps to worker', once for each receiver. Scalars do not count."""
     found: dict[tuple[str, int], tf.Tensor] = {}
     for op in needed_by(built.step.fetches.ops):
@@ -41,7 +41,7 @@ def crossings(built: Built, *ways: str) -> list[tf.Tensor]:
             job = tf.DeviceSpec.from_string(value.op.device).job
             assert job
             assert place.job
-            if f'{job} to {place.job}' in ways and value.shape.rank:
+            if f'{job} to {place.job}' == way and value.shape.rank:
                 found[value.name, place.task] = value
     return list(found.values())
 
@@ -51,21 +51,29 @@ def total_bytes(tensors: Iterable[tf.Tensor]) -> int:
 
 
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
-@pytest.mark.parametrize('worker', range(NUM_WORKERS))
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, worker: int, transfer: Any) -> None:
-    built = build(mode, worker, network=wide, transfer=transfer, devices=cpus(3))
-    parts = [
-        list(part.variable.shape)
-        for variable in built.manager.trainable_variables_on_device(0)
-        for part in built.manager.slices()[variable.name]
-    ]
-    # The largest weight is cut in twelve where values return early, else in one part for each server.
-    assert len(parts) == (4 + NUM_SERVERS - 1 if mode == PS else 4 + 11)
-    for way in ('ps to worker', 'worker to ps'):
-        crossed = crossings(built, way)
-        assert sorted(value.shape.as_list() for value in crossed) == sorted(parts)
-        assert {value.dtype for value in crossed} == {transfer or tf.float32}
+def test_one_value_and_one_gradient_of_each_variable_cross_and_their_bytes_are_told(mode: str, transfer: Any) -> None:
+    workers = [build(mode, worker, network=wide, transfer=transfer, devices=cpus(3)) for worker in range(NUM_WORKERS)]
+    moved = 0
+    for built in workers:
+        parts = [
+            list(part.variable.shape)
+            for variable in built.manager.trainable_variables_on_device(0)
+            for part in built.manager.slices()[variable.name]
+        ]
+        # The largest weight is cut in twelve where values return early, else in one part for each server.
+        assert len(parts) == (4 + NUM_SERVERS - 1 if mode == PS else 4 + 11)
+        for way in ('ps to worker', 'worker to ps'):
+            crossed = crossings(built, way)
+            assert sorted(value.shape.as_list() for value in crossed) == sorted(parts)
+            assert {value.dtype for value in crossed} == {transfer or tf.float32}
+            moved += total_bytes(crossed)
+    held: Counter[str] = Counter()
+    for part in (part for name, parts in workers[0].step.slices.items() for part in parts if name != 'global_step'):
+        held[part.variable.device] += bytes_of(part.variable.shape)
+    for built in workers:
+        assert built.step.transfer.bytes_per_step == moved
+        assert built.step.bytes_of_servers == held
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
@@ -76,19 +84,6 @@ def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode: str
         dtypes = Counter(value.dtype for value in crossings(chief, way))
         assert dtypes == {tf.bfloat16: 5, tf.float32: 2}
         assert {value.dtype for value in crossings(other, way)} == {tf.bfloat16}
-
-
-@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
-@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> None:
-    workers = [build(mode, worker, network=wide, transfer=transfer) for worker in range(NUM_WORKERS)]
-    moved = sum(total_bytes(crossings(built, 'ps to worker', 'worker to ps')) for built in workers)
-    assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
-    assert [built.step.bytes_of_servers for built in workers] == [workers[0].step.bytes_of_servers] * NUM_WORKERS
-    held: Counter[str] = Counter()
-    for part in (part for name, parts in workers[0].step.slices.items() for part in parts if name != 'global_step'):
-        held[part.variable.device] += bytes_of(part.variable.shape)
-    assert workers[0].step.bytes_of_servers == held
 
 
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])

@@ -79,7 +79,7 @@ def with_bytes(change: Callable[[bytes], bytes]) -> Damage:
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-IMAGE, LABEL = 'image/encoded', 'image/class/label'
+IMAGE, LABEL, BOX = 'image/encoded', 'image/class/label', 'image/object/bbox'
 CUT_JPEG = encoded(picture())[:-50]
 BOMB = claiming(encoded(picture()), 60_000, 50_000)
 # By name: what damages a shard, the kind that the fault is counted as, and what its line names besides the shard.
@@ -103,11 +103,7 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'a float as label': (with_feature(LABEL, 'float_list', 1.0), 'no label', ['record 3', LABEL, '1 value of float']),
     'a large label': (with_label(5000), 'label out of range', ['record 3', '5000', '0..3']),
     'a negative label': (with_label(-1), 'label out of range', ['record 3', '-1', '0..3']),
-    'one side of a box': (
-        with_feature('image/object/bbox/xmin', 'float_list', 0.5),
-        'unreadable Example',
-        ['record 3', 'bbox/ymin 0', 'bbox/xmin 1'],
-    ),
+    'one side of a box': (with_feature(f'{BOX}/xmin', 'float_list', 0.5), 'unreadable Example', ['record 3']),
     'a JPEG bomb': (with_image(BOMB), 'too large', ['record 3', '60000 x 50000', '178,956,970']),
     'a PNG': (with_image(encoded(picture(), 'PNG')), 'not a JPEG', ['record 3', 'JPEG', 'PNG']),
     'bytes': (with_image(b'garbage'), 'not a JPEG', ['record 3', 'JPEG', 'garb']),
