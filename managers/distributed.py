@@ -34,21 +34,19 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     def __init__(self, parts: ManagerParts) -> None:
         super().__init__(parts)
-        assert parts.servers
-        self._servers = parts.servers
         # By variable: the device that receives it and sums its gradients. By device: the bytes of its variables.
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parts.parameter_devices, 0)
         # An asynchronous worker would cast after each update of its own, as often as all read.
         self.server_variables = ParameterServerVariables(
-            self._servers, self._server_scope, keeps_compact=parts.sync, reads_updates=self._reads_updates
+            parts, self._server_scope, keeps_compact=parts.sync, reads_updates=self._reads_updates
         )
         if parts.sync:
             self.synchronous_step = SynchronousStep(
-                self._servers, self.server_variables.refresh, releases_readers=self._reads_updates
+                parts, self.server_variables.refresh, releases_readers=self._reads_updates
             )
         # The order in which a step reads the variables: that of the layers, which use them as they arrive.
-        self._reads = {device: Segments() for device in self._servers.devices}
+        self._reads = {device: Segments() for device in parts.server_devices}
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
         # Ops that must run before the update by the gradients that this worker sends.
@@ -56,22 +54,22 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     @property
     def num_averaged_towers(self) -> int:
-        return len(self._devices) * (self._servers.num_workers if self.synchronous_step else 1)
+        return len(self._devices) * (self._parts.num_workers if self.synchronous_step else 1)
 
     def leads(self, device_num: int) -> bool:
         # Asynchronous workers each have a loss of their own.
-        return device_num == 0 and (self._servers.is_chief or not self.synchronous_step)
+        return device_num == 0 and (self._parts.is_chief or not self.synchronous_step)
 
     def keeps_statistics(self, device_num: int) -> bool:
-        return device_num == 0 and self._servers.is_chief
+        return device_num == 0 and self._parts.is_chief
 
     @property
     def initializes(self) -> bool:
-        return self._servers.is_chief
+        return self._parts.is_chief
 
     @property
     def _shared_device(self) -> str:
-        return self._servers.devices[0]
+        return self._parts.server_devices[0]
 
     def each_tower_has_variables(self) -> bool:
         return False
@@ -191,7 +189,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def bytes_of_step(self) -> int:
         # Workers read the variables and send the gradients.
         trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
-        return 2 * trainable * self._servers.num_workers // (1 if self._servers.transfer is None else 2)
+        return 2 * trainable * self._parts.num_workers // (1 if self._parts.transfer is None else 2)
 
     def bytes_of_reads(self) -> int:
         read = 0
@@ -199,8 +197,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             if not variable.trainable:
                 read += num_bytes(variable.shape)
             elif not self.each_tower_has_variables():
-                read += num_bytes(variable.shape) // (1 if self._servers.transfer is None else 2)
-        return read * self._servers.num_workers
+                read += num_bytes(variable.shape) // (1 if self._parts.transfer is None else 2)
+        return read * self._parts.num_workers
 
 
 class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, VariableMgrDistributedFetchFromPS):
@@ -218,7 +216,7 @@ class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, Variable
 
     @property
     def _applies(self) -> bool:
-        return self._servers.is_chief or not self.synchronous_step
+        return self._parts.is_chief or not self.synchronous_step
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]

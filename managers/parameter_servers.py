@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from managers.buckets import Packer, Packing, even_sizes, packed_groups
+from managers.buckets import Packer, even_sizes, packed_groups
+from managers.parts import ManagerParts
 from params.device_flags import HOST_DEVICE
 from training.checkpoints import Slice, joined
 from training.variables import Variable, create_variable, num_bytes
@@ -24,26 +25,6 @@ _PART_BYTES, _MOST_PARTS = 512 << 10, 16
 # Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small network has smaller ones,
 # about 16, so that most of it overlaps: nothing returns before the first segments of all workers have arrived.
 _LEAST_SEGMENT_BYTES, _SEGMENT_BYTES, _NUM_SEGMENTS = 256 << 10, 2 << 20, 16
-
-
-@dataclass(frozen=True)
-class ParameterServers:
-    """The parameter servers of a cluster, as seen by one of its workers.
-
-    devices are their CPUs. transfer is the dtype in which gradients and variables are sent; None: their own.
-    """
-
-    devices: Sequence[str]
-    worker: int
-    num_workers: int
-    packing: Packing
-    transfer: tf.DType | None = None
-    slices: bool = True
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this worker is the chief, which initializes the variables and applies each synchronous step."""
-        return self.worker == 0
 
 
 class Segments:
@@ -108,22 +89,22 @@ class ParameterServerVariables:
     A variable is placed on the server with the fewest bytes so far; a large one is first split along its longest axis.
 
     Args:
-      keeps_compact: whether each trainable variable is cast to servers.transfer once, by refresh(), for all workers
+      keeps_compact: whether each trainable variable is cast to parts.transfer once, by refresh(), for all workers
         that read it; else once for each of them.
       reads_updates: whether workers read the variables in the step that updates them.
     """
 
     def __init__(
-        self, servers: ParameterServers, scope: str = 'v', *, keeps_compact: bool = False, reads_updates: bool = False
+        self, parts: ManagerParts, scope: str = 'v', *, keeps_compact: bool = False, reads_updates: bool = False
     ) -> None:
         self.parts: dict[str, list[Slice]] = {}
         # What refresh() keeps of each part, by a reference to the handle of its variable.
         self._compact_values: dict[Any, Variable] = {}
         self._keeps_compact = keeps_compact
-        self._most_parts = _MOST_PARTS if reads_updates else len(servers.devices)
+        self._most_parts = _MOST_PARTS if reads_updates else len(parts.server_devices)
         self._scope = scope
-        self.server_bytes = dict.fromkeys(servers.devices, 0)
-        self._servers = servers
+        self.server_bytes = dict.fromkeys(parts.server_devices, 0)
+        self._parts = parts
 
     def create(
         self, name: str, shape: Sequence[int], trainable: bool, make_value: Callable[[], Tensor]
@@ -135,12 +116,12 @@ class ParameterServerVariables:
             part_name = name if size == list(shape) else f'{name}/part_{number}'
             variable = create_variable(part_name, size, scope=self._scope, device=device, trainable=trainable)
             parts.append(Slice(variable, tuple(offset), tuple(shape)))
-            if trainable and self._keeps_compact and (transfer := self._servers.transfer):
+            if trainable and self._keeps_compact and (transfer := self._parts.transfer):
                 self._compact_values[variable.handle.ref()] = create_variable(
                     f'{part_name}/compact', size, scope=self._scope, device=device, dtype=transfer
                 )
         self.parts[name] = parts
-        if not self._servers.is_chief:
+        if not self._parts.is_chief:
             return tf.no_op()
         with tf.device(parts[0].variable.device):
             value = make_value()
@@ -152,7 +133,7 @@ class ParameterServerVariables:
         """Returns the device, offset and shape of each part."""
         emptiest_first = sorted(self.server_bytes, key=self.server_bytes.__getitem__)
         num_parts = min(-(-num_bytes(shape) // _PART_BYTES), self._most_parts)
-        if num_parts < 2 or not self._servers.slices:
+        if num_parts < 2 or not self._parts.slices:
             return [(emptiest_first[0], [0] * len(shape), shape)]
         # Each server gets as many as the others.
         num_parts = -(-num_parts // len(emptiest_first)) * len(emptiest_first)
@@ -234,9 +215,9 @@ class ParameterServerVariables:
                 by_device.setdefault(part.variable.device, []).append((part_gradient, part.variable))
         buckets = []
         for device, pairs in by_device.items():
-            for group in packed_groups([variable.shape for _, variable in pairs], self._servers.packing):
+            for group in packed_groups([variable.shape for _, variable in pairs], self._parts.packing):
                 tensors, variables = zip(*(pairs[number] for number in group), strict=True)
-                packer = Packer([variable.shape for variable in variables], self._servers.packing)
+                packer = Packer([variable.shape for variable in variables], self._parts.packing)
                 with tf.device(HOST_DEVICE):
                     buckets.append(Bucket(device, packer.pack(tensors), packer, variables))
         return buckets
@@ -252,4 +233,4 @@ class ParameterServerVariables:
 
     def _compact(self, tensor: Tensor) -> Tensor:
         # A value that is compact already stays as it is.
-        return tensor if self._servers.transfer is None else tf.cast(tensor, self._servers.transfer)
+        return tensor if self._parts.transfer is None else tf.cast(tensor, self._parts.transfer)

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 
 from managers.all_reduce import Algorithm
 from managers.buckets import Packing
-from managers.parameter_servers import ParameterServers
 
 
 @dataclass(frozen=True)
@@ -17,8 +16,10 @@ class ManagerParts:
 
     Attributes:
       parameter_devices: the devices of the variables of one process, or those that receive variables from servers.
+      server_devices: the CPUs of the parameter servers.
+      slices: whether large variables are cut into parts for the servers.
       sync: whether the workers take their steps together.
-      transfer: the dtype in which gradients are sent, or None for their own dtype.
+      transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
       on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
       horovod: the module horovod.tensorflow; None without Horovod.
       horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of the tower.
@@ -29,7 +30,8 @@ class ManagerParts:
     parameter_devices: Sequence[str]
     algorithm: Algorithm
     packing: Packing = field(default_factory=Packing)
-    servers: ParameterServers | None = None
+    server_devices: Sequence[str] = ()
+    slices: bool = True
     sync: bool = True
     worker: int = 0
     num_workers: int = 1
@@ -38,3 +40,8 @@ class ManagerParts:
     horovod: Any = None
     horovod_device: str | None = None
     variable_dtype: tf.DType = tf.float32
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker initializes variables on parameter servers and applies each synchronous step."""
+        return self.worker == 0

@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from managers.parameter_servers import Bucket, Pairs, ParameterServers, Segments
+from managers.parameter_servers import Bucket, Pairs, Segments
+from managers.parts import ManagerParts
 from training.variables import Variable, create_variable
 
 Tensor = Any
@@ -29,14 +30,12 @@ class SynchronousStep:
         above the global step, the variables are of two steps.
     """
 
-    def __init__(
-        self, servers: ParameterServers, refresh: Callable[[], Updated], *, releases_readers: bool = False
-    ) -> None:
+    def __init__(self, parts: ManagerParts, refresh: Callable[[], Updated], *, releases_readers: bool = False) -> None:
         self.begun = {
             device: create_variable(f'begun_{number}', [], scope='v', device=device, dtype=tf.int64)
-            for number, device in enumerate(servers.devices)
+            for number, device in enumerate(parts.server_devices)
         }
-        self._servers = servers
+        self._parts = parts
         self._refresh = refresh
         self._releases_readers = releases_readers
 
@@ -60,7 +59,7 @@ class SynchronousStep:
           in_step: whether each bucket is updated with no gradients but its own.
           after: ops of this worker that must finish before the update.
         """
-        others = range(1, self._servers.num_workers)
+        others = range(1, self._parts.num_workers)
         # Workers that read the updates wait for each other: if one sent its gradients much earlier than the others, all
         # sums would be late.
         in_step = in_step and self._releases_readers
@@ -76,21 +75,21 @@ class SynchronousStep:
                 pushes = [total.apply_grad(gradient, _NEVER_STALE) for total, gradient in zip(sums, own, strict=True)]
             pushed += pushes
             done: Sequence[Any] = own
-            if self._servers.is_chief:
+            if self._parts.is_chief:
                 with tf.device(bucket.device):
-                    taken.append([total.take_grad(self._servers.num_workers) for total in sums])
+                    taken.append([total.take_grad(self._parts.num_workers) for total in sums])
                 done = taken[-1] if in_step else own
             elif self._releases_readers:
                 with tf.control_dependencies(pushes):
-                    released = _updates(bucket, self._servers.worker).dequeue().op
+                    released = _updates(bucket, self._parts.worker).dequeue().op
                 updated |= {variable.handle.ref(): released for variable in bucket.variables}
                 done = [released] if in_step else own
             segments[bucket.device].add(done)
         # tf.group joins the ops of each device there, so that one signal per device is sent, not one per tensor.
         all_pushed = tf.group(*pushed)
-        if not self._servers.is_chief:
+        if not self._parts.is_chief:
             with tf.control_dependencies([all_pushed]):
-                return self._step_done(self._servers.worker).dequeue().op, updated
+                return self._step_done(self._parts.worker).dequeue().op, updated
         pairs, marked = self._mark(buckets, taken, global_step, at_once)
         step_taken, readable = take_step(pairs, marked)
         with tf.control_dependencies([step_taken]):
@@ -117,7 +116,7 @@ class SynchronousStep:
             return pairs, tf.group(*marks)
 
     def _step_done(self, worker: int) -> tf.FIFOQueue:
-        with tf.device(self._servers.devices[0]):
+        with tf.device(self._parts.server_devices[0]):
             return _signal(f'step_done_{worker}')
 
     def restart(self, session: tf.Session, step: int) -> None:

@@ -17,7 +17,6 @@ from inputs.synthetic import SyntheticInput
 from inputs.validation import Dataset, Share, ValidationInput, array_examples, read_images, record_examples
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
-from managers.parameter_servers import ParameterServers
 from params.device_flags import HOST_DEVICE
 from planning.plan import Plan, Role
 from preprocessing import ImageOptions, Scale
@@ -140,21 +139,14 @@ def _make_manager(plan: Plan) -> VariableMgr:
     processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
-    servers = ParameterServers(
-        [f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else [],
-        processes.index,
-        processes.num_trainers,
-        packing,
-        transfer,
-        slices=variables.slices_variables,
-    )
     parts = ManagerParts(
         devices=machine.towers,
         seed=plan.step.seed,
         parameter_devices=machine.parameter_devices,
         algorithm=_make_algorithm(plan, transfer),
         packing=packing,
-        servers=servers,
+        server_devices=[f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else (),
+        slices=variables.slices_variables,
         sync=processes.together,
         worker=processes.index,
         num_workers=processes.num_trainers,

@@ -1,7 +1,7 @@
 """Every algorithm, with every packing, computes the sums of NumPy on every tower, over the links that it should use."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def in_halves(*leaders: tuple[int, int]) -> Make:
     return lambda towers: by_halves(towers, leaders)
 
 
-def on_each(towers: Sequence[str], function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+def on_each(towers: Sequence[str], function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
     """Calls a function with the value of each tower, on that tower."""
     results = []
     for tower, value in zip(towers, values, strict=True):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from managers.buckets import Packing
-from managers.parameter_servers import ParameterServers, ParameterServerVariables
+from managers.all_reduce import by_copies
+from managers.parameter_servers import ParameterServerVariables
+from managers.parts import ManagerParts
 from models.networks import build_network
 from models.registry import MODELS
 from tests.support.graphs import cpus
@@ -93,7 +94,8 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
 
 
 def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> None:
-    variables = ParameterServerVariables(ParameterServers(servers(3), 0, NUM_WORKERS, Packing()))
+    parts = ManagerParts(cpus(1), 1, cpus(1), by_copies(cpus(1)), server_devices=servers(3))
+    variables = ParameterServerVariables(parts)
     shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
     with tf.Graph().as_default():
         for name, shape in shapes.items():

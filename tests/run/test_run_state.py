@@ -16,8 +16,8 @@ import tensorflow.compat.v1 as tf
 from benchmark_cnn import BenchmarkCNN
 from cluster.topology import Cluster
 from cluster.worker import Worker
-from managers.buckets import Packing
-from managers.parameter_servers import ParameterServers
+from managers.all_reduce import by_copies
+from managers.parts import ManagerParts
 from managers.synchronous_step import SynchronousStep
 from models.registry import MODELS, register_model
 from params import Params, make_params
@@ -263,9 +263,8 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
     plan = plan_of(params)
     with tf.Graph().as_default() as graph:
         built = build_step(plan)
-        together = SynchronousStep(
-            ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()), refresh=dict
-        )
+        cpu = ['/cpu:0']
+        together = SynchronousStep(ManagerParts(cpu, 1, cpu, by_copies(cpu), server_devices=cpu), refresh=dict)
         state = state_of(plan, dataclasses.replace(built, synchronous_step=together))
         [begun] = together.begun.values()
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]

@@ -10,8 +10,6 @@ import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import Batch, InputPipeline
 from managers.all_reduce import Algorithm, by_copies, compacted
-from managers.buckets import Packing
-from managers.parameter_servers import ParameterServers
 from models.layers import LayerBuilder
 from models.model_facts import Build
 from params.modes import MODES, Place
@@ -222,37 +220,23 @@ def make_manager(
     place: Place = Place.ALONE,
     staged: bool = False,
     relaxed: bool = False,
-    variable_dtype: tf.DType = tf.float32,
     algorithm: Algorithm | None = None,
-    packing: Packing | None = None,
     transfer: tf.DType | None = None,
-    slices: bool = True,
-    server_devices: Sequence[str] = (),
-    worker: int = 0,
-    num_workers: int = 1,
     **parts: Any,
 ) -> VariableMgr:
     """Makes the variable manager of towers on these devices.
 
     Args:
       algorithm: how the towers of one process sum float32; by default on the first CPU.
-      slices: whether large variables are cut into one part for each parameter server.
-      server_devices: one device per parameter server.
       parts: further fields of ManagerParts, instead of the defaults here.
     """
     algorithm = algorithm or by_copies(cpus(1))
-    packing = packing or Packing()
     common = ManagerParts(
         devices=devices,
         seed=1,
         parameter_devices=cpus(1),
         algorithm=compacted(algorithm, devices, transfer) if transfer else algorithm,
-        packing=packing,
-        servers=ParameterServers(server_devices, worker, num_workers, packing, transfer, slices),
-        worker=worker,
-        num_workers=num_workers,
         transfer=transfer,
         on_towers='gpu' in devices[0],
-        variable_dtype=variable_dtype,
     )
     return make_variable_mgr(mode, place, replace(common, **parts), staged=staged, relaxed=relaxed)
