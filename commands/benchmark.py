@@ -47,30 +47,31 @@ def main(argv: Sequence[str]) -> int:
         # Not earlier: an error about the flags is then a single line.
         for line in parsed.warnings:
             console.warning(line)
-        if isinstance(plan, ServerPlan):
-            from cluster.serve import run_server
-
-            _show_start(console, parsed.params)
-            for line in plan.warnings:
-                console.warning(line)
-            processes = plan.processes
-            assert processes.cluster
-            THIS_PROCESS.apply(plan.session.process)
-            run_server(
-                processes.cluster,
-                plan.session.config,
-                settings=processes.settings,
-                together=processes.together,
-                connect=processes.connect,
-                linger_secs=plan.linger_secs,
-                console=console,
-            )
-        else:
+        if not isinstance(plan, ServerPlan):
+            _note_default_model(console, parsed.params)
+        console.close()
+        quiet.started(expects_gpu=parsed.params.device != 'cpu')
+        if not isinstance(plan, ServerPlan):
             from benchmark_cnn import BenchmarkCNN
 
-            _note_default_model(console, parsed.params)
-            _show_start(console, parsed.params)
             BenchmarkCNN(plan, console, invocation).run()
+            return 0
+        from cluster.serve import run_server
+
+        for line in plan.warnings:
+            console.warning(line)
+        processes = plan.processes
+        assert processes.cluster
+        THIS_PROCESS.apply(plan.session.process)
+        run_server(
+            processes.cluster,
+            plan.session.config,
+            settings=processes.settings,
+            together=processes.together,
+            connect=processes.connect,
+            linger_secs=plan.linger_secs,
+            console=console,
+        )
     return 0
 
 
@@ -80,11 +81,6 @@ def _note_default_model(console: Console, params: Params) -> None:
             f'{format_flag("model", params.model)} is the default and no real network: it does the least that a step '
             'can do; write --model=resnet50, or another one that the subcommand models lists'
         )
-
-
-def _show_start(console: Console, params: Params) -> None:
-    console.close()
-    quiet.started(expects_gpu=params.device != 'cpu')
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ from cluster.launcher import launch
 from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port, split_host_port
-from commands.options import Arguments, Declaration, Rest
-from errors import UsageError, format_flag, format_warning
+from commands.options import Arguments, Declaration, warn
+from errors import UsageError, format_flag
 from machine.gpus import VISIBLE
-from params import Params, parse_argv
+from params import parse_argv
 from params.modes import MODES, Mode, modes_that
 from params.spec import Output, flag
 from params.table import SPECS, outputs_that_are
@@ -79,56 +79,66 @@ class ClusterOptions:
 DECLARATION = Declaration(
     'cluster',
     ClusterOptions,
-    'Starts a whole cluster, on this machine or on others over ssh, and prints its result once.',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
         f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
         '--hosts=node1,node2 --ps=1 -- --model=resnet50',
     ),
-    details='FLAGS are the flags of a run, see tf_cnn_benchmarks --help; each process also gets its role and the '
-    'addresses of all processes. On a machine with GPUs each worker gets --num_gpus of them, out of those that '
-    'CUDA_VISIBLE_DEVICES lists if it is set; no other process gets any. The standard output of worker 0 (of the '
-    'controller, if the mode has one) is the result and goes to standard output. Warnings and errors of all processes '
-    'go to standard error, each preceded by the name of its process; with --verbose, among these flags or those of the '
-    'run, so do all other lines. If a process fails, the last lines of all are shown, the others are stopped, and the '
-    'command ends with its exit code (128 + n if signal n ended it).',
-    rest=Rest('FLAGS', 'the flags of the run'),
+    details='FLAGS are the flags of a run; each process also gets its role and the addresses of all processes. On a '
+    'machine with GPUs each worker gets --num_gpus of them, out of CUDA_VISIBLE_DEVICES if it is set. The '
+    'standard output of worker 0 (of the controller, if the mode has one) is the result. Warnings and errors '
+    'of all processes go to standard error, each after the name of its process; with --verbose all other '
+    'lines, too. If a process fails, the others are stopped, and the command ends with its exit code (128 + n '
+    'if signal n ended it).',
 )
 
 
-def main(argv: Sequence[str]) -> int:
+@DECLARATION.main
+def main(arguments: Arguments[ClusterOptions]) -> int:
     """Returns the exit code of cluster.launcher.launch. After a UsageError, nothing has been started."""
-    return DECLARATION.run(argv, _start)
-
-
-def _start(arguments: Arguments[ClusterOptions]) -> int:
     options = arguments.options
     run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
         raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
-    params = _run_params(run_flags, here=not (options.hosts or options.hostfile))
-    mode = MODES[params.variable_update]
-    layout = _lay_out(options, _choose_num_ps(mode, options.ps), int(mode.has_controller))
+    has_hosts = bool(options.hosts or options.hostfile)
+    params = parse_argv(run_flags).params
+    if role := next((name for name in params.given if SPECS[name].names_process), None):
+        raise UsageError(
+            f'{params.given[role]}: cluster gives each process its role and the addresses; leave --{role} out'
+        )
+    # Other hosts may have other folders, and check them themselves.
+    check_launch(params, here=not has_hosts)
+    layout = _lay_out(options, MODES[params.variable_update])
     if options.dry_run:
         print(_format_commands(options, layout, run_flags), end='')
         return 0
     environment = environment_of_runs(os.environ, 'cluster')
     with contextlib.ExitStack() as stack:
-        hosts = _connect(options, layout, stack)
-        members = [
-            replace(member, host=host)
-            for host, processes in zip(hosts, layout.values(), strict=True)
-            for member in host.prepare(_needs(options, params, processes))
-        ]
-        if len(hosts) > 1:
-            _check_addresses(members)
+        hosts = [*stack.enter_context(connections([*layout], _reach(options)))] if has_hosts else [Host()]
+        if not has_hosts:
+            stack.callback(hosts[0].close)
+        members = []
+        for host, processes in zip(hosts, layout.values(), strict=True):
+            needs = HostNeeds(
+                processes,
+                shares_cores=options.affinity == 'share',
+                num_gpus=0 if params.device == 'cpu' else params.num_gpus,
+                gpu_indices=tuple(chosen_gpus(params.gpu_indices)),
+                interface=options.interface or '',
+            )
+            members += [replace(member, host=host) for member in host.prepare(needs)]
+        for member in members if len(hosts) > 1 else ():
+            address, _ = split_host_port(member.address)
+            if member.host and ipaddress.ip_address(address).is_loopback:
+                raise UsageError(
+                    f'{member.host.name}: its processes would listen at {address}, which the other hosts cannot reach; '
+                    'write --interface=10.0.0.0/8, with the network that connects the hosts'
+                )
         commands = make_commands(run_flags, members, environment)
         _check(commands)
-        shared = [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
-        if shared:
-            reason = 'each process would write to the same path'
+        if shared := [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]:
             writer = next(command.name for command in commands if command.has_result)
-            print(format_warning(f'only {writer} gets {", ".join(shared)}: {reason}'), file=sys.stderr, flush=True)
+            warn(f'only {writer} gets {", ".join(shared)}: each process would write to the same path')
         return launch(
             commands,
             quiet=not params.verbose,
@@ -138,20 +148,29 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
         )
 
 
-def _lay_out(options: ClusterOptions, num_ps: int, num_controllers: int) -> Layout:
+def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
+    written = format_flag('variable_update', mode.name)
+    if not mode.has_cluster:
+        able = ', '.join(other.name for other in MODES.values() if other.has_cluster)
+        raise UsageError(f'{written}: cluster can start {able}; write one of them')
+    if options.ps == 0 and mode.needs_servers:
+        raise UsageError(f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more')
+    if options.ps and not mode.needs_servers:
+        raise UsageError(f'--ps={options.ps}: {written} has no parameter servers; leave --ps out')
     if options.hosts and options.hostfile:
         raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')
-    if not options.hosts and not options.hostfile:
+    flag, workers = '', options.workers
+    if options.hosts:
+        flag, slots = '--hosts', read_hosts_flag(options.hosts)
+    elif options.hostfile:
+        flag, slots = '--hostfile', read_host_file(options.hostfile)
+    else:
         for name in ('ssh', 'remote_python', 'remote_dir', 'interface'):
             if value := getattr(options, name):
                 raise UsageError(f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too')
-        workers = _NUM_LOCAL_WORKERS if options.workers is None else options.workers
-        return lay_out({Host().name: None}, '', workers, num_ps, num_controllers)
-    if options.hosts:
-        flag, slots = '--hosts', read_hosts_flag(options.hosts)
-    else:
-        flag, slots = '--hostfile', read_host_file(str(options.hostfile))
-    return lay_out(slots, flag, options.workers, num_ps, num_controllers)
+        slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
+    num_ps = int(mode.needs_servers) if options.ps is None else options.ps
+    return lay_out(slots, flag, workers, num_ps, int(mode.has_controller))
 
 
 def _reach(options: ClusterOptions) -> Reach:
@@ -163,41 +182,6 @@ def _reach(options: ClusterOptions) -> Reach:
     )
 
 
-def _connect(options: ClusterOptions, layout: Layout, stack: contextlib.ExitStack) -> list[Host]:
-    """Returns the hosts; they are closed with the stack."""
-    if options.hosts or options.hostfile:
-        return [*stack.enter_context(connections([*layout], _reach(options)))]
-    host = Host()
-    stack.callback(host.close)
-    return [host]
-
-
-def _needs(options: ClusterOptions, params: Params, processes: Sequence[tuple[str, int]]) -> HostNeeds:
-    return HostNeeds(
-        processes,
-        shares_cores=options.affinity == 'share',
-        num_gpus=0 if params.device == 'cpu' else params.num_gpus,
-        gpu_indices=tuple(chosen_gpus(params.gpu_indices)),
-        interface=options.interface or '',
-    )
-
-
-def _check_addresses(members: Sequence[Member]) -> None:
-    for member in members:
-        address, _ = split_host_port(member.address)
-        if member.host and ipaddress.ip_address(address).is_loopback:
-            raise UsageError(
-                f'{member.host.name}: its processes would listen at {address}, which the other hosts cannot reach; '
-                'write --interface=10.0.0.0/8, with the network that connects the hosts'
-            )
-
-
-def _check(commands: Sequence[Command]) -> None:
-    """Checks the rules that need the flags of the whole cluster, not just those of the run."""
-    for command in commands:
-        find_cluster(parse_argv(command.argv[2:]).params, {})
-
-
 def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequence[str]) -> str:
     """Returns the command of each process, which start the same cluster by hand.
 
@@ -205,23 +189,27 @@ def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequenc
     """
     reach = _reach(options)
     has_hosts = bool(options.hosts or options.hostfile)
-    members: list[Member] = []
-    names: dict[str, str] = {}
+    members: dict[str, tuple[Member, str]] = {}
     for name, processes in layout.items():
         host = name.rpartition('@')[2] if has_hosts else LOOPBACK
         for job, index in processes:
-            members.append(Member(job, index, join_host_port(host, _FIRST_PORT + len(members))))
-            names[members[-1].name] = name
-    commands = make_commands(run_flags, members, {})
+            member = Member(job, index, join_host_port(host, _FIRST_PORT + len(members)))
+            members[member.name] = member, name
+    commands, text = make_commands(run_flags, [member for member, _ in members.values()], {}), ''
     _check(commands)
-    lines = []
     for command in commands:
-        name = names[command.name]
+        _, name = members[command.name]
         words = shlex.join([*reach.program, *command.argv[2:]])
         if has_hosts:
             words = shlex.join([*reach.ssh, name, f'cd {shlex.quote(reach.working_folder)} 2>/dev/null; exec {words}'])
-        lines += [f'# {command.name}' + (f' on {name}' if has_hosts else ''), words]
-    return '\n'.join(lines) + '\n'
+        text += f'# {command.name}{f" on {name}" if has_hosts else ""}\n{words}\n'
+    return text
+
+
+def _check(commands: Sequence[Command]) -> None:
+    """Checks the rules that need the flags of the whole cluster, not just those of the run."""
+    for command in commands:
+        find_cluster(parse_argv(command.argv[2:]).params, {})
 
 
 def make_commands(
@@ -251,51 +239,25 @@ def make_commands(
     params = parse_argv(run_flags).params
     # The last value of a flag counts, and an empty one means that the flag is not given.
     without_files = [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
-
-    def command(member: Member) -> Command:
+    commands = []
+    for member in (member for found in jobs.values() for member in found):
         is_chief = (member.job, member.index) == chief
-        unset = [] if is_chief else without_files
-        if params.gpu_indices and member.gpus:
-            # Each worker uses all GPUs of its share.
-            unset = [*unset, '--gpu_indices=']
+        # Each worker uses all GPUs of its share.
+        no_indices = ['--gpu_indices='] if params.gpu_indices and member.gpus else []
+        flags = [*run_flags, *([] if is_chief else without_files), *no_indices]
+        flags += [format_flag('job_name', member.job), format_flag('task_index', member.index), *cluster]
         host = member.host or Host()
         env = {**host.environment(environment), 'no_grpc_proxy': direct}
-        role = [format_flag('job_name', member.job), format_flag('task_index', member.index)]
-        return Command(
-            name=member.name,
-            argv=(*host.program, *run_flags, *unset, *role, *cluster),
-            env=env if member.gpus is None else {**env, VISIBLE: member.gpus},
-            cores=member.cores,
-            gpus=member.gpus,
-            is_server=member.job != chief[0],
-            has_result=is_chief,
-            host=member.host,
+        commands.append(
+            Command(
+                name=member.name,
+                argv=(*host.program, *flags),
+                env=env if member.gpus is None else {**env, VISIBLE: member.gpus},
+                cores=member.cores,
+                gpus=member.gpus,
+                is_server=member.job != chief[0],
+                has_result=is_chief,
+                host=member.host,
+            )
         )
-
-    return [command(member) for found in jobs.values() for member in found]
-
-
-def _run_params(run_flags: Sequence[str], *, here: bool) -> Params:
-    """Reads and checks the flags of the run, which must not describe the cluster.
-
-    `here` is whether the processes run on this machine. Other hosts may have other folders, and check them themselves.
-    """
-    params = parse_argv(run_flags).params
-    if role := next((name for name in params.given if SPECS[name].names_process), None):
-        raise UsageError(
-            f'{params.given[role]}: cluster gives each process its role and the addresses; leave --{role} out'
-        )
-    check_launch(params, here=here)
-    return params
-
-
-def _choose_num_ps(mode: Mode, asked: int | None) -> int:
-    written = format_flag('variable_update', mode.name)
-    if not mode.has_cluster:
-        able = ', '.join(other.name for other in MODES.values() if other.has_cluster)
-        raise UsageError(f'{written}: cluster can start {able}; write one of them')
-    if asked == 0 and mode.needs_servers:
-        raise UsageError(f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more')
-    if asked and not mode.needs_servers:
-        raise UsageError(f'--ps={asked}: {written} has no parameter servers; leave --ps out')
-    return int(mode.needs_servers) if asked is None else asked
+    return commands

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
-from commands.options import Arguments, Declaration, Positional
+from commands.options import Arguments, Declaration, warn
 from comparison import changes, regression
 from comparison.ratios import Clock, Significance
 from comparison.regression import judge
 from comparison.sides import Side, group_names, read_side, side_of
 from comparison.tables import abbreviate, print_table
-from errors import RunError, UsageError, format_flag, format_warning, plural
+from errors import RunError, UsageError, format_flag, plural
 from params import parse_argv
 from params.spec import flag
 from params.table import SPECS
@@ -50,7 +50,6 @@ class CompareOptions:
         'the same machine, instead of against the first one.',
         is_path=True,
     )
-
     run: tuple[str, ...] = flag(
         (),
         "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both are run in turns, each time "
@@ -71,7 +70,6 @@ class CompareOptions:
 DECLARATION = Declaration(
     'compare',
     CompareOptions,
-    'Compares throughputs: the ratio to the first argument, the baseline, with a 95 % interval.',
     examples=(
         'before.json after.json',
         'before/ after/ --fail_below=0.95',
@@ -79,39 +77,26 @@ DECLARATION = Declaration(
         'after.json --against=results/',
         "--run='--model=lenet --device=cpu' --run='--model=lenet --device=cpu --xla' --rounds=10",
     ),
-    details=(
-        'A folder holds the results of several settings, or several runs of one setting (--repeat). Two folders are '
-        'compared setting by setting; the settings of a single folder with the first of them. Several runs of a '
-        'setting show how much processes differ: with three or more on both sides there is an interval, and a verdict. '
-        'A single run has its rate and the spread of its steps only.'
-        '\n\n'
-        'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read, or 2 if the '
-        'arguments cannot be compared.'
-    ),
-    positional=Positional(
-        'RESULT',
-        'a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
-        'program, printed.',
-        at_least=0,
-        at_most=None,
-        is_path=True,
-    ),
+    details='Ratios are to the first argument, the baseline. Two folders are compared setting by setting; the settings '
+    'of a single folder with the first of them. With three or more runs of a setting on both sides (--repeat) '
+    'there is an interval, and a verdict.'
+    '\n\n'
+    'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read.',
+    positional='a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
+    'program, printed.',
+    takes_paths=True,
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    return DECLARATION.run(argv, _compare)
-
-
-def _compare(arguments: Arguments[CompareOptions]) -> int:
+@DECLARATION.main
+def main(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
-    only_with_run = sorted(arguments.given & {'rounds', 'for_secs', 'output'})
     if options.run:
         if arguments.positional or options.against is not None:
             other = arguments.positional[0] if arguments.positional else format_flag('against', options.against)
             raise UsageError(f'--run clashes with {other}: it compares the runs that it makes; leave one out')
         return _run(options.run, options)
-    if only_with_run:
+    if only_with_run := sorted(arguments.given & {'rounds', 'for_secs', 'output'}):
         raise UsageError(f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a run')
     if not arguments.positional:
         raise UsageError('compare: it takes at least 1 RESULT, or --run twice, none was given; see compare --help')
@@ -133,7 +118,6 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
         raise UsageError(f'--run={texts[0]}: it was given {plural(len(texts), "time")}; give it twice, A and B')
     # The results of each have a folder of their own.
     contestants = [contestant_of_run(f'{name}/{name}', _flags_of(text)) for name, text in zip('ab', texts, strict=True)]
-    names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
     starter = Starter(environment=environment_of_runs(os.environ, 'compare --run'))
     folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
     folder.begin({one.name: one.words for one in contestants})
@@ -142,6 +126,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
 
     def sides() -> list[Side]:
         done = [[run for run in runs if isinstance(run, Record)] for runs in rounds.outcomes.values()]
+        names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
         return [side_of(name, runs, (), ()) for name, runs in zip(names, done, strict=True)] if all(done) else []
 
     try:
@@ -150,13 +135,13 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
                 first, second = rounds.outcomes.values()
                 if not succeeded(turn.outcome):
                     break
-                if len(first) == len(second):
-                    ratio = changes.make_rows(sides(), Clock(options.clock), force=options.force)[1].ratio
-                    rates = f'A {describe(first[-1])}, B {describe(second[-1])}'
-                    so_far = changes.format_ratio(ratio)
-                    print(f'round {turn.number}: {rates}; {so_far}', file=sys.stderr, flush=True)
-                    if options.for_secs is not None and time.monotonic() - begin > options.for_secs:
-                        break
+                if len(first) != len(second):
+                    continue
+                ratio = changes.make_rows(sides(), Clock(options.clock), force=options.force)[1].ratio
+                rates = f'A {describe(first[-1])}, B {describe(second[-1])}'
+                print(f'round {turn.number}: {rates}; {changes.format_ratio(ratio)}', file=sys.stderr, flush=True)
+                if options.for_secs is not None and time.monotonic() - begin > options.for_secs:
+                    break
     except KeyboardInterrupt:
         if found := sides():
             _show(found, options)
@@ -194,15 +179,13 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     problems = [problem for side in sides for problem in side.problems]
     notes = changes.make_notes(rows, problems)
     print_table(changes.make_table(rows), options.format, changes.make_document(rows, problems, clock), notes)
-    slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
     unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
     if options.fail_below is not None and unjudged:
-        what = (
-            f'{format_flag("fail_below", options.fail_below)}: too few runs to judge {abbreviate(unjudged)}; write '
-            '--repeat=3'
-        )
-        print(format_warning(what), file=sys.stderr)
-    return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
+        few = f'{format_flag("fail_below", options.fail_below)}: too few runs to judge {abbreviate(unjudged)}'
+        warn(f'{few}; write --repeat=3')
+    return _exit_code(
+        {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}, sides, options
+    )
 
 
 def _check_distinct(sides: Sequence[Side]) -> None:
@@ -215,48 +198,45 @@ def _check_distinct(sides: Sequence[Side]) -> None:
             if same and len(same) == len(own) == len(others):
                 raise UsageError(f'{what}, so that their ratio says nothing; give results of two settings')
             if same:
-                print(format_warning(f'{what}, and differ less than they should'), file=sys.stderr)
+                warn(f'{what}, and differ less than they should')
 
 
 def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
-    for side in sides:
-        for group in side.groups:
-            if group.first.machine.get('fingerprint') is None:
-                raise UsageError(
-                    f'{group.first.source}: it does not say on which machine it was measured, and '
-                    f'{format_flag("against", folder)} needs that; give a file that --result_file wrote'
-                )
-    clock = Clock(options.clock)
-    names = group_names(sides)
-    if not Path(folder).is_dir():
+    against, clock, names = format_flag('against', folder), Clock(options.clock), group_names(sides)
+    groups = [group for side in sides for group in side.groups]
+    if unknown := [group.first.source for group in groups if group.first.machine.get('fingerprint') is None]:
         raise UsageError(
-            f'{format_flag("against", folder)}: there is no such folder; give one of results (--result_file)'
+            f'{unknown[0]}: it does not say on which machine it was measured, and {against} needs that; give a file '
+            'that --result_file wrote'
         )
+    if not Path(folder).is_dir():
+        raise UsageError(f'{against}: there is no such folder; give one of results (--result_file)')
     earlier = collect([folder])
-    rows, problems = [], [problem for side in sides for problem in (*side.problems, *earlier.problems)]
+    rows = [judge(group.records, earlier.records, clock, names[id(group)]) for group in groups]
+    problems = [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out]
-    for group in (group for side in sides for group in side.groups):
-        if group.reason:
-            problems.append(f'{group.first.source}: it is judged by the steps that it made: {group.reason}')
-        rows.append(judge(group.records, earlier.records, clock, names[id(group)]))
-    for problem in dict.fromkeys(problems):
-        print(format_warning(problem), file=sys.stderr)
+    problems += [
+        f'{group.first.source}: it is judged by the steps that it made: {group.reason}'
+        for group in groups
+        if group.reason
+    ]
+    warn(*dict.fromkeys(problems))
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     document = regression.judgement_document(rows, clock)
     print_table(regression.judgement_table(rows), options.format, document, regression.judgement_notes(rows))
-    slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
-    return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
+    return _exit_code({row.name: row.ratio for row in rows if row.ratio and row.is_slower}, sides, options)
 
 
-def _exit_code(ratios: Mapping[str, float], unknown: Sequence[str], fail_below: float | None) -> int:
+def _exit_code(ratios: Mapping[str, float], sides: Sequence[Side], options: CompareOptions) -> int:
     """Returns 1, and prints why, if a significant ratio is below --fail_below or a throughput is not known; else 0."""
-    if fail_below is None:
+    if options.fail_below is None:
         return 0
-    if unknown:
+    written = format_flag('fail_below', options.fail_below)
+    if unknown := [line for side in sides for line in side.unknown]:
         more = f', and {len(unknown) - 1} more' if len(unknown) > 1 else ''
-        print(f'{format_flag("fail_below", fail_below)}: it has no throughput: {unknown[0]}{more}', file=sys.stderr)
-    slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < fail_below]
+        print(f'{written}: it has no throughput: {unknown[0]}{more}', file=sys.stderr)
+    slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < options.fail_below]
     if slow:
-        print(f'{format_flag("fail_below", fail_below)}: slower than that: {", ".join(slow)}', file=sys.stderr)
+        print(f'{written}: slower than that: {", ".join(slow)}', file=sys.stderr)
     return 1 if slow or unknown else 0

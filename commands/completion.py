@@ -4,11 +4,11 @@ Libraries for this, such as argcomplete, start the program at each press of the 
 """
 
 import importlib
+import itertools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from commands.options import Arguments, Declaration, Positional
+from commands.options import Arguments, Declaration, NoOptions
 from commands.subcommands import SUBCOMMANDS
 from errors import UsageError
 from models.registry import MODELS
@@ -40,26 +40,17 @@ complete -o default -F _tf_cnn_benchmarks tf_cnn_benchmarks tf_cnn_benchmarks.py
 """
 
 
-@dataclass(frozen=True)
-class CompletionOptions:
-    """The subcommand has no flags."""
-
-
 DECLARATION = Declaration(
     'completion',
-    CompletionOptions,
-    'Prints a script with which bash completes subcommands, flags and their values. The line to put into its start-up '
-    'file is the first one of the script.',
+    NoOptions,
     examples=('bash',),
-    positional=Positional('SHELL', 'bash.'),
+    details='The line to put into the start-up file of bash is the first one of the script.',
+    positional='bash.',
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    return DECLARATION.run(argv, _print)
-
-
-def _print(arguments: Arguments[CompletionOptions]) -> int:
+@DECLARATION.main
+def main(arguments: Arguments[NoOptions]) -> int:
     (shell,) = arguments.positional
     if shell != 'bash':
         raise UsageError(f'{shell}: there is no script for this shell; write bash, which zsh reads after bashcompinit')
@@ -70,24 +61,21 @@ def _print(arguments: Arguments[CompletionOptions]) -> int:
         'sweep': tuple(shipped()),
         'completion': ('bash',),
     }
-    words = {name: [*_flags(of.values()), '--help', *arguments_of.get(name, ())] for name, of in specs.items()}
-    words['run'] = [*_flags(SPECS.values()), '--help', '--version', '--flagfile=']
-    values = {f'--{spec.name}': _values(spec) for of in (*specs.values(), SPECS) for spec in of.values()}
+    words = {name: [*_flags(of), '--help', *arguments_of.get(name, ())] for name, of in specs.items()}
+    words['run'] = [*_flags(SPECS), '--help', '--version', '--flagfile=']
+    values: dict[str, Sequence[str]] = {
+        f'--{spec.name}': ('true', 'false') if spec.type is bool else spec.choices or ()
+        for of in (*specs.values(), SPECS)
+        for spec in of.values()
+    }
     values |= {'--model': MODELS.list_models(), '--all_reduce_spec': tuple(ALGORITHMS)}
     print(_SCRIPT.replace('@WORDS@', _array(words)).replace('@VALUES@', _array(values)), end='')
     return 0
 
 
-def _flags(specs: Iterable[FlagSpec]) -> list[str]:
-    return [
-        word
-        for spec in specs
-        for word in ((f'--{spec.name}', f'--no{spec.name}') if spec.type is bool else (f'--{spec.name}=',))
-    ]
-
-
-def _values(spec: FlagSpec) -> Sequence[str]:
-    return ('true', 'false') if spec.type is bool else tuple(spec.choices or ())
+def _flags(specs: Mapping[str, FlagSpec]) -> list[str]:
+    forms = ((f'--{name}', f'--no{name}') if spec.type is bool else (f'--{name}=',) for name, spec in specs.items())
+    return [*itertools.chain.from_iterable(forms)]
 
 
 def _array(entries: Mapping[str, Sequence[str]]) -> str:

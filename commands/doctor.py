@@ -24,9 +24,6 @@ from params.spec import flag
 from results import VERSION
 from sweeps.limited_process import TIMEOUT, Limits, run_process
 
-SCHEMA = 'tf_cnn_benchmarks.doctor'
-SCHEMA_VERSION = 2
-
 _PROCESS = (sys.executable, doctor_process.__file__)
 # A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the driver needs half an hour
 # to compile all kernels, on one core.
@@ -35,6 +32,7 @@ _GRACE_SECS = 5.0
 # How many of the last lines of a family with a fault are kept, and how many are printed.
 _NUM_LOG_LINES, _NUM_SHOWN_LINES = 60, 15
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
+_ADVICE = 'report it with the output of doctor --json, which has the stacks of all threads'
 _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
     signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; install a build for this one',
     signal.SIGKILL: 'the kernel kills what takes the last memory: look at dmesg, and free memory',
@@ -56,25 +54,16 @@ class DoctorOptions:
 DECLARATION = Declaration(
     'doctor',
     DoctorOptions,
-    'Checks what works on this machine, and says what to do about the rest: the first thing to run on a new one.',
     examples=('', '--only=host,gpu,tensorflow', '--json > doctor.json'),
-    details=(
-        'It checks cores, memory and other limits; the driver, the libraries and the kernels for GPUs; what TensorFlow '
-        'sees; whether sums over devices are exact, by each algorithm in each precision; whether each op of a training '
-        'step runs where the graph asks for; and whether two processes train as one. Each family of checks runs in a '
-        'process of its own with a time limit, so that a crash or a hang is a finding, too.'
-        '\n\n'
-        'Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses among them, and hides all if it is '
-        'empty. The exit code is 1 if something is wrong, else 0; a warning is about what is slower than it could be.'
-    ),
+    details='Each family of checks runs in a process of its own with a time limit, so that a crash or a hang is a '
+    'finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses among them, and hides '
+    'all if it is empty. The exit code is 1 if something is wrong, else 0; a warning is about what is slower '
+    'than it could be.',
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    return DECLARATION.run(argv, _check)
-
-
-def _check(arguments: Arguments[DoctorOptions]) -> int:
+@DECLARATION.main
+def main(arguments: Arguments[DoctorOptions]) -> int:
     options = arguments.options
     families = list(FAMILIES) if options.only is None else [name.strip() for name in options.only.split(',')]
     for name in families:
@@ -93,8 +82,10 @@ def _check(arguments: Arguments[DoctorOptions]) -> int:
                 print(f'checking {family} ...', file=sys.stderr, flush=True)
                 found, log = _examine(family, findings)
                 findings += found
-                for line in (line for finding in found for line in format_finding(finding)):
-                    print(line, file=stream, flush=True)
+                for finding in found:
+                    print(f'{finding.outcome:<8} {finding.name:<32} {finding.found}', file=stream, flush=True)
+                    if finding.advice:
+                        print(f'         -> {finding.advice}', file=stream, flush=True)
                 if any(finding.outcome in (WARNING, WRONG) for finding in found):
                     logs[family] = log
                 for line in log[-_NUM_SHOWN_LINES:] if _are_wrong(found) else ():
@@ -105,25 +96,15 @@ def _check(arguments: Arguments[DoctorOptions]) -> int:
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:
-            document = {
-                'schema': SCHEMA,
-                'schema_version': SCHEMA_VERSION,
-                'program': VERSION,
-                'environment': environment_facts(os.environ),
-                'checks': [vars(finding) for finding in findings],
-                'logs': logs,
-            }
-            print(json.dumps(document, indent=2))
+            head = {'schema': 'tf_cnn_benchmarks.doctor', 'schema_version': 2, 'program': VERSION}
+            checks = [vars(finding) for finding in findings]
+            facts = {'environment': environment_facts(os.environ), 'checks': checks, 'logs': logs}
+            print(json.dumps({**head, **facts}, indent=2))
     return int(_are_wrong(findings))
 
 
 def _are_wrong(findings: Iterable[Finding]) -> bool:
     return any(finding.outcome == WRONG for finding in findings)
-
-
-def format_finding(finding: Finding) -> list[str]:
-    lines = [f'{finding.outcome:<8} {finding.name:<32} {finding.found}']
-    return [*lines, f'         -> {finding.advice}'] if finding.advice else lines
 
 
 def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
@@ -161,22 +142,13 @@ def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS
     names = json.loads(lines[0]) if lines else [family]
     findings = [Finding(**json.loads(line)) for line in lines[1:]]
     if ended.exit_code or len(findings) < len(names):
-        how = (
-            f'no answer within {limit_secs:g} s'
-            if ended.cause == TIMEOUT
-            else f'its process failed: {ended.reason or "it ended early"}'
-        )
+        how = f'its process failed: {ended.reason or "it ended early"}'
+        if ended.cause == TIMEOUT:
+            how = f'no answer within {limit_secs:g} s'
         under_way, *others = names[len(findings) :] or [f'{family}/end']
-        figures = {'stacks': stacks[:_NUM_LOG_LINES]}
-        findings.append(Finding(WRONG, how, _advice(under_way, ended.exit_code), figures, under_way))
+        advice = _ADVICE_FOR_SIGNALS.get(ended.exit_code - 128, _ADVICE)
+        if has_nvidia_gpu() and ('nccl' in under_way or 'collective' in under_way):
+            advice = _NCCL
+        findings.append(Finding(WRONG, how, advice, {'stacks': stacks[:_NUM_LOG_LINES]}, under_way))
         findings += [Finding(SKIPPED, 'not run: its process has ended', name=name) for name in others]
     return findings, output[-_NUM_LOG_LINES:]
-
-
-def _advice(name: str, exit_code: int) -> str:
-    if has_nvidia_gpu() and ('nccl' in name or 'collective' in name):
-        return _NCCL
-    return (
-        _ADVICE_FOR_SIGNALS.get(exit_code - 128)
-        or 'report it with the output of doctor --json, which has the stacks of all threads'
-    )

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commands.options import Arguments, Declaration, Positional
+from commands.options import Arguments, Declaration
 from commands.subcommands import SUBCOMMANDS
 from errors import UsageError
 from params.spec import asked_for_help, flag
@@ -18,10 +18,8 @@ class HelpOptions:
 DECLARATION = Declaration(
     'help',
     HelpOptions,
-    'Prints --help; with all, every flag; with the name of a flag, all about it; with the name of a subcommand, its '
-    '--help.',
     examples=('all', 'batch_size', 'records', '--markdown > flags.md'),
-    positional=Positional('NAME', 'A flag of a run or of the original program, a subcommand, or all.', at_least=0),
+    positional='A flag of a run or of the original program, a subcommand, or all. By default this prints --help.',
 )
 
 
@@ -30,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
 
     # `help --batch_size` means `help batch_size`.
     own = [word.lstrip('-') if word.startswith('-') and is_known(word) else word for word in argv]
-    return DECLARATION.run(own, _print)
+    return DECLARATION.main(_print)(own)
 
 
 def show(argv: Sequence[str]) -> int:
@@ -40,21 +38,18 @@ def show(argv: Sequence[str]) -> int:
 
 
 def _print(arguments: Arguments[HelpOptions]) -> int:
+    from params.descriptions import describe_flag
+    from params.help_text import format_description, format_help, format_page
+
+    name = arguments.positional[0] if arguments.positional else None
     if arguments.options.markdown:
-        from params.help_text import format_page
-
-        if arguments.positional:
-            raise UsageError(f'--markdown: it prints all flags; leave {arguments.positional[0]} out, see help --help')
+        if name:
+            raise UsageError(f'--markdown: it prints all flags; leave {name} out, see help --help')
         print(format_page(), end='')
-    elif arguments.positional in ((), ('all',)):
-        from params.help_text import format_help
-
-        print(format_help(SUBCOMMANDS, everything=bool(arguments.positional)))
-    elif (name := arguments.positional[0]) in SUBCOMMANDS:
+    elif name in (None, 'all'):
+        print(format_help(SUBCOMMANDS, everything=name == 'all'))
+    elif name in SUBCOMMANDS:
         print(importlib.import_module(f'commands.{name}').DECLARATION.format_help())
     else:
-        from params.descriptions import describe_flag
-        from params.help_text import format_description
-
-        print(format_description(describe_flag(name, SUBCOMMANDS)))
+        print(format_description(describe_flag(str(name), SUBCOMMANDS)))
     return 0

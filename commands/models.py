@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from commands.options import Arguments, Declaration, Positional
-from comparison.tables import Table, TableColumn
+from commands.options import Arguments, Declaration
+from comparison.tables import ValueColumn, table_of
 from errors import UsageError, nearest
 from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
@@ -14,6 +14,14 @@ from params.spec import flag
 
 # The width of the table if standard output is not a terminal: that of its longest row.
 _COLUMNS = 100
+_TABLE = (
+    ValueColumn('model', keys=('name',)),
+    ValueColumn('data set', keys=('dataset',)),
+    ValueColumn('parameters', is_number=True, keys=('parameters',), form='{:,}'),
+    ValueColumn('GMACs/image', is_number=True, keys=('gflops_per_image',), form='{:.4g}'),
+    ValueColumn('image size', is_number=True, keys=('image_size',)),
+    ValueColumn('batch size', is_number=True, keys=('default_batch_size',)),
+)
 
 
 @dataclass(frozen=True)
@@ -29,38 +37,28 @@ class ModelsOptions:
 DECLARATION = Declaration(
     'models',
     ModelsOptions,
-    'Lists the models and what they cost: their trainable parameters, and the multiply-adds of a forward pass.',
     examples=('', "'resnet*' --json"),
-    positional=Positional(
-        'PATTERN',
-        'The names to list, with shell wildcards; put it in quotes, or the shell expands them. By default all.',
-        at_least=0,
-    ),
+    details='Costs are the trainable parameters, and the multiply-adds of a forward pass.',
+    positional='The names to list, with shell wildcards; put it in quotes, or the shell expands them. By default all.',
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    return DECLARATION.run(argv, _list)
-
-
-def _list(arguments: Arguments[ModelsOptions]) -> int:
+@DECLARATION.main
+def main(arguments: Arguments[ModelsOptions]) -> int:
     options = arguments.options
     if options.model_file:
         load_model_file(options.model_file)
     pattern = arguments.positional[0] if arguments.positional else '*'
-    costs = list_costs(pattern)
-    if not costs:
+    rows = [*map(_as_object, list_costs(pattern))]
+    if not rows:
         near = nearest(pattern, MODELS.list_models())
         hint = f'did you mean {near}?' if near else "write a name with wildcards, as in models 'resnet*'"
         raise UsageError(f'{pattern}: no model has such a name; {hint}')
-    if options.json:
-        print(json.dumps([_as_object(cost) for cost in costs], indent=2))
-    else:
-        print(_table(costs).as_text(sys.stdout, _COLUMNS))
+    print(json.dumps(rows, indent=2) if options.json else table_of(_TABLE, rows).as_text(sys.stdout, _COLUMNS))
     return 0
 
 
-def _as_object(cost: ModelCost) -> dict[str, object]:
+def _as_object(cost: ModelCost) -> dict[str, Any]:
     return {
         'name': cost.facts.name,
         'dataset': cost.facts.data_set,
@@ -74,22 +72,3 @@ def _as_object(cost: ModelCost) -> dict[str, object]:
         # The number of images per update for which the rate is right; None if it does not depend on them.
         'learning_rate_images': cost.facts.schedule.per_images,
     }
-
-
-def _table(costs: Sequence[ModelCost]) -> Table:
-    titles = ('parameters', 'GMACs/image', 'image size', 'batch size')
-    columns = (TableColumn('model'), TableColumn('data set'), *(TableColumn(title, is_number=True) for title in titles))
-    return Table(
-        columns,
-        [
-            (
-                cost.facts.name,
-                cost.facts.data_set,
-                f'{cost.parameters:,}',
-                f'{cost.gmacs:.4g}',
-                str(cost.facts.image_size),
-                str(cost.facts.batch_size),
-            )
-            for cost in costs
-        ],
-    )

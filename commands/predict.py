@@ -4,18 +4,17 @@ import itertools
 import math
 import re
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.shape import Shape
-from commands.options import Arguments, Declaration, Positional
+from commands.options import Arguments, Declaration, warn
 from comparison import predict as rules
 from comparison.predict import Prediction, Series
-from comparison.tables import Table, TableColumn, abbreviate, print_table
-from errors import UsageError, alternatives, format_flag, format_warning
+from comparison.tables import ValueColumn, abbreviate, print_table, table_of
+from errors import UsageError, alternatives, format_flag
 from params.modes import MODES
 from params.spec import flag, numbers_of
 from results.collection import collect
@@ -29,10 +28,19 @@ _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 # preamble, header, checksum and gap).
 _PAYLOAD = 1448 / 1538
 _ALONE = Shape(1, 1)
-# The titles of the table, by the keys of a row; those of numbers with a decimal.
-_TITLES = {'model': 'model', 'batch_size': 'batch', 'precision': 'precision', 'data': 'data'}
-_TITLES |= {'variable_update': 'variable_update', 'shape': 'W*G+P'}
-_RATES = {'images_per_second': 'images/sec', 'low': 'from', 'high': 'to'}
+# The keys are those of _as_object.
+_COLUMNS = (
+    ValueColumn('model', keys=('model',)),
+    ValueColumn('batch', is_number=True, keys=('batch_size',)),
+    ValueColumn('precision', keys=('precision',)),
+    ValueColumn('data', keys=('data',)),
+    ValueColumn('variable_update', keys=('variable_update',)),
+    ValueColumn('W*G+P', keys=('shape',)),
+    ValueColumn('images/sec', is_number=True, keys=('images_per_second',), form='{:.1f}'),
+    ValueColumn('from', is_number=True, keys=('low',), form='{:.1f}'),
+    ValueColumn('to', is_number=True, keys=('high',), form='{:.1f}'),
+    ValueColumn('rule', keys=('rule',)),
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,6 @@ class PredictOptions:
 DECLARATION = Declaration(
     'predict',
     PredictOptions,
-    'Predicts images/sec on more devices than were measured, or of another model on devices where one was measured.',
     examples=(
         'results/ --num_gpus=8',
         'resnet50_on_8.json vgg16_on_1.json --model=vgg16 --num_gpus=8',
@@ -64,15 +71,13 @@ DECLARATION = Declaration(
     details='Nothing is started. From results on several devices follows a rate with a 95 % interval; from one device '
     'and a link alone, the two ends between which the rate lies. The link is --network, or what runs with '
     '--exchange_only measured, such as those of `sweep exchange`. docs/compare.md explains the rules.',
-    positional=Positional('RESULT', 'A result, or a folder with results.', at_most=None, is_path=True),
+    positional='A result, or a folder with results.',
+    takes_paths=True,
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    return DECLARATION.run(argv, _predict)
-
-
-def _predict(arguments: Arguments[PredictOptions]) -> int:
+@DECLARATION.main
+def main(arguments: Arguments[PredictOptions]) -> int:
     options = arguments.options
     network = None if options.network is None else read_network(options.network)
     workers, gpus = _numbers('workers', options.workers), _numbers('num_gpus', options.num_gpus)
@@ -93,17 +98,7 @@ def _predict(arguments: Arguments[PredictOptions]) -> int:
         )
     notes = [f'Not predicted, since neither the results nor --network tell: {abbreviate(missing)}.'] if missing else []
     document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows, 'not_predicted': missing}
-    columns = [TableColumn(title, is_number=name == 'batch_size') for name, title in _TITLES.items()]
-    columns += [*(TableColumn(title, is_number=True) for title in _RATES.values()), TableColumn('rule')]
-    cells = [
-        [
-            *(str(row[name]) for name in _TITLES),
-            *('' if row[name] is None else f'{row[name]:.1f}' for name in _RATES),
-            row['rule'],
-        ]
-        for row in rows
-    ]
-    print_table(Table(columns, cells), options.format, document, notes)
+    print_table(table_of(_COLUMNS, rows), options.format, document, notes)
     return 0
 
 
@@ -191,8 +186,7 @@ def _read(paths: Sequence[str]) -> _Measured:
         elif crossing := rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps):
             times = rules.crossings(shape.workers, shape.num_ps)
             links[mode].append((shape, size, times * crossing / float(steps.mean())))
-    for line in problems:
-        print(format_warning(line), file=sys.stderr)
+    warn(*problems)
     if not works:
         raise UsageError(f'{abbreviate(paths)}: no training run with timed steps; write its result with --result_file')
     for work, found in works.items():
@@ -202,20 +196,17 @@ def _read(paths: Sequence[str]) -> _Measured:
 
 def _work_of(record: Record) -> _Work:
     run, machine = record.run, record.machine
-    precision, device = run.precision, run.device
     gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
-    settings = (str(machine.get('cpu_model')), *gpus, device, precision, str(record.command.flags.get('xla')))
-    is_synthetic, size = run.is_synthetic, record.gradient_bytes or 0
     return _Work(
         record.model.name,
-        f'{run.data_set}, {"synthetic" if is_synthetic else "real"}',
+        f'{run.data_set}, {"synthetic" if run.is_synthetic else "real"}',
         run.image_size,
         run.batch_size,
-        precision,
-        is_synthetic,
-        device == 'cpu',
-        settings,
-        size,
+        run.precision,
+        run.is_synthetic,
+        run.device == 'cpu',
+        (str(machine.get('cpu_model')), *gpus, run.device, run.precision, str(record.command.flags.get('xla'))),
+        record.gradient_bytes or 0,
     )
 
 

@@ -5,8 +5,7 @@ import os
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from commands.options import Arguments, Declaration
@@ -18,7 +17,6 @@ from records.layout import (
     FACTS_FILE,
     LABELS_FILE,
     SHARD_NAME,
-    ImageFolder,
     SubsetFacts,
     label_names,
     read_facts,
@@ -33,8 +31,8 @@ from records.shard_check import check_shards
 # As many images as in each of ImageNet's 1,024 shards of 1,281,167 images, but enough shards to read in parallel.
 _IMAGES_PER_SHARD = 1250
 _MIN_SHARDS = 8
-_NAMED_PER_REASON = 20
-_NAMED_FAULTS = 20
+# The most files to name for one reason, and faults.
+_MOST_NAMED = 20
 _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 
 
@@ -74,25 +72,19 @@ class RecordsOptions:
 DECLARATION = Declaration(
     'records',
     RecordsOptions,
-    "Turns a folder of class folders of JPEG and PNG images into TFRecord shards in ImageNet's layout, or checks "
-    'shards.',
     examples=(
         '--input=photos/train --output=shards --shards=128',
         '--input=photos/val --output=shards --shards=16 --subset=validation',
         '--check=shards',
     ),
-    details="Classes are numbered in the order of their folders' names. Line i of labels.txt in the output, counted "
-    'from 0, names label i; dataset.json contains the number of images, and their size if all have the same. A model '
-    'that is trained on the folder gets as many classes as labels.txt has lines. Writing shards needs Pillow, '
-    'which the extra [records] installs; --check does not.',
+    details='Classes are numbered in the order of the names of their folders: line i of labels.txt, counted '
+    'from 0, names label i. A model that is trained on the folder gets as many classes as labels.txt has '
+    'lines. Writing shards needs Pillow, which the extra [records] installs; --check does not.',
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    return DECLARATION.run(argv, _write_or_check)
-
-
-def _write_or_check(arguments: Arguments[RecordsOptions]) -> int:
+@DECLARATION.main
+def main(arguments: Arguments[RecordsOptions]) -> int:
     options, given = arguments.options, arguments.given
     if options.check is None:
         return _write(options)
@@ -125,8 +117,12 @@ def _write(options: RecordsOptions) -> int:
             f'use {num_images} or less'
         )
     check_output(options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite)
-    for line in _passed_over_lines(folder):
-        print(line, file=sys.stderr)
+    passed_over = sorted(folder.passed_over.items())
+    for why, paths in passed_over:
+        for path in paths[:_MOST_NAMED]:
+            print(f'passed over {path}: {why}', file=sys.stderr)
+        if len(paths) > _MOST_NAMED:
+            print(f'passed over {len(paths) - _MOST_NAMED} more: {why}', file=sys.stderr)
     how = WriteOptions(
         output=options.output,
         subset=options.subset,
@@ -138,107 +134,87 @@ def _write(options: RecordsOptions) -> int:
     )
     with Monitor(f'{options.subset} images', num_images) as monitor:
         written = write_shards(folder, labels, how, monitor)
-    passed_over = ', '.join(f'{len(paths)} {why}' for why, paths in sorted(folder.passed_over.items()))
-    empty = [name for index, name in enumerate(folder.classes) if not written.records_of_class[index]]
-    megabytes = written.num_bytes / num_shards / 1e6
-    print(
-        f'{options.subset}: {written.num_records:,} image{"s" * (written.num_records != 1)} '
-        f'of {len(folder.classes)} class{"es" * (len(folder.classes) != 1)} '
-        f'in {plural(num_shards, "shard")} of {megabytes:.1f} MB in {options.output}'
-    )
+    images, classes = _counted(written.num_records, 'image'), plural(len(folder.classes), 'class', 'es')
+    size = f'{plural(num_shards, "shard")} of {written.num_bytes / num_shards / 1e6:.1f} MB'
+    print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
     print(f'  as they were: {written.num_passed_through:,}, encoded anew: {written.num_reencoded:,}')
     print(f'  left out, as they cannot be decoded: {written.num_left_out:,}')
-    print(f'  passed over: {passed_over or 0}')
-    if empty:
+    print(f'  passed over: {", ".join(f"{len(paths)} {why}" for why, paths in passed_over) or 0}')
+    if empty := [name for index, name in enumerate(folder.classes) if not written.records_of_class[index]]:
         print(f'  classes without an image: {", ".join(empty)}')
     return 0
 
 
-def _passed_over_lines(folder: ImageFolder) -> list[str]:
-    lines = []
-    for why, paths in sorted(folder.passed_over.items()):
-        lines += [f'passed over {path}: {why}' for path in paths[:_NAMED_PER_REASON]]
-        if len(paths) > _NAMED_PER_REASON:
-            lines.append(f'passed over {len(paths) - _NAMED_PER_REASON} more: {why}')
-    return lines
-
-
-@dataclass
-class _Tally:
-    image_bytes: list[int] = field(default_factory=list)
-    labels: set[int] = field(default_factory=set)
-    kinds: Counter[str] = field(default_factory=Counter)
-    first_faults: list[Fault] = field(default_factory=list)
-
-    def add_fault(self, fault: Fault) -> None:
-        self.kinds[fault.kind] += 1
-        if len(self.first_faults) < _NAMED_FAULTS:
-            self.first_faults.append(fault)
+def _counted(number: int, noun: str) -> str:
+    return f'{number:,} {noun}{"s" * (number != 1)}'
 
 
 def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
-    found = _find_subsets(data_dir, subsets)
+    present = {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
+    found = [find_shards(data_dir, subset, '--check') for subset in subsets if subset in present]
+    found = found or [find_shards(data_dir, subsets[0], '--check')]
     names = read_labels(data_dir)
     num_classes = DATA_SETS['imagenet'].num_classes if names is None else len(names)
     source = f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
     print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
-    facts = read_facts(data_dir)
-    tallies = [_check_subset(data_dir, shards, facts.get(shards.subset), num_classes, num_threads) for shards in found]
-    num_faults = sum(tally.kinds.total() for tally in tallies)
+    facts, num_faults, named = read_facts(data_dir), 0, list[Fault]()
+    for shards in found:
+        kinds, first_faults = _check_subset(data_dir, shards, facts.get(shards.subset), num_classes, num_threads)
+        num_faults += kinds.total()
+        named += first_faults
     if not num_faults:
         return 0
-    named = [fault for tally in tallies for fault in tally.first_faults]
     for fault in named:
         print(fault)
     if num_faults > len(named):
         print(f'and {num_faults - len(named):,} more')
-    raise RunError(f'--check={data_dir}: {num_faults:,} fault{"s" * (num_faults != 1)}, first {named[0]}')
-
-
-def _find_subsets(data_dir: str, subsets: list[str]) -> list[Shards]:
-    present = {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
-    return [find_shards(data_dir, subset, '--check') for subset in subsets if subset in present] or [
-        find_shards(data_dir, subsets[0], '--check')
-    ]
+    raise RunError(f'--check={data_dir}: {_counted(num_faults, "fault")}, first {named[0]}')
 
 
 def _check_subset(
     data_dir: str, shards: Shards, facts: SubsetFacts | None, num_classes: int, num_threads: int
-) -> _Tally:
+) -> tuple[Counter[str], list[Fault]]:
+    """Checks the shards of a subset, and prints what they hold; returns the kinds of faults, and the first faults."""
     from records.progress import Monitor
 
     total = len(shards.paths) + shards.num_missing
-    tally = _Tally()
+    image_bytes, labels = list[int](), set[int]()
+    kinds, first_faults = Counter[str](), list[Fault]()
+
+    def add(fault: Fault) -> None:
+        kinds[fault.kind] += 1
+        if len(first_faults) < _MOST_NAMED:
+            first_faults.append(fault)
+
     matches = [SHARD_NAME.fullmatch(Path(path).name) for path in shards.paths]
     numbered = [match for match in matches if match and match['index']]
-    present = {int(match['index']) for match in numbered}
-    for index in sorted(set(range(len(numbered) + shards.num_missing)) - present):
-        name = f'{shard_name(shards.subset, index, len(numbered) + shards.num_missing)}{numbered[0]["suffix"] or ""}'
-        tally.add_fault(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
+    count = len(numbered) + shards.num_missing
+    for index in sorted({*range(count)} - {int(match['index']) for match in numbered}):
+        name = f'{shard_name(shards.subset, index, count)}{numbered[0]["suffix"] or ""}'
+        add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
     for name in shards.passed_over:
         print(f'passed over {Path(data_dir) / name}: it has the ending of another kind of file', file=sys.stderr)
     with Monitor(f'{shards.subset} bytes', sum(Path(path).stat().st_size for path in shards.paths)) as monitor:
         for checked in check_shards(shards.paths, num_classes, num_threads):
             monitor.count(checked.num_bytes)
             if checked.num_bytes:
-                tally.image_bytes.append(checked.image_bytes)
+                image_bytes.append(checked.image_bytes)
             if checked.label is not None:
-                tally.labels.add(checked.label)
+                labels.add(checked.label)
             if checked.fault:
-                tally.add_fault(checked.fault)
+                add(checked.fault)
     # Faulty records do not count as images.
-    if facts and not tally.kinds and (facts.images, facts.shards) != (len(tally.image_bytes), len(shards.paths)):
+    if facts and not kinds and (facts.images, facts.shards) != (len(image_bytes), len(shards.paths)):
         reason = (
             f'it says {facts.images:,} {shards.subset} images in {plural(facts.shards, "shard")}, and there are '
-            f'{len(tally.image_bytes):,} in {len(shards.paths)}; remove it, then the shards are counted'
+            f'{len(image_bytes):,} in {len(shards.paths)}; remove it, then the shards are counted'
         )
-        tally.add_fault(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', reason))
-    in_range = sum(0 <= label < num_classes for label in tally.labels)
-    print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, '
-          f'{len(tally.image_bytes):,} record{"s" * (len(tally.image_bytes) != 1)}, '
-          f'{in_range} of {plural(num_classes, "label")} seen')  # fmt: skip
-    if tally.image_bytes:
-        sizes = tally.image_bytes
-        print(f'  image bytes: min {min(sizes):,}, median {statistics.median(sizes):,.0f}, max {max(sizes):,}')
-    print('  faults: ' + (', '.join(f'{kind} {count:,}' for kind, count in tally.kinds.most_common()) or 'none'))
-    return tally
+        add(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', reason))
+    seen = f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} seen'
+    records = _counted(len(image_bytes), 'record')
+    print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen}')
+    if image_bytes:
+        middle = statistics.median(image_bytes)
+        print(f'  image bytes: min {min(image_bytes):,}, median {middle:,.0f}, max {max(image_bytes):,}')
+    print('  faults: ' + (', '.join(f'{kind} {number:,}' for kind, number in kinds.most_common()) or 'none'))
+    return kinds, first_faults

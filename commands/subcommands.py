@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Subcommand:
     """A row of the table. The subcommand NAME is the function main(argv) -> exit code in the module commands.NAME.
 
-    `usage`, the arguments after the name, repeats DECLARATION.usage, so that --help imports no module.
+    `usage` has the arguments after the name, which commands/options.py checks: X, [X], X ... or [X ...].
     """
 
     usage: str
@@ -39,16 +39,7 @@ LEFT: Mapping[str, str] = {
     'predict --from': 'write the result without a flag: predict result.json --network=10Gbit',
     'predict --fit': 'write the folder without a flag: predict alone.json DIR',
     'predict --links': 'give the results of sweep exchange: predict alone.json sweep-exchange-TIME/',
-    'predict --latency_us': 'give the results of sweep exchange, which contain it',
-    'predict --hosts': 'each worker has a host of its own',
-    'predict --target': 'write several --workers, and look for it',
-    'predict --num_ps': 'there are as many as in the results, or one',
-    'predict --variable_update': 'the modes are those of the results, or all',
     'doctor --quick': 'it takes half a minute; write --only=host,gpu,tensorflow for its first seconds',
     'doctor --device': 'GPUs are checked where there are any; CUDA_VISIBLE_DEVICES= before the command hides them',
-    'doctor --time_limit': 'a family has ten minutes, and an hour where the driver compiles kernels',
-    'doctor --list': 'write doctor --help, which names the families of checks',
     'cluster --launcher': 'with --hosts the processes start over ssh; docs/launchers.md has scripts for Slurm',
-    'compare --until_interval': 'write --rounds, such as --rounds=10',
-    'sweep --until_interval': 'write --repeats, such as --repeats=5',
 }

@@ -231,10 +231,8 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
         if facts.get('names_process'):
             facts = {'setting': False, 'in_sweep': SHAPE_SAYS, **facts}
         facts['idle'] = (*getattr(owner, 'IDLE', ()), *facts.get('idle', ()))
-        # A field cannot be named like a keyword of Python: from_ is the flag --from.
-        name = field.name.removesuffix('_')
-        specs[name] = FlagSpec(
-            name,
+        specs[field.name] = FlagSpec(
+            field.name,
             kind,
             optional=types.NoneType in members,
             repeated=typing.get_origin(hint) is tuple,

@@ -111,10 +111,6 @@ class Folder:
             reason = getattr(error, 'strerror', None) or f'{type(error).__name__}: {" ".join(str(error).split())}'
             raise UsageError(f'{path}: it cannot be read ({reason}); start the sweep again') from None
 
-    def check_plan(self, plan: SweepPlan) -> None:
-        if changed := plan_difference(self.read_plan(), plan):
-            raise UsageError(f'--resume: {self.path} holds another sweep: {changed}; write a new --output')
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Excludes other sweeps during the block; UsageError if one is running. A killed process leaves no lock."""
@@ -186,17 +182,6 @@ class Folder:
 def unfinished_name(path: Path) -> Path:
     """Returns the name of a file until it is complete. Readers of results skip names that begin with a dot."""
     return path.with_name(f'.{path.name}')
-
-
-def plan_difference(before: SweepPlan, after: SweepPlan) -> str | None:
-    def lines(plan: SweepPlan) -> list[str]:
-        settings = [f'{name}={value}' for name, value in asdict(plan.settings).items()]
-        return settings + [f'{one.id}: {shlex.join(one.command())}' for one in plan.configurations]
-
-    old, new = lines(before), lines(after)
-    gone, added = ([line for line in one if line not in other][:1] for one, other in ((old, new), (new, old)))
-    parts = [f'it has {line}' for line in gone] + [f'this one has {line}' for line in added]
-    return ', '.join(parts) or None
 
 
 def _document_of(plan: SweepPlan) -> dict[str, Any]:

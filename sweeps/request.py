@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from cluster.shape import Shape
 from errors import UsageError, format_flag, nearest
@@ -138,7 +138,3 @@ def with_device_cpu(request: Request) -> Request:
     if any(values('device')) or not (has_towers or has_controller):
         return request
     return replace(request, flags={**request.flags, 'device': 'cpu'})
-
-
-def settings_given(options: Settings, given: frozenset[str]) -> dict[str, object]:
-    return {field.name: getattr(options, field.name) for field in fields(Settings) if field.name in given}

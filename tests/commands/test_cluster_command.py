@@ -1,13 +1,9 @@
-"""The subcommand cluster: its flags, the command line of each process, and their addresses and cores."""
+"""The subcommand cluster: the command line of each process, and their addresses, cores and GPUs."""
 
-import dataclasses
-import errno
-import os
 import re
-import resource
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +15,9 @@ from cluster.hosts import Command, own_address, reserved_addresses, share_cores
 from commands import cluster as cluster_command
 from commands.cluster import make_commands
 from params import parse_argv
-from tests.support.outputs import check_line, failed, refused
-from tests.support.programs import CORES, STARTED, members, run
+from tests.support.machines import use_pynvml, write_pynvml
+from tests.support.outputs import check_line, refused
+from tests.support.programs import CORES, STARTED, members
 
 ROOT = Path(cluster_command.__file__).resolve().parent.parent
 
@@ -70,11 +67,7 @@ def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
     assert [str(cluster and cluster.own) for cluster in clusters] == [
         *('worker 0 (127.0.0.1:2000)', 'worker 1 (127.0.0.1:2001)', 'controller 0 (127.0.0.1:3000)')
     ]
-
-
-@pytest.mark.unit
-def test_without_parameter_servers_no_flag_names_any() -> None:
-    commands = commands_of('--variable_update=collective_all_reduce', num_ps=0)
+    # No flag names parameter servers if there are none.
     assert not any('ps_hosts' in word for command in commands for word in command.argv)
 
 
@@ -82,13 +75,7 @@ def test_without_parameter_servers_no_flag_names_any() -> None:
 def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> None:
     flag_file = tmp_path / 'flags'
     flag_file.write_text(f'--graph_file={tmp_path}/graph\n')
-    flags = (
-        '--trace_file',
-        'trace',
-        f'--flagfile={flag_file}',
-        '--partitioned_graph_file_prefix=parts',
-        '--train_dir=d',
-    )
+    flags = ('--trace_file=trace', f'--flagfile={flag_file}', '--partitioned_graph_file_prefix=parts', '--train_dir=d')
     found = {command.name: parse_argv(command.argv[2:]).params for command in commands_of(*flags)}
     chief = found.pop('worker 0')
     assert (chief.trace_file, chief.graph_file) == ('trace', f'{tmp_path}/graph')
@@ -102,34 +89,16 @@ def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> Non
 @pytest.mark.unit
 def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
     around = {'TF_CONFIG': '{}', 'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
-    for command in commands_of(environment={**around, 'PATH': '/bin', 'http_proxy': 'http://proxy'}):
-        assert command.env == {
-            'PATH': '/bin',
-            'http_proxy': 'http://proxy',
-            'no_grpc_proxy': '127.0.0.1',
-        }
+    kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
+    for command in commands_of(environment={**around, **kept}):
+        assert command.env == {**kept, 'no_grpc_proxy': '127.0.0.1'}
 
 
 @pytest.mark.unit
-def test_workers_share_the_cores_and_parameter_servers_use_all() -> None:
-    commands = commands_of(cores=[(0, 4), (1, 5)])
-    assert [command.cores for command in commands] == [None, (0, 4), (1, 5)]
-    assert [command.cores for command in commands_of(cores=None)] == [None, None, None]
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ('num_cores', 'num_workers', 'shares'),
-    [
-        (4, 2, [(0, 1), (2, 3)]),
-        (5, 2, [(0, 1), (2, 3)]),
-        (2, 2, [(0,), (1,)]),
-        (2, 5, [(0,), (1,), (0,), (1,), (0,)]),
-        (1, 3, [(0,), (0,), (0,)]),
-    ],
-)
-def test_each_worker_gets_as_many_cores(num_cores: int, num_workers: int, shares: list[tuple[int, ...]]) -> None:
-    assert share_cores(range(num_cores), num_workers) == shares
+def test_each_worker_gets_as_many_cores() -> None:
+    assert share_cores(range(5), 2) == [(0, 1), (2, 3)]
+    assert share_cores(range(2), 2) == [(0,), (1,)]
+    assert share_cores(range(2), 5) == [(0,), (1,), (0,), (1,), (0,)]
 
 
 @pytest.mark.unit
@@ -154,7 +123,6 @@ def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
 def test_an_interface_is_found_by_any_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = {
         'eth0': ['10.8.0.2', '10.9.1.2', 'fe80::1%eth0'],
-        'eth0:1': ['10.7.0.1'],
         'ib0': ['fd00::5', 'fe80::2%ib0'],
         'eth1:1': ['10.6.0.1'],
     }
@@ -163,103 +131,13 @@ def test_an_interface_is_found_by_any_of_its_addresses(monkeypatch: pytest.Monke
         for name, own in addresses.items()
     }
     monkeypatch.setattr(psutil, 'net_if_addrs', lambda: listed)
-    for interface, address in {
-        '10.9.0.0/16': '10.9.1.2',
-        '10.9.1.2': '10.9.1.2',
-        '10.0.0.0/8': '10.8.0.2',
-        'eth0': '10.8.0.2',
-        'eth0:1': '10.7.0.1',
-        'eth1': '10.6.0.1',
-        'ib0': 'fd00::5',
-        'fd00::/8': 'fd00::5',
-        'fe80::/10': 'fe80::1%eth0',
-    }.items():
+    found = {'10.9.0.0/16': '10.9.1.2', '10.9.1.2': '10.9.1.2', '10.0.0.0/8': '10.8.0.2', 'eth0': '10.8.0.2'}
+    found |= {'eth1:1': '10.6.0.1', 'eth1': '10.6.0.1', 'ib0': 'fd00::5', 'fd00::/8': 'fd00::5'}
+    for interface, address in {**found, 'fe80::/10': 'fe80::1%eth0'}.items():
         assert own_address(interface) == address
     for interface in ('10.5.0.0/16', 'eth2', '10.0.0.0/33'):
         with refused(f'--interface={interface}', '10.9.1.2 (eth0)', 'fd00::5 (ib0)'):
             own_address(interface)
-
-
-@pytest.mark.unit
-def test_more_addresses_than_the_process_may_open_fail_in_one_line() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
-    try:
-        with failed(os.strerror(errno.EMFILE), '127.0.0.1', '100'):
-            cluster_command.main(['--workers=99'])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.distributed
-def test_tensorflow_serves_at_reserved_addresses_with_threads_for_its_cores_alone() -> None:
-    code = """
-import os, sys
-import tensorflow.compat.v1 as tf
-with tf.Graph().as_default(), tf.Session() as session:
-    x = tf.random.uniform([64, 64])
-    session.run(tf.matmul(x, x))
-print(len(os.listdir('/proc/self/task')))
-flags = dict(word.removeprefix('--').split('=') for word in sys.argv[1:])
-hosts = flags['worker_hosts'].split(',')
-tf.train.Server({'worker': hosts}, job_name='worker', task_index=int(flags['task_index']))
-"""
-    environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
-    with reserved_addresses(2) as addresses:
-        workers = make_commands((), members((), addresses), environment)
-        limited, free = (
-            dataclasses.replace(worker, argv=(sys.executable, '-c', code, *worker.argv[2:])) for worker in workers
-        )
-        exit_code, out, err = run(dataclasses.replace(limited, cores=(CORES[0],)), free)
-    assert exit_code == 0, '\n'.join(err)
-    if len(CORES) == 1:
-        pytest.skip('one core cannot be shared out')
-    (num_of_free,) = (int(line.split()[-1]) for line in err if re.fullmatch(r'worker 1 \| \d+', line))
-    assert int(out[0]) < num_of_free
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ('argv', 'facts'),
-    [
-        (['--ps=0'], ['--ps=0', '--variable_update=parameter_server']),
-        (
-            ['--ps=1', '--', '--variable_update=collective_all_reduce'],
-            ['--ps', '--variable_update=collective_all_reduce'],
-        ),
-        (['--', '--variable_update=independent'], ['--variable_update=independent', 'cluster', 'parameter_server']),
-        (
-            ['--', '--variable_update=distributed_replicated', '--nocross_replica_sync'],
-            ['--cross_replica_sync=False', '--variable_update=distributed_replicated'],
-        ),
-        (
-            ['--', '--variable_update=collective_all_reduce', '--forward_only'],
-            ['--forward_only', '--variable_update=collective_all_reduce', '--ps_hosts'],
-        ),
-        (['--', '--precision=bf16', '--fp16_vars'], ['--fp16_vars', '--variable_update=parameter_server']),
-        (['--workers=0'], ['--workers=0', '1']),
-        (['--worker=3'], ['--worker', 'cluster', '--workers']),
-        (['lenet'], ['lenet', 'cluster']),
-        (['--', '--', '--model=lenet'], ['--']),
-        (['--', '--modle=lenet'], ['--modle', '--model']),
-        (['--', '--flagfile=/no/such'], ['--flagfile', '/no/such']),
-        (['--', '--job_name=ps'], ['--job_name=ps', 'cluster']),
-    ],
-)
-def test_wrong_use_is_refused_before_anything_starts(
-    capfd: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
-) -> None:
-    with refused(*facts):
-        cluster_command.main(argv)
-    assert capfd.readouterr() == ('', '')
-
-
-@pytest.mark.unit
-def test_role_flags_in_a_flagfile_are_found(tmp_path: Path) -> None:
-    path = tmp_path / 'flags'
-    path.write_text('--worker_hosts=a:1,b:1\n')
-    with refused('--worker_hosts=a:1,b:1', 'cluster'):
-        cluster_command.main(['--', f'--flagfile={path}'])
 
 
 PROGRAM = """
@@ -272,28 +150,19 @@ sys.exit({exit_code} if is_worker_1 else 0)
 """
 
 
-@pytest.fixture
-def replace_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Replaces the benchmark by a program that, as worker 1, ends with this exit code."""
-
-    def replace(exit_code: int) -> None:
-        path = tmp_path / 'program.py'
-        path.write_text(PROGRAM.format(exit_code=exit_code))
-        monkeypatch.setattr('cluster.hosts._PROGRAM', str(path))
-
-    return replace
+def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Replaces the benchmark by another program."""
+    path = folder / 'program.py'
+    path.write_text(text)
+    monkeypatch.setattr('cluster.hosts._PROGRAM', str(path))
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize('verbose', ['', 'cluster', 'run'])
 def test_a_cluster_prints_its_result_once(
-    replace_program: Callable[[int], None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    verbose: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verbose: str
 ) -> None:
-    replace_program(0)
+    replace_program(tmp_path, monkeypatch, PROGRAM.format(exit_code=0))
     monkeypatch.setenv('TF_CONFIG', '{}')
     own_flags = ['--ps=2', *(['--verbose'] if verbose == 'cluster' else [])]
     run_flags = ['--model=lenet', f'--graph_file={tmp_path / "graph"}', *(['--verbose=1'] if verbose == 'run' else [])]
@@ -306,12 +175,8 @@ def test_a_cluster_prints_its_result_once(
     if not verbose:
         assert lines == []
         return
-    assert sorted(line.split(STARTED)[0] for line in lines if STARTED in line) == [
-        'ps 0',
-        'ps 1',
-        'worker 0',
-        'worker 1',
-    ]
+    names = ['ps 0', 'ps 1', 'worker 0', 'worker 1']
+    assert sorted(line.split(STARTED)[0] for line in lines if STARTED in line) == names
     share = max(1, len(CORES) // 2)
     assert sorted(line for line in lines if ' | ' in line) == [
         f'ps 0     | False {len(CORES)}',
@@ -326,9 +191,9 @@ def test_a_cluster_prints_its_result_once(
 
 @pytest.mark.distributed
 def test_the_flags_of_the_subcommand_take_effect(
-    replace_program: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    replace_program(5)
+    replace_program(tmp_path, monkeypatch, PROGRAM.format(exit_code=5))
     argv = ['--workers=3', '--affinity=none', '--restart=1', '--keep_going', '--verbose']
     assert cluster_command.main([*argv, '--', '--variable_update=collective_all_reduce']) == 5
     lines = capsys.readouterr().err.splitlines()
@@ -338,3 +203,76 @@ def test_the_flags_of_the_subcommand_take_effect(
     [error] = [line for line in lines if line.startswith('tf_cnn_benchmarks')]
     assert error.startswith('tf_cnn_benchmarks: error: ')
     check_line(error, 'worker 1', '5')
+
+
+# ---- GPUs: each worker sees its own, and nobody else any -------------------------------------------------------------
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with four GPUs, and a program in place of the benchmark that tells what it sees."""
+    use_pynvml(monkeypatch, write_pynvml(tmp_path, 4))
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    sees = "print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
+    replace_program(tmp_path, monkeypatch, f'import os, sys\n{sees}\n')
+
+
+@pytest.mark.unit
+def test_each_worker_gets_its_gpus_and_parameter_servers_none() -> None:
+    environment = {'PATH': '/bin', 'CUDA_VISIBLE_DEVICES': '0,1,2,3'}
+    for gpus, expected in ((['0,1', '2,3'], ['', '0,1', '2,3', '0,1,2,3']), (None, ['0,1,2,3'] * 4)):
+        commands = make_commands((), members(['h:1'], ['h:2', 'h:3'], ['h:4'], gpus=gpus), environment)
+        assert [command.name for command in commands] == ['ps 0', 'worker 0', 'worker 1', 'controller 0']
+        assert [(command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands] == expected
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures('four_gpus')
+@pytest.mark.parametrize(
+    ('flag', 'listed', 'expected'),
+    [
+        ('--num_gpus=2', None, {'ps 0': '', 'worker 0': '0,1', 'worker 1': '2,3'}),
+        ('', 'GPU-35a2,GPU-15a2,GPU-05a2', {'ps 0': '', 'worker 0': 'GPU-35a2', 'worker 1': 'GPU-15a2'}),
+        # They share the chosen ones out.
+        ('--gpu_indices=3,1', None, {'ps 0': '', 'worker 0': '3', 'worker 1': '1'}),
+        ('--device=cpu', None, {'ps 0': '', 'worker 0': '', 'worker 1': ''}),
+        # The controller needs to know whether there are GPUs, and hides them itself.
+        ('--variable_update=distributed_all_reduce', None, {'controller 0': 'None', 'worker 0': '0', 'worker 1': '1'}),
+    ],
+)
+def test_the_processes_see_their_gpus(
+    flag: str,
+    listed: str | None,
+    expected: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if listed:
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
+    # What an outer job says about its own tasks is nothing to these.
+    monkeypatch.setenv('SLURM_GPUS_ON_NODE', '1')
+    monkeypatch.setenv('SLURM_GPUS_PER_TASK', '1')
+    assert cluster_command.main(['--verbose', '--', *flag.split()]) == 0
+    err = capsys.readouterr().err
+    assert dict(re.findall(r'^(\w+ \d) +\| sees ?(.*)$', err, re.MULTILINE)) == expected
+    told = dict(re.findall(r'(\w+ \d) is process .* with(?:out)? GPUs ?(.*)$', err, re.MULTILINE))
+    assert told == {name: gpus for name, gpus in expected.items() if gpus != 'None'}
+
+
+@pytest.mark.unit
+@pytest.mark.usefixtures('four_gpus')
+@pytest.mark.parametrize(
+    ('argv', 'listed', 'facts'),
+    [
+        (['--workers=5'], None, ['--num_gpus=1', '5 workers', '5 GPUs', '4', '--device=cpu']),
+        (['--', '--num_gpus=3'], None, ['--num_gpus=3', '6 GPUs', '4', '--num_gpus=2']),
+        ([], '3', ['--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3']),
+    ],
+)
+def test_too_few_gpus_are_refused_before_anything_starts(
+    argv: list[str], listed: str | None, facts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if listed:
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
+    with refused(*facts):
+        cluster_command.main(argv)

@@ -49,25 +49,6 @@ def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> Non
     assert (vgg['default_learning_rate'], vgg['learning_rate_images']) == (0.005, None)
 
 
-@pytest.mark.parametrize(
-    ('argv', 'facts'),
-    [
-        (['lenett'], ['lenet']),
-        (['x*'], ["models 'resnet*'"]),
-        (['a', 'b'], ['models']),
-    ],
-)
-def test_wrong_use_is_refused_with_the_argument_that_is_wrong(
-    capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
-) -> None:
-    assert tf_cnn_benchmarks.main(['models', *argv]) == 2
-    out, err = capsys.readouterr()
-    assert out == ''
-    start = f'tf_cnn_benchmarks: error: {argv[-1]}'
-    assert err.startswith(start)
-    check_line(err.removeprefix(start), *facts)
-
-
 @pytest.mark.parametrize('body', ["raise ValueError('oops')", 'return images'])
 def test_a_network_that_fails_is_an_error_of_one_line(
     body: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

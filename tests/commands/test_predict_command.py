@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 import tf_cnn_benchmarks
 from commands.predict import read_network
-from comparison.predict import CROWDING, ERRORS, Series, crossings, link_bytes, predict
-from tests.support.outputs import check_line, refused
+from comparison.predict import CROWDING, ERRORS, Prediction, Series, crossings, link_bytes, predict
+from tests.support.outputs import refused
 from tests.support.sample_results import sample_failure, write_sample
 
 pytestmark = pytest.mark.unit
@@ -51,8 +52,14 @@ def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, An
     return list(document['rows'])
 
 
-def series(model: str = 'a', size: float = 100.0, alone: float | None = 1.0, **changes: Any) -> Series:
-    return Series(model, size, changes.get('images', 32), changes.get('is_synthetic', True), alone, changes['seconds'])
+def series(model: str = 'a', size: float = 100.0, *, seconds: dict[int, float], alone: float | None = 1.0) -> Series:
+    return Series(model, size, 32, True, alone, seconds)
+
+
+def predicted(own: Series, others: list[Series], devices: int) -> Prediction:
+    found = predict(own, others, devices)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -68,8 +75,7 @@ def series(model: str = 'a', size: float = 100.0, alone: float | None = 1.0, **c
     ],
 )
 def test_the_efficiency_falls_on_with_each_doubling(seconds: dict[int, float], devices: int, expected: float) -> None:
-    found = predict(series(seconds=seconds), [], devices)
-    assert found is not None
+    found = predicted(series(seconds=seconds), [], devices)
     assert (found.rule, found.seconds) == ('more devices', pytest.approx(expected))
     number = math.ceil(math.log2(devices / max(count for count in seconds if count < devices)))
     low, high = ERRORS['more devices'][number - 1]
@@ -79,16 +85,13 @@ def test_the_efficiency_falls_on_with_each_doubling(seconds: dict[int, float], d
 def test_another_model_tells_the_exchange() -> None:
     own = series(seconds={1: 2.0}, alone=2.0)
     large = series('large', 400.0, seconds={1: 1.0, 8: 1.83})
-    found = predict(own, [large], 8)
-    assert found is not None
+    found = predicted(own, [large], 8)
     assert found.seconds == pytest.approx(2 * CROWDING + 0.8 / 4)
     assert found.fastest < 2 * CROWDING + 0.8 / 4 < found.slowest
     assert 'large' in found.rule
     # The exchange of smaller gradients grows with the square root.
     small = series('small', 25.0, seconds={1: 1.0, 8: 1.83})
-    found = predict(own, [small], 8)
-    assert found is not None
-    assert found.seconds == pytest.approx(2 * CROWDING + 0.8 * 2)
+    assert predicted(own, [small], 8).seconds == pytest.approx(2 * CROWDING + 0.8 * 2)
 
 
 def test_the_other_series_is_the_nearest_one_that_was_measured_there() -> None:
@@ -96,16 +99,13 @@ def test_the_other_series_is_the_nearest_one_that_was_measured_there() -> None:
     others = [
         series('far', 800.0, seconds={8: 2.0}),
         series('elsewhere', 100.0, seconds={1: 1.0, 2: 1.2}),
-        series('real', 110.0, is_synthetic=False, seconds={8: 3.0}),
+        replace(series('real', 110.0, seconds={8: 3.0}), is_synthetic=False),
         series('near', 110.0, seconds={8: 2.0}),
         series('no start', 100.0, alone=None, seconds={8: 2.0}),
     ]
-    found = predict(own, others, 8)
-    assert found is not None
-    assert found.rule.endswith('near')
+    assert predicted(own, others, 8).rule.endswith('near')
     # Only where none was measured there, its own rule extends another; both errors count.
-    found = predict(own, [others[1]], 4)
-    assert found is not None
+    found = predicted(own, [others[1]], 4)
     assert found.rule.endswith('elsewhere')
     both = ERRORS['another model'][1][1] + ERRORS['more devices'][0][1]
     assert found.seconds == pytest.approx(found.fastest * math.exp(both))
@@ -113,23 +113,13 @@ def test_the_other_series_is_the_nearest_one_that_was_measured_there() -> None:
     assert predict(series(seconds={4: 1.0}, alone=None), others, 8) is None
 
 
-@pytest.mark.parametrize(
-    ('shape', 'expected', 'times'),
-    [
-        ((1, 1, 0), 0.0, 1),
-        ((1, 4, 0), 150.0, 1),
-        ((2, 8, 0), 100.0, 1),
-        ((4, 1, 0), 150.0, 1),
-        ((4, 1, 1), 300.0, 2),
-        ((4, 1, 2), 150.0, 2),
-        # A server on each host: each worker reads three quarters from others.
-        ((4, 1, 8), 75.0, 2),
-        ((1, 4, 1), 150.0, 1),
-    ],
-)
-def test_the_busiest_link_carries_what_the_mode_sends(shape: tuple[int, int, int], expected: float, times: int) -> None:
-    assert link_bytes(100.0, *shape) == expected
-    assert crossings(shape[0], shape[2]) == times
+def test_the_busiest_link_carries_what_the_mode_sends() -> None:
+    # Workers, devices of each and servers; a server on each host: each worker reads three quarters from others.
+    found = {(1, 1, 0): 0, (1, 4, 0): 150, (2, 8, 0): 100, (4, 1, 0): 150, (1, 4, 1): 150}
+    found |= {(4, 1, 1): 300, (4, 1, 2): 150, (4, 1, 8): 75}
+    for (workers, devices, servers), expected in found.items():
+        assert link_bytes(100.0, workers, devices, servers) == expected
+        assert crossings(workers, servers) == (2 if workers > 1 and servers else 1)
 
 
 def test_results_on_several_devices_are_measured_or_extended(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,6 +163,10 @@ def test_a_link_alone_gives_a_band_without_a_middle(capsys: pytest.CaptureFixtur
         assert row['images_per_second'] is None
         assert row['low'] == pytest.approx(64 / (compute + times * exchange))
         assert row['high'] == pytest.approx(64 / max(compute, exchange))
+    # The devices of a CPU are the same cores.
+    name = write(100.0, device='cpu')
+    row = rows_of(capsys, name, '--network=1Tbit', '--workers=2', '--num_gpus=2')[0]
+    assert row['high'] == pytest.approx(200)
 
 
 def test_exchanges_alone_are_a_link_for_their_mode(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,12 +186,6 @@ def test_exchanges_alone_are_a_link_for_their_mode(capsys: pytest.CaptureFixture
     assert rules['parameter_server', '4*1+1'] == 'band: --network'
 
 
-def test_the_devices_of_a_cpu_are_the_same_cores(capsys: pytest.CaptureFixture[str]) -> None:
-    name = write(100.0, device='cpu')
-    row = rows_of(capsys, name, '--network=1Tbit', '--workers=2', '--num_gpus=2')[0]
-    assert row['high'] == pytest.approx(200)
-
-
 def test_the_table_says_what_is_not_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     write(100.0), write(190.0, '1*2'), write(90.0, model='vgg16', precision='fp16')
     Path('failed.json').write_text(json.dumps(sample_failure()))
@@ -213,31 +201,8 @@ def test_the_table_says_what_is_not_predicted(capsys: pytest.CaptureFixture[str]
         assert '1*4' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ('argv', 'facts'),
-    [
-        ((), ('RESULT',)),
-        (('log.txt',), ('log.txt',)),
-        (('ALONE',), ('--network',)),
-        (('ALONE', '--model=vgg17'), ('--model=vgg17', 'resnet50')),
-        (('ALONE', '--workers=5000'), ('--workers=5000',)),
-        (('ALONE', '--network=fast'), ('--network=fast', '25Gbit')),
-        (('ALONE', '--network=0Gbit'), ('--network=0Gbit',)),
-    ],
-)
-def test_wrong_use_is_refused(
-    argv: tuple[str, ...], facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path('log.txt').write_text('Model: resnet50\ntotal images/sec: 95.83\n')
-    name = write(100.0)
-    assert tf_cnn_benchmarks.main(['predict', *(name if word == 'ALONE' else word for word in argv)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ''
-    check_line(err, *facts)
-
-
-@pytest.mark.parametrize(('text', 'bits'), [('25Gbit', 25e9), ('100 Mbit/s', 1e8), ('1gbps', 1e9), ('1.5Tbit', 1.5e12)])
-def test_a_network_is_read_as_data_sheets_write_it(text: str, bits: float) -> None:
-    assert read_network(text) == pytest.approx(bits / 8 * 0.94, rel=0.002)
+def test_a_network_is_read_as_data_sheets_write_it() -> None:
+    for text, bits in (('25Gbit', 25e9), ('100 Mbit/s', 1e8), ('1gbps', 1e9), ('1.5Tbit', 1.5e12)):
+        assert read_network(text) == pytest.approx(bits / 8 * 0.94, rel=0.002)
     with refused('--network=25GB'):
         read_network('25GB')

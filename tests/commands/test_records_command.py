@@ -1,7 +1,6 @@
 """The subcommand `records`: its options, and what it prints about the shards that it writes or checks."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from commands import records
 from errors import to_install
 from records.layout import shard_name
 from tests.support.images import (
-    REPOSITORY,
     content,
     convert,
     flip_a_bit,
@@ -47,31 +45,6 @@ def numbers(text: str) -> list[str]:
     return re.findall(r'\d+', text)
 
 
-# Options.
-
-
-@pytest.mark.parametrize(
-    ('argv', 'facts'),
-    [
-        (['photos'], ['photos', '--input=photos', 'records --help']),
-        (['--jpeg_quality=0'], ['--jpeg_quality', '0', '100']),
-        (['--input=/missing', '--output=x'], ['--input=/missing']),
-        (['--check=x', '--shards=4'], ['--check=x', '--shards']),
-        (['--check=/missing'], ['--check=/missing']),
-    ],
-)
-def test_wrong_use_is_refused_with_the_flag_that_is_wrong(argv: list[str], facts: list[str]) -> None:
-    with refused(*facts):
-        records.main(argv)
-
-
-@pytest.mark.parametrize(('given', 'missing'), [('--output', '--input'), ('--input', '--output')])
-def test_input_without_output_and_output_without_input_are_refused(given: str, missing: str) -> None:
-    with refused('records --help') as error:
-        records.main([f'{given}=x'])
-    assert str(error.value).startswith(missing)
-
-
 def test_more_shards_than_images_are_refused(photos: Path, tmp_path: Path) -> None:
     with refused('--shards=26', f'--input={photos}', ' 25 '):
         convert(photos, tmp_path, '--shards=26')
@@ -83,15 +56,6 @@ def test_without_pillow_the_command_that_installs_it_is_named(
     monkeypatch.setitem(sys.modules, 'PIL', None)
     with refused('records', to_install('pillow')):
         convert(photos, tmp_path)
-
-
-def test_decoding_processes_do_not_load_tensorflow() -> None:
-    code = 'import sys, records.images; print("tensorflow" in sys.modules)'
-    output = subprocess.run([sys.executable, '-c', code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert output.stdout == 'False\n'
-
-
-# Writing shards.
 
 
 def test_files_that_are_left_out_or_passed_over_are_named_and_counted(
@@ -112,10 +76,9 @@ def test_files_that_are_left_out_or_passed_over_are_named_and_counted(
     assert sorted(passed_over) == ['1', '1', '2']
 
 
-# Checking shards.
-
-
-def test_a_check_of_good_shards_prints_what_they_hold(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_of_good_shards_prints_what_they_hold(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert records.main([f'--check={shards}']) == 0
     output = capsys.readouterr().out
     line_with(output, shards, '0..3', 'labels.txt')
@@ -123,6 +86,10 @@ def test_a_check_of_good_shards_prints_what_they_hold(shards: Path, capsys: pyte
     assert numbers(line_with(output, 'train: ')) == ['4', '4', '24', '3', '4']
     sizes = [len(example['image/encoded']) for example in read_examples(shards)]
     line_with(output, f'min {min(sizes):,}', f'median {np.median(sizes):,.0f}', f'max {max(sizes):,}')
+    # Without labels.txt the labels are those of ImageNet.
+    write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
+    assert records.main([f'--check={tmp_path}']) == 0
+    line_with(capsys.readouterr().out, '0..1000', 'ImageNet', 'labels.txt')
 
 
 def test_a_missing_shard_is_named(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,11 +118,3 @@ def test_every_subset_is_checked_unless_one_is_asked_for(
     output = capsys.readouterr().out
     for subset in ('train', 'validation'):
         assert numbers(line_with(output, f'{subset}: '))[:2] == ['4', '4']
-
-
-def test_without_labels_txt_the_labels_are_those_of_imagenet(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
-    assert records.main([f'--check={tmp_path}']) == 0
-    line_with(capsys.readouterr().out, '0..1000', 'ImageNet', 'labels.txt')

@@ -1,71 +1,57 @@
-"""Each row of the table of subcommands has a module that declares the same, and each module of one has a row."""
+"""What is the same in every subcommand: its help, its errors and its paths."""
 
 import importlib
-import pkgutil
 import re
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-import commands
 from commands.options import Declaration
 from commands.subcommands import LEFT, SUBCOMMANDS
+from params.descriptions import describe_flag
+from params.help_text import format_description, format_help, format_page
 from params.spec import specs_of
 from tests.support.outputs import check_line
 from tf_cnn_benchmarks import main
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(commands.__file__).parent.parent
+DECLARATIONS: dict[str, Declaration[Any]] = {
+    name: importlib.import_module(f'commands.{name}').DECLARATION for name in SUBCOMMANDS
+}
 
 
-@pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_the_module_of_a_subcommand_declares_what_the_table_says(name: str) -> None:
-    declaration = importlib.import_module(f'commands.{name}').DECLARATION
-    assert isinstance(declaration, Declaration)
-    assert (declaration.name, declaration.usage) == (name, SUBCOMMANDS[name].usage)
-
-
-@pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_a_subcommand_prints_its_help_and_ends_with_exit_code_0(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert importlib.import_module(f'commands.{name}').main(['--help']) == 0
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(argv) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}'.rstrip() + '\n')
     assert err == ''
-    assert main([name, '--help']) == 0
-    assert capsys.readouterr() == (out, '')
-    flags = re.findall(r'^  --(?:\[no\])?(\w+)', out, re.MULTILINE)
-    assert {*flags} >= {*specs_of(_declaration(name).options)}
+    return out.removesuffix('\n')
 
 
-def test_every_module_of_a_subcommand_is_in_the_table() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
-    # What runs without a subcommand, and how a subcommand declares its options.
-    assert modules - {'benchmark', 'for_python', 'options', 'subcommands'} == {*SUBCOMMANDS}
+@pytest.mark.parametrize('name', SUBCOMMANDS)
+def test_a_subcommand_prints_its_help_in_every_spelling(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, name, '--help')
+    assert text.startswith(f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}'.rstrip() + '\n')
+    assert f'\n  tf_cnn_benchmarks {name}' in text
+    assert [*re.findall(r'^  --(?:\[no\])?(\w+)', text, re.MULTILINE)] == [*specs_of(DECLARATIONS[name].options)]
+    assert text == printed(capsys, 'help', name) == printed(capsys, f'--help={name}')
 
 
 @pytest.mark.parametrize('name', SUBCOMMANDS)
 def test_all_mistakes_are_told_at_once_each_in_a_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    switches = [spec for spec in specs_of(_declaration(name).options).values() if spec.type is bool]
+    switches = [spec for spec in specs_of(DECLARATIONS[name].options).values() if spec.type is bool]
     wrong = ['--zzqq', *(f'--no{spec.name}=1' for spec in switches), *(f'--{spec.name}=x' for spec in switches)]
     assert main([name, *wrong]) == 2
     out, err = capsys.readouterr()
     assert out == ''
-    lines = [line.removeprefix('tf_cnn_benchmarks: error: ') for line in err.splitlines()]
-    assert len(lines) == len(wrong)
-    for word in wrong:
-        assert any(line.startswith(f'{word}:') for line in lines), (word, lines)
+    lines = [line.removeprefix('tf_cnn_benchmarks: error: ').partition(':')[0] for line in err.splitlines()]
+    assert sorted(lines) == sorted(wrong)
 
 
 @pytest.mark.parametrize('left', LEFT)
 def test_what_left_is_unknown_and_says_what_to_use_instead(left: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(left.split()) == 2
     check_line(capsys.readouterr().err, left.split()[-1], LEFT[left])
-
-
-def _declaration(name: str) -> Declaration[Any]:
-    return cast('Declaration[Any]', importlib.import_module(f'commands.{name}').DECLARATION)
 
 
 def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +63,20 @@ def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch
         ('sweep', ['~/modes.toml'], ('/home/me/modes.toml',)),
         ('models', ['~*'], ('~*',)),
     ):
-        assert _declaration(name).parse(argv).positional == positional
-    assert _declaration('report').parse(['x', '--output=~/page.html']).options.output == '/home/me/page.html'
-    assert _declaration('records').parse(['--check=~/shards']).options.check == '/home/me/shards'
+        assert DECLARATIONS[name].parse(argv).positional == positional
+    assert DECLARATIONS['report'].parse(['x', '--output=~/page.html']).options.output == '/home/me/page.html'
+
+
+def test_the_help_of_the_program_is_printed_in_every_spelling(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (['help'], ['--help'], ['--help=true'], ['-h'], ['--help', '--model=lenet']):
+        assert printed(capsys, *argv) == format_help(SUBCOMMANDS)
+    for argv in (['help', 'all'], ['--help=all'], ['--help', 'all']):
+        assert printed(capsys, *argv) == format_help(SUBCOMMANDS, everything=True)
+    assert f'{printed(capsys, "help", "--markdown")}\n' == format_page()
+
+
+@pytest.mark.parametrize('name', ['batch_size', 'mkl', 'use_nccl', 'eval'])
+def test_a_flag_is_told_in_every_spelling(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    expected = format_description(describe_flag(name))
+    for argv in (['help', name], ['help', f'--{name}'], [f'--help={name}'], ['--help', name], ['-h', name]):
+        assert printed(capsys, *argv) == expected

@@ -14,7 +14,7 @@ from params.table import outputs_that_are
 # Their shell lines and their examples in Python.
 
 ROOT = Path(__file__).resolve().parents[2]
-# The page of flags, if it was made, is not among them; test_flag_docs.py checks it.
+# The page of flags, if it was made, is not among them; tests/params/test_help.py checks it.
 PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - {ROOT / 'docs' / 'flags.md'})]
 # The first words of shell lines, possibly after variables. In a block of sh or bash every line is a shell line.
 _PROGRAMS = (

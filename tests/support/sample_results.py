@@ -83,6 +83,16 @@ def cut_off(reason: str) -> dict[str, Any]:
     return {'complete': False, 'ended': {'exit_code': 1, 'reason': reason}}
 
 
+def untimed_document(reason: str, **changes: Any) -> dict[str, Any]:
+    """Returns the result of a run that ended while it was warming up."""
+    document = sample_document(seed=77, **cut_off(reason), **changes)
+    steps = document['workers'][0]['steps']
+    steps['phase'] = ['warmup'] * len(steps['phase'])
+    none = {'images': 0, 'wall_seconds': 0.0, 'step_seconds': 0.0, 'between_seconds': {}}
+    document['throughput'] = {**dict.fromkeys(document['throughput']), **none}
+    return document
+
+
 def evaluations(*top_1: float) -> dict[str, Any]:
     """Returns the section of evaluations with these accuracies: one every 10 steps, which end 10 seconds apart."""
     rest = {'num_images': 100, 'seconds': 1.0, 'images_per_second': 100.0}

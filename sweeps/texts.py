@@ -1,0 +1,109 @@
+"""What a sweep prints: its plan, and the table of its results. Pure."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comparison.ratios import estimate
+from comparison.tables import Table, ValueColumn, table_of
+from errors import plural
+from results.document import Record
+from results.repeats import as_key
+from sweeps.configurations import LeftOut, SweepPlan, caption
+from sweeps.folder import Outcome
+from sweeps.runner import describe, succeeded
+
+# The most combinations to list that are left out for one reason.
+_MOST_SHOWN = 3
+_FOUND_SIZE = 'largest batch size'
+# The titles of flags whose names say too little.
+_TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
+_RATE = ValueColumn('images/sec', is_number=True, keys=('rate',), form='{:.2f}')
+_SPEED_UP = ValueColumn('speed-up', is_number=True, keys=('speed_up',), form='{:.2f}')
+_OF_REPEATS = (
+    ValueColumn('95 % interval', is_number=True, keys=('low', 'high'), form='{:.2f} to {:.2f}'),
+    ValueColumn('runs', is_number=True, keys=('runs',)),
+)
+# What docs/sweeps.md says about exchanges alone.
+_OF_EXCHANGES = (
+    ValueColumn('ms', is_number=True, keys=('ms',), form='{:.3f}'),
+    ValueColumn('algbw GB/s', is_number=True, keys=('algbw',), form='{:.4g}'),
+    ValueColumn('busbw GB/s', is_number=True, keys=('busbw',), form='{:.4g}'),
+)
+_NOTHING = dict.fromkeys(('rate', 'low', 'high', 'speed_up', 'ms', 'algbw', 'busbw'))
+
+
+def format_plan(plan: SweepPlan, num_left: int) -> str:
+    count = len(plan.configurations)
+    if plan.settings.find_batch_size:
+        runs = f'the largest batch size of {plural(num_left, "configuration")} is to be found'
+    else:
+        repeats = plan.settings.repeats
+        runs = f'{plural(count, "configuration")}, {plural(repeats, "run")} of each; {num_left} to be made'
+    lines = [f'{plan.title}: {runs}']
+    width = len(str(count))
+    for number, one in enumerate(plan.configurations, start=1):
+        lines.append(f'  {number:{width}}. {one.caption}')
+        lines.append(f'  {"":{width}}  {shlex.join(["tf_cnn_benchmarks", *one.command()])}')
+    return '\n'.join([*lines, *format_left_out(plan.left_out)])
+
+
+def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for one in left_out:
+        by_reason.setdefault(one.reason, []).append(caption(one.varied))
+    lines = []
+    for reason, captions in by_reason.items():
+        shown = captions[:_MOST_SHOWN]
+        if (others := len(captions) - _MOST_SHOWN) > 0:
+            shown.append(f'{others} more')
+        lines.append(f'left out {plural(len(captions), "combination")}: {reason} ({"; ".join(shown)})')
+    return lines
+
+
+def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
+    """Makes the table of configurations.
+
+    The columns are the values that differ between rows, images/sec, its 95 % interval if there are repeats, the
+    speed-up over the first row of the same work that has a rate, and the status if a row lacks runs. Exchanges alone
+    have their milliseconds and bandwidths instead of images/sec.
+    """
+    rows: list[dict[str, Any]] = []
+    bases: dict[str, float] = {}
+    for one in plan.configurations:
+        found = outcomes[one.id]
+        records = [outcome for outcome in found if isinstance(outcome, Record) and outcome.is_complete]
+        failed = next((outcome for outcome in found if not succeeded(outcome)), None)
+        status = describe(failed) if failed else 'ok' if found else 'not run'
+        row = {**_NOTHING, **one.varied, _FOUND_SIZE: None, 'runs': len(records), 'status': status}
+        if records:
+            measured = estimate(records)
+            rate = measured.images_per_second
+            low, high = measured.interval or (None, None)
+            speed_up = rate / bases.setdefault(as_key(records[0].work), rate)
+            row |= {'rate': rate, 'low': low, 'high': high, 'speed_up': speed_up, **_exchange(records)}
+            row[_FOUND_SIZE] = records[-1].run.batch_size
+        rows.append(row)
+    numbers: Sequence[ValueColumn] = _OF_EXCHANGES
+    if not any(row['ms'] for row in rows):
+        numbers = (_RATE, *(_OF_REPEATS if any(row['runs'] > 1 for row in rows) else ()), _SPEED_UP)
+    names = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
+    statuses = ['status'] if any(row['status'] != 'ok' for row in rows) else []
+    columns = [*(ValueColumn(_TITLES.get(name, name), keys=(name,)) for name in names), *numbers]
+    return table_of([*columns, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows)
+
+
+def _exchange(records: Sequence[Record]) -> dict[str, float]:
+    """Returns the mean milliseconds of an exchange alone and its bandwidths; nothing for other runs.
+
+    algbw and busbw are defined in PERFORMANCE.md of github.com/NVIDIA/nccl-tests: the bytes of one device over the
+    seconds, and this times 2 (n - 1) / n for n devices, which is what each link of a ring carries.
+    """
+    if records[0].run.role != 'exchange-only' or not (size := records[0].gradient_bytes):
+        return {}
+    cluster = records[0].cluster
+    devices = cluster.num_workers * cluster.devices_per_worker
+    steps = [seconds for record in records for seconds in record.step_seconds()]
+    seconds = sum(steps) / len(steps)
+    algbw = size / seconds / 1e9
+    return {'ms': 1e3 * seconds, 'algbw': algbw, 'busbw': algbw * 2 * (devices - 1) / devices}

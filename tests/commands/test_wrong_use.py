@@ -1,0 +1,143 @@
+"""Wrong use of each subcommand: exit code 2 and one line that names it, before anything is written or started."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import tf_cnn_benchmarks
+from tests.support.outputs import check_line
+from tests.support.sample_results import sample_document, sample_failure, untimed_document, write_sample
+
+pytestmark = pytest.mark.unit
+
+MODE = '--variable_update='
+# Command lines, and what the line names beside the first of these facts, with which it begins.
+WRONG = [
+    ('checkpoint', 'checkpoint', 'checkpoint PATH', 'checkpoint --help'),
+    ('checkpoint a b', 'b'),
+    ('cluster --ps=0', '--ps=0', '--variable_update=parameter_server'),
+    (f'cluster --ps=1 -- {MODE}collective_all_reduce', '--ps=1', f'{MODE}collective_all_reduce'),
+    (f'cluster -- {MODE}independent', f'{MODE}independent', 'cluster', 'parameter_server'),
+    (f'cluster -- {MODE}distributed_replicated --nocross_replica_sync', '', '--cross_replica_sync=False', MODE),
+    (f'cluster -- {MODE}collective_all_reduce --forward_only', '', '--forward_only', MODE, '--ps_hosts'),
+    ('cluster -- --precision=bf16 --fp16_vars', '', '--fp16_vars', '--variable_update=parameter_server'),
+    ('cluster --workers=0', '--workers=0', '1'),
+    ('cluster --worker=3', '--worker', 'cluster', '--workers'),
+    ('cluster lenet', 'lenet', 'cluster', 'after --'),
+    ('cluster -- -- --model=lenet', '--'),
+    ('cluster -- --modle=lenet', '--modle', '--model'),
+    ('cluster -- --flagfile=/no/such', '--flagfile=/no/such'),
+    ('cluster -- --flagfile=role_flags', '--worker_hosts=a:1,b:1', 'cluster'),
+    ('cluster -- --job_name=ps', '--job_name=ps', 'cluster'),
+    ('cluster --ssh=x', '--ssh=x', '--hosts'),
+    ('cluster --hosts=a --hostfile=b', '--hostfile=b', '--hosts'),
+    ('compare one.json cut.json', 'cut.json'),
+    ('compare one.json newer.json', 'newer.json', '9'),
+    ('compare one.json damaged.json', 'damaged.json'),
+    ('compare one.json failure.json', 'failure.json', 'out of memory'),
+    ('compare one.json untimed.json', 'untimed.json', 'interrupted early'),
+    ('compare one.json evaluation.json', 'evaluation.json', '--eval'),
+    ('compare one.json garbage', 'garbage'),
+    ('compare one.json empty.json', 'empty.json', 'empty'),
+    ('compare one.json empty', 'empty'),
+    ('compare one.json', 'one.json', 'one setting'),
+    ('compare', 'compare'),
+    ('compare one.json --against=missing', '--against=missing'),
+    ('compare empty --against=empty', 'empty'),
+    ('compare one.json --history=h', '--history', '--against=FOLDER'),
+    ('compare one.json other.json', '', 'one.json', 'other.json', 'lenet', 'trivial', 'forward-only', '--force'),
+    ('compare a b --rounds=3', '--rounds', '--run'),
+    ('compare --run=--model=lenet', '--run=--model=lenet', '1 time'),
+    ('compare --run=--model=lenet --run=--model=lenet a', '--run', 'a'),
+    ("compare --run=--model=lenet --run='--model=lenet --repeat=2'", '--repeat=2', '--rounds'),
+    ('compare --run=--model=lenet --run=--model=lenett', '--model=lenett'),
+    ('compare --run=--model=lenet "--run=--model=\'lenet"', '--run'),
+    ('completion fish', 'fish', 'bash'),
+    ('doctor --only=hots', '--only=hots', 'did you mean host'),
+    ('doctor --only=host,xyz', '--only=host,xyz', "'xyz'", 'placement'),
+    ('doctor --only=host,', '--only=host,', "''"),
+    ('doctor host', 'host', '--only'),
+    ('help batchsize', '--help=batchsize', 'batch_size'),
+    ('--help=recrods', '--help=recrods', 'records'),
+    ("--help 'x\ny'", '--help='),
+    ('help batch_size --markdown', '--markdown', 'batch_size'),
+    ('models lenett', 'lenett', 'lenet'),
+    ("models 'x*'", 'x*', "models 'resnet*'"),
+    ('models a b', 'b', 'models'),
+    ('predict', 'predict', 'RESULT'),
+    ('predict log.txt', 'log.txt'),
+    ('predict one.json', 'predict', '--network'),
+    ('predict one.json --model=vgg17', '--model=vgg17', 'lenet'),
+    ('predict one.json --workers=5000', '--workers=5000'),
+    ('predict one.json --network=fast', '--network=fast', '25Gbit'),
+    ('predict one.json --network=0Gbit', '--network=0Gbit'),
+    ('records photos', 'photos', '--input=photos', 'records --help'),
+    ('records --jpeg_quality=0', '--jpeg_quality=0', '100'),
+    ('records --input=/missing --output=x', '--input=/missing'),
+    ('records --input=x', '--output', 'records --help'),
+    ('records --output=x', '--input', 'records --help'),
+    ('records --check=x --shards=4', '--check=x', '--shards'),
+    ('records --check=/missing', '', '--check', '/missing'),
+    ('report missing', 'missing'),
+    ('report empty', 'empty'),
+    ('report log.txt', 'log.txt', '--result_file', 'compare'),
+    ('report one.json --output=empty', '--output=empty'),
+    ('report one.json --output=one.json', '--output=one.json'),
+    ('report one.json --output=one.json/page.html', '--output=one.json', 'a file'),
+    ('report one.json --plots=one.json', '--plots=one.json'),
+    ('sweep', 'sweep', '--grid'),
+    ('sweep precision --grid=batch_size=1,2', 'sweep', 'precision', '--grid'),
+    ('sweep precison', 'precison', 'precision'),
+    ('sweep precision --memory_limit=much', '--memory_limit=much'),
+    ('sweep precision -- --precision=fp32', '', '--precision=fp32'),
+    ('sweep precision --resume', '--resume'),
+    ('sweep precision --find_batch_size --repeats=1 -- --device=cpu', '', '--find_batch_size', 'batch_size'),
+    ('sweep --grid=xla=true,false --find_batch_size -- --device=cpu', '--find_batch_size', '--memory_limit'),
+    ('sweep --resume .', '.', 'sweep.json'),
+    ('sweep exchange -- --hosts=a,a', '', '--hosts=a,a'),
+    ('sweep exchange -- --ssh=ssh', '--ssh=ssh', '--hosts'),
+    ('sweep precision -- --hosts=a,b', '--hosts=a,b', 'one process'),
+    (f'sweep --grid=shape=4*1 -- --hosts=a:1,b:1 {MODE}collective_all_reduce', '', '--hosts=a:1,b:1'),
+]
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds two results, files that are none, and an empty folder."""
+    made = tmp_path_factory.mktemp('wrong')
+    write_sample(made / 'one.json')
+    write_sample(made / 'other.json', run={'role': 'forward-only'}, flags={'model': 'trivial'})
+    whole = json.dumps(sample_document(seed=5))
+    evaluation = {**untimed_document('', run={'role': 'evaluation'}), 'workers': []}
+    for name, text in {
+        'cut.json': whole[: len(whole) // 2],
+        'newer.json': whole.replace('"schema_version": 1', '"schema_version": 9'),
+        'damaged.json': json.dumps({**sample_document(), 'workers': [{'steps': 5}]}),
+        'failure.json': json.dumps(sample_failure(reason='out of memory')),
+        'untimed.json': json.dumps(untimed_document('interrupted early')),
+        'evaluation.json': json.dumps(evaluation),
+        'empty.json': '',
+        'log.txt': 'Model: resnet50\ntotal images/sec: 95.83\n',
+        'role_flags': '--worker_hosts=a:1,b:1\n',
+    }.items():
+        (made / name).write_text(text)
+    (made / 'garbage').write_bytes(bytes(range(256)) * 9)
+    (made / 'empty').mkdir()
+    return made
+
+
+@pytest.mark.parametrize('row', WRONG, ids=lambda row: row[0])
+def test_wrong_use_is_refused_in_one_line(
+    row: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    before = {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+    line, start, *facts = row
+    assert tf_cnn_benchmarks.main(shlex.split(line)) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    assert err.startswith(f'tf_cnn_benchmarks: error: {start}')
+    check_line(err, *facts)
+    assert before == {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
