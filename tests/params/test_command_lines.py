@@ -1,7 +1,6 @@
 """Command lines from other people's documents and scripts, in command_lines.txt: each gets the answer noted there."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from errors import UsageError
 from params import parse_argv
 from planning.environment import Environment
 from planning.make_plan import make_plan
-from planning.plan import Plan, ServerPlan
 from tests.support.documents import fit, joined, split_line
 from tests.support.images import write_cifar, write_noise
 
@@ -64,23 +62,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def answer_of(argv: list[str]) -> str:
-    """'plan', or the line of a refusal."""
-    try:
-        plan = make_plan(parse_argv(argv).params, Environment({}))
-    except UsageError as error:
-        return str(error)
-    assert isinstance(plan, Plan | ServerPlan)
-    return 'plan'
-
-
-def test_every_source_says_how_true_to_the_letter_its_lines_are() -> None:
-    assert len(TABLE) >= 60
-    for source in {line.source for line in TABLE}:
-        assert re.search(r'as published|from memory|as its launcher', source), source
-
-
 def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
+    assert len(TABLE) >= 60
     wrong = []
     for number, line in enumerate(TABLE):
         (tmp_path / str(number)).mkdir()
@@ -89,7 +72,11 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
             # It needs Horovod and its launcher to be planned. The flags are checked all the same.
             argv[argv.index('--variable_update=horovod')] = '--variable_update=replicated'
             assert parse_argv(joined(line.argv)).params.variable_update == 'horovod'
-        answer = answer_of(argv)
+        try:
+            make_plan(parse_argv(argv).params, Environment({}))
+            answer = 'plan'
+        except UsageError as error:
+            answer = str(error)
         is_right = answer == 'plan' if line.answer in ('plan', 'run') else re.search(rf'{line.answer}\b', answer)
         if not is_right:
             wrong.append(f'{answer}\n  {line.source}\n  {" ".join(argv)}')
@@ -100,10 +87,8 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
 def test_some_are_really_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in TABLE if line.answer == 'run']
     assert len(lines) >= 4
-    kept = Counter[str]()
     for line in lines:
         replaced = {flag.partition('=')[0] for flag in SHORT}
         argv = [flag for flag in fit(line.argv, data, tmp_path) if flag.partition('=')[0] not in replaced]
         assert tf_cnn_benchmarks.main([*argv, *SHORT]) == 0, line.text
-        kept['total'] += len(re.findall(r'^total images/sec: \d+\.\d\d$', capfd.readouterr().out, flags=re.MULTILINE))
-    assert kept['total'] == len(lines)
+        assert len(re.findall(r'^total images/sec: \d+\.\d\d$', capfd.readouterr().out, flags=re.MULTILINE)) == 1

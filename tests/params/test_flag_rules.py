@@ -15,13 +15,12 @@ pytestmark = pytest.mark.unit
 
 PIECEWISE = '--piecewise_learning_rate_schedule=0.3;10;0.1'
 
-# Two flags that cannot go together; the line names both, as it reads them.
+# What is refused: the line names each of these flags as it reads it, and the facts; then what stands beside them.
 CLASHES = [
     ('--use_nccl=True --all_reduce_spec=pscpu', []),
     ('--use_nccl=False --all_reduce_spec=nccl', []),
     ('--learning_rate=0.1 --init_learning_rate=0.2', []),
     ('--use_fp16=True --precision=bf16', []),
-    ('--use_fp16=False --precision=fp16', []),
     ('--optimizer=adam --fp16_vars', ['16', '--optimizer=momentum', 'sgd'], '--precision=fp16'),
     ('--gradient_repacking=4 --agg_small_grads_max_bytes=9', []),
     ('--hierarchical_copy --all_reduce_spec=xring', [], '--variable_update=replicated --num_gpus=2'),
@@ -38,6 +37,25 @@ CLASHES = [
     ('--eval=True --eval_during_training_every_n_steps=1', [], '--train_dir=d'),
     ('--eval_during_training_every_n_steps=1 --eval_during_training_every_n_epochs=1', []),
     ('--num_eval_epochs=1 --num_eval_batches=1', [], '--eval --train_dir=d'),
+    ('--use_fp16=False --precision=fp16', []),
+    # --learning_rate is read as --init_learning_rate.
+    (PIECEWISE, ['--init_learning_rate=0.3'], '--learning_rate=0.3'),
+    # A flag that lacks another one.
+    ('--data_name=records', ['--data_dir=DIR'], '--model=mnist'),
+    ('--num_epochs_per_decay=2', ['--learning_rate_decay_factor']),
+    ('--learning_rate_decay_factor=0.5', ['--num_epochs_per_decay']),
+    ('--profile_steps=10,20', ['--profile_dir']),
+    ('--profile_dir=p', ['--profile_steps']),
+    ('--eval', ['--train_dir=DIR']),
+    ('--stop_at_top_1_accuracy=0.5', ['--eval_during_training_every_n_epochs=1']),
+    ('--num_eval_epochs=1', ['--data_dir=DIR'], '--eval --train_dir=d'),
+    # A value that makes no sense.
+    *((f'--{name}=0', []) for name in ('gradient_clip', 'num_epochs', 'num_eval_epochs')),
+    ('--eval_during_training_every_n_epochs=0', []),
+    ('--eval_during_training_at_specified_steps=1,x', ['100,200']),
+    ('--eval_during_training_at_specified_epochs=0', ['0.5,1,2']),
+    ('--piecewise_learning_rate_schedule=0.3', ["'0.3;10;0.2;25;0.02'"]),
+    *((f'--profile_steps={steps}', ['10,20'], '--profile_dir=p') for steps in ('5', '20,10', '0,3', '1,2,3', '1:2')),
 ]
 
 
@@ -48,85 +66,27 @@ def check(argv: list[str], *, alone: bool = True) -> None:
 
 
 @pytest.mark.parametrize('case', CLASHES, ids=lambda case: case[0])
-def test_a_clash_names_both_flags(case: tuple[Any, ...]) -> None:
+def test_a_clash_and_a_wrong_value_are_named(case: tuple[Any, ...]) -> None:
     pair, facts, *others = case
     with refused(*pair.split(), *facts):
         check([*pair.split(), *' '.join(others).split()])
 
 
-def test_an_older_name_that_contradicts_the_newer_one_is_named_as_it_was_read() -> None:
-    with refused('--use_fp16=False', '--precision=fp16'):
-        parse_argv(['--nouse_fp16', '--precision=fp16'])
-    # --learning_rate is read as --init_learning_rate.
-    with refused(PIECEWISE, '--init_learning_rate=0.3'):
-        check([PIECEWISE, '--learning_rate=0.3'])
-
-
-@pytest.mark.parametrize(
-    ('argv', 'missing'),
-    [
-        ('--data_name=records --model=mnist', '--data_dir=DIR'),
-        ('--num_epochs_per_decay=2', '--learning_rate_decay_factor'),
-        ('--learning_rate_decay_factor=0.5', '--num_epochs_per_decay'),
-        ('--profile_steps=10,20', '--profile_dir'),
-        ('--profile_dir=p', '--profile_steps'),
-        ('--eval', '--train_dir=DIR'),
-        ('--stop_at_top_1_accuracy=0.5', '--eval_during_training_every_n_epochs=1'),
-        ('--num_eval_epochs=1 --eval --train_dir=d', '--data_dir=DIR'),
-    ],
-)
-def test_a_flag_that_lacks_another_one_names_it(argv: str, missing: str) -> None:
-    with refused(argv.split()[0], missing):
-        parse_argv(argv.split())
-
-
-@pytest.mark.parametrize(
-    ('argv', 'facts'),
-    [
-        (['--gradient_clip=0'], []),
-        (['--num_epochs=0'], []),
-        (['--eval_during_training_every_n_epochs=0'], []),
-        (['--num_eval_epochs=0'], []),
-        (['--eval_during_training_at_specified_steps=1,x'], ['100,200']),
-        (['--eval_during_training_at_specified_epochs=0'], ['0.5,1,2']),
-        (['--piecewise_learning_rate_schedule=0.3'], ["'0.3;10;0.2;25;0.02'"]),
-        *(([f'--profile_steps={steps}', '--profile_dir=p'], ['10,20']) for steps in ('5', '20,10', '0,3', '1,2,3')),
-        *(([f'--profile_steps={steps}', '--profile_dir=p'], ['10,20']) for steps in ('all', '1:2')),
-    ],
-)
-def test_a_value_that_makes_no_sense_is_refused_with_an_example(argv: list[str], facts: list[str]) -> None:
-    with refused(argv[0], *facts):
-        parse_argv(argv)
-
-
-def test_a_training_run_cannot_stop_at_an_accuracy_that_its_workers_reach_at_different_steps() -> None:
-    argv = [
-        '--stop_at_top_1_accuracy=0.5',
-        '--nocross_replica_sync',
-        '--eval_during_training_every_n_steps=1',
-    ]
+def test_what_fits_one_process_only_is_refused_in_a_cluster() -> None:
+    # Workers reach an accuracy at different steps.
+    stop = ['--stop_at_top_1_accuracy=0.5', '--nocross_replica_sync', '--eval_during_training_every_n_steps=1']
+    protocol = ['--server_protocol=grpc+verbs', '--variable_update=collective_all_reduce']
     with refused('--stop_at_top_1_accuracy=0.5', '--cross_replica_sync=False'):
-        check(argv, alone=False)
-    check(argv, alone=True)
-
-
-def test_processes_are_connected_by_the_protocol_that_tensorflow_has() -> None:
+        check(stop, alone=False)
     with refused('--server_protocol=grpc+verbs', 'grpc', '--variable_update=horovod'):
-        check(['--server_protocol=grpc+verbs', '--variable_update=collective_all_reduce'], alone=False)
-    check(['--server_protocol=grpc+verbs'])
+        check(protocol, alone=False)
+    check(stop)
+    check(protocol[:1])
 
 
 def test_python_is_refused_the_same_combinations() -> None:
-    for overrides, facts in (
-        ({'staged_vars': True, 'variable_update': 'replicated'}, ['--staged_vars', '--variable_update=replicated']),
-        ({'task_index': 0, 'variable_update': 'horovod'}, ['--task_index=0', '--variable_update=horovod']),
-        (
-            {'cross_replica_sync': False, 'variable_update': 'horovod'},
-            ['--cross_replica_sync=False', '--variable_update=horovod'],
-        ),
-    ):
-        with refused(*facts):
-            make_params(**overrides)
+    with refused('--staged_vars', '--variable_update=replicated'):
+        make_params(staged_vars=True, variable_update='replicated')
 
 
 def test_a_data_folder_without_shards_is_refused(tmp_path: Path) -> None:

@@ -16,19 +16,13 @@ from inputs.stages import STAGES
 from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
 from params.table import outputs_that_are
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 
 
-def test_no_flags_give_the_defaults() -> None:
-    parsed = parse_argv([])
-    assert parsed.params == Params() == make_params()
-    assert parsed.warnings == ()
-    assert (parsed.params.batch_size, parsed.params.num_warmup_batches) == (0, 10)
-
-
 def test_every_flag_accepts_its_default() -> None:
+    assert parse_argv([]).params == Params() == make_params()
     for name, spec in SPECS.items():
         if spec.default is not None:
             assert spec.read(spec.default) == spec.read(str(spec.default)) == spec.default, name
@@ -37,8 +31,9 @@ def test_every_flag_accepts_its_default() -> None:
 
 def test_each_form_of_a_flag_is_read() -> None:
     argv = ['--batch_size=32', '--num_gpus', '2', '-model=lenet', '--forward_only', '--nouse_chrome_trace_format']
-    params = parse_argv([*argv, '--allow_growth=T', '--gradient_clip=1e-2', '--trace_file=t']).params
-    expected = Params(
+    # The last of two values counts; choices are read in any case; an empty value is none.
+    argv += ['--allow_growth=T', '--gradient_clip=1', '--gradient_clip=1e-2', '--device=CPU', '--data_format=nhwc']
+    assert parse_argv([*argv, '--trace_file=', '--init_learning_rate=']).params == Params(
         batch_size=32,
         num_gpus=2,
         model='lenet',
@@ -46,63 +41,33 @@ def test_each_form_of_a_flag_is_read() -> None:
         use_chrome_trace_format=False,
         allow_growth=True,
         gradient_clip=0.01,
-        trace_file='t',
+        device='cpu',
+        data_format='NHWC',
     )
-    assert params == expected
 
 
-def test_a_negated_switch_with_a_value_is_refused() -> None:
-    with refused('--nocontinue_on_nan=1'):
-        parse_argv(['--nocontinue_on_nan=1'])
-
-
-def test_the_last_of_two_values_counts() -> None:
-    assert parse_argv(['--batch_size=1', '--batch_size=2']).params.batch_size == 2
-
-
-def test_a_flag_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
+def test_flags_are_read_from_files(tmp_path: Path) -> None:
     first, second = tmp_path / 'first', tmp_path / 'second'
     first.write_text(f'--batch_size=8\n--flagfile={second}\n')
-    second.write_text(f'--num_batches=3\n--flagfile={first}\n')
+    # A file that includes itself is read once.
+    second.write_text(f'--model=lenet\n--flagfile={first}\n')
+    expected = Params(model='lenet', batch_size=8, num_batches=3)
     for argv in ([f'--flagfile={first}'], ['--flagfile', str(first)], [f'-flagfile={first}', f'--flagfile={second}']):
-        params = parse_argv(argv).params
-        assert (params.batch_size, params.num_batches) == (8, 3)
-
-
-def test_a_flag_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / 'flags'
-    file.write_bytes('--model=caf\xe9'.encode('latin-1'))
-    with refused(f'--flagfile={file}', 'UTF-8'):
-        parse_argv([f'--flagfile={file}'])
-
-
-def test_flags_are_read_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / 'flags'
-    file.write_text('--batch_size=8\n--model=lenet\n')
-    assert parse_argv([f'--flagfile={file}', '--num_batches=3']).params == Params(
-        model='lenet', batch_size=8, num_batches=3
-    )
+        assert parse_argv([*argv, '--num_batches=3']).params == expected
     os.mkfifo(tmp_path / 'pipe')
-    for endless in (tmp_path / 'pipe', '/dev/zero'):
-        with refused(f'--flagfile={endless}'):
-            parse_argv([f'--flagfile={endless}'])
-    with refused('--flagfile', f'{tmp_path}/none'):
-        parse_argv([f'--flagfile={tmp_path}/none'])
-    file.write_text('--batch_size=8\nstray\n')
-    with refused("'stray'"):
-        parse_argv([f'--flagfile={file}'])
+    for unreadable in (tmp_path / 'pipe', '/dev/zero', tmp_path / 'none'):
+        with refused(f'--flagfile={unreadable}'):
+            parse_argv([f'--flagfile={unreadable}'])
 
 
 @pytest.mark.parametrize(
-    ('text', 'name', 'value'),
-    [('CPU', 'device', 'cpu'), ('nhwc', 'data_format', 'NHWC'), ('GPU', 'local_parameter_device', 'gpu')],
+    ('content', 'fact'),
+    [(b'--batch_size=8\nstray\n', "'stray'"), (b'--model=caf\xe9', 'UTF-8'), (b'--data_dir=a\0b\n', '--data_dir=')],
 )
-def test_choices_are_read_in_any_case(text: str, name: str, value: str) -> None:
-    assert getattr(parse_argv([f'--{name}={text}']).params, name) == value
-
-
-def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
-    assert parse_argv(['--data_dir=', '--device=', '--trace_file=', '--init_learning_rate=']).params == Params()
+def test_a_wrong_flag_file_is_refused(content: bytes, fact: str, tmp_path: Path) -> None:
+    (tmp_path / 'flags').write_bytes(content)
+    with refused(fact):
+        parse_argv([f'--flagfile={tmp_path}/flags'])
 
 
 @pytest.mark.parametrize(
@@ -113,34 +78,25 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         (['--nodistortion'], ['--nodistortion', '--distortions']),
         (['--qqq'], ['--qqq', '--help']),
         (['--model=renset50'], ['--model=renset50', 'resnet50']),
-        (
-            ['--optimizer=sdg'],
-            ['--optimizer=sdg', 'sgd', 'momentum', 'rmsprop', 'adam', 'lars', '--optimizer=sgd'],
-        ),
-        (
-            ['--data_name=imagnet'],
-            ['--data_name=imagnet', 'cifar10', 'mnist', 'records', '--data_name=imagenet'],
-        ),
+        (['--optimizer=sdg'], ['--optimizer=sdg', 'momentum', 'rmsprop', 'adam', 'lars', '--optimizer=sgd']),
+        (['--data_name=imagnet'], ['--data_name=imagnet', 'cifar10', 'mnist', 'records', '--data_name=imagenet']),
+        (['--nocontinue_on_nan=1'], ['--nocontinue_on_nan=1']),
         # Stray words.
         (['--forward_only', 'True'], ["'True'", '--forward_only=True']),
         (['--batch_size', '32', '64'], ["'64'", '--batch_size=64']),
         # Values of another type, out of bounds, or missing.
         (['--batch_size=x'], ['--batch_size=x', '0']),
         (['--batch_size=1.5'], ['--batch_size=1.5', '0']),
-        (['--batch_size=-1'], ['--batch_size=-1', '0']),
         (['--batch_size='], ['--batch_size=', '0']),
         (['--batch_size'], ['--batch_size', '--batch_size=VALUE', '--help']),
+        (['--batch_size=4', '--input_only'], ['--input_only', *STAGES]),
         (['--batch_size=a\nb'], ["--batch_size='a\\nb'", '0']),
-        (['--num_batches=0'], ['--num_batches=0', '1']),
         (['--momentum=1.1'], ['--momentum=1.1', '0', '1']),
         (['--weight_decay=nan'], ['--weight_decay=nan', '0']),
         (['--summary_verbosity=4'], ['--summary_verbosity=4', '0', '3']),
         (['--forward_only=maybe'], ['--forward_only=maybe', 'true', 'false']),
-        (['--fp16_loss_scale=0.5'], ['--fp16_loss_scale=0.5', '1']),
         (['--learning_rate=-1'], ['--learning_rate=-1', '0']),
-        (['--num_epochs=-1'], ['--num_epochs=-1', '0', '1e+09']),
         (['--num_eval_epochs=1e300'], ['--num_eval_epochs=1e300', '0', '1e+09']),
-        (['--label_smoothing=1.5'], ['--label_smoothing=1.5', '0', '1']),
         ([f'--batch_size={2**31}'], [f'--batch_size={2**31}', str(2**31 - 1)]),
     ],
 )
@@ -151,24 +107,15 @@ def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: l
 
 def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
     argv = '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg --forward_only True --momentum'
-    with pytest.raises(UsageError) as caught:
-        parse_argv(argv.split())
     told = ['--batchsize', '--zzqq', '--num_batches=x', '--noforward_only=1', '--optimizer=sdg', "'True'", '--momentum']
-    assert len(caught.value.lines) == len(told)
-    for flag in told:
-        (line,) = [line for line in caught.value.lines if line.startswith(flag)]
-        check_line(line, flag)
     # Rules between flags are told together too, once all values can be read.
-    argv = '--gradient_clip=0 --num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars'
-    with pytest.raises(UsageError) as caught:
-        parse_argv([*argv.split(), '--variable_update=replicated'])
-    assert [line.split('=')[0].split()[0] for line in caught.value.lines] == [
-        '--num_epochs',
-        '--staged_vars',
-        '--gradient_clip',
-        '--profile_steps',
-        '--trt_mode',
-    ]
+    rules = '--gradient_clip=0 --num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars'
+    broken = ['--num_epochs', '--staged_vars', '--gradient_clip', '--profile_steps', '--trt_mode']
+    for line, starts in ((argv, told), (f'{rules} --variable_update=replicated', broken)):
+        with pytest.raises(UsageError) as caught:
+            parse_argv(line.split())
+        assert len(caught.value.lines) == len(starts)
+        assert all(any(one.startswith(start) for one in caught.value.lines) for start in starts)
 
 
 def test_flags_that_may_be_unknown_are_passed_over() -> None:
@@ -187,7 +134,6 @@ def test_flags_that_may_be_unknown_are_passed_over() -> None:
         ({'batch_size': None}, ['--batch_size=', '0']),
         ({'forward_only': 1}, ['--forward_only=1', 'true', 'false']),
         ({'momentum': []}, ['--momentum=[]', '0', '1']),
-        ({'weight_decay': float('inf')}, ['--weight_decay=inf', '0']),
         ({'data_dir': 3}, ['--data_dir=3']),
         ({'gradient_clip': 0}, ['--gradient_clip=0']),
     ],
@@ -201,9 +147,6 @@ def test_python_and_the_command_line_say_the_same() -> None:
     with pytest.warns(UserWarning, match='--cache_data=True'):
         params = make_params(batch_size=4, momentum=0.5, device='CPU', use_fp16=False, cache_data=True)
     assert params == parse_argv(['--batch_size=4', '--momentum=0.5', '--device=cpu']).params
-
-
-def test_python_may_give_paths() -> None:
     assert make_params(graph_file=Path('a') / 'b').graph_file == 'a/b'
 
 
@@ -248,13 +191,6 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatc
         make_params(data_dir='~a\0b')
 
 
-def test_a_flag_file_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / 'flags'
-    file.write_text('--data_dir=a\0b\n--batch_size=2\n')
-    with refused('--data_dir='):
-        parse_argv([f'--flagfile={file}'])
-
-
 def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list() -> None:
     with refused('--model=resent50', 'resnet50') as caught:
         parse_argv(['--model=resent50'])
@@ -262,22 +198,11 @@ def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list() -> Non
     assert len({*words} & {*MODELS.list_models()}) == 3
 
 
-def test_a_flag_without_its_value_is_told_what_it_takes() -> None:
-    for argv in (['--input_only'], ['--batch_size=4', '--input_only']):
-        with refused('--input_only', *STAGES):
-            parse_argv(argv)
-
-
 def test_nothing_is_suggested_that_is_not_similar() -> None:
-    for argv, absent in (
-        (['--model=vit'], 'mnist'),
-        (['--model=yolov8'], 'did you mean'),
-        (['--model=zzz'], 'did you mean'),
-        (['--zzqq=3'], 'did you mean'),
-        (['--optimizer=zzz'], 'did you mean'),
-    ):
-        with refused(argv[0].partition('=')[0]) as caught:
-            parse_argv(argv)
-        assert absent not in str(caught.value)
-    with refused('--model=vit', 'models', '--model_file'):
+    with refused('--model=vit', 'models', '--model_file') as caught:
         parse_argv(['--model=vit'])
+    assert 'mnist' not in str(caught.value)
+    for argv in ('--model=yolov8', '--zzqq=3', '--optimizer=zzz'):
+        with refused(argv.partition('=')[0]) as caught:
+            parse_argv([argv])
+        assert 'did you mean' not in str(caught.value)

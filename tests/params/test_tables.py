@@ -9,22 +9,12 @@ import variable_mgr
 from managers.base import VariableMgr
 from managers.classes import MANAGERS, RELAXED, STAGED
 from params import make_params
-from params.modes import DEFAULT_MODE, MODES, Mode, Place
-from params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS
+from params.modes import MODES, Mode, Place
+from params.optimizer_table import OPTIMIZERS
 from params.table import SPECS
 from training.optimizers import UPDATE_RULES, Optimizer
 
 pytestmark = pytest.mark.unit
-
-
-def test_the_flags_have_the_values_of_the_tables() -> None:
-    for flag, table, default in (
-        ('variable_update', MODES, DEFAULT_MODE),
-        ('optimizer', OPTIMIZERS, DEFAULT_OPTIMIZER),
-    ):
-        assert SPECS[flag].choices == tuple(table)
-        assert SPECS[flag].default == default
-        assert all(row.name == name and row.summary for name, row in table.items())
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
@@ -48,12 +38,6 @@ def test_each_row_has_its_classes_and_each_class_a_row() -> None:
     assert {*STAGED} == places_where(lambda mode: mode.can_stage)
     assert {*RELAXED} == places_where(lambda mode: mode.can_relax)
     assert {name for name, _ in MANAGERS} == {*MODES}
-
-
-@pytest.mark.parametrize('name', MODES)
-def test_a_mode_is_named_in_the_error_where_it_does_not_run(name: str) -> None:
-    for sentence in MODES[name].refusals.values():
-        assert sentence.format(mode='(mode)', members='(members)', ps='(ps)').startswith('(mode) ')
 
 
 def test_the_managers_of_the_modes_are_those_that_are_exported() -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from cluster.shape import Shape
+from models.registry import MODELS
 from params import Params
 from params.modes import MODES
+from planning.make_plan import check_launch
 from sweeps.configurations import make_sweep_plan
 from sweeps.request import override, read_grid, with_device_cpu
 from sweeps.sweep_file import find_file, read_sweep_file, shipped
@@ -33,27 +35,14 @@ def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path:
     plan = plan_of(tmp_path, TABLE)
     assert plan.columns == ('variable_update', 'batch_size', 'shape')
     assert [tuple(one.varied.values()) for one in plan.configurations] == [
-        ('replicated', '32', '1*1'),
-        ('replicated', '32', '1*2'),
-        ('replicated', '64', '1*1'),
-        ('replicated', '64', '1*2'),
-        ('parameter_server', '32', '1*1'),
-        ('parameter_server', '32', '1*2'),
-        ('parameter_server', '32', '2*1+1'),
-        ('parameter_server', '64', '1*1'),
-        ('parameter_server', '64', '1*2'),
-        ('parameter_server', '64', '2*1+1'),
+        *(('replicated', size, shape) for size in ('32', '64') for shape in ('1*1', '1*2')),
+        *(('parameter_server', size, shape) for size in ('32', '64') for shape in ('1*1', '1*2', '2*1+1')),
     ]
-    assert [(one.varied['batch_size'], one.varied['shape']) for one in plan.left_out] == [
-        ('32', '2*1+1'),
-        ('64', '2*1+1'),
-    ]
+    left_out = [(one.varied['batch_size'], one.varied['shape']) for one in plan.left_out]
+    assert left_out == [('32', '2*1+1'), ('64', '2*1+1')]
     check_line(plan.left_out[0].reason, 'replicated')
     assert len({one.id for one in plan.configurations}) == 10
-
-
-def test_a_shape_says_how_a_run_is_started(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, TABLE)
+    # A shape says how a run is started.
     commands = {one.caption: one.command('--more') for one in plan.configurations}
     common = ('--model=lenet', '--device=cpu', '--num_batches=5', '--variable_update=parameter_server')
     alone = commands['variable_update=parameter_server batch_size=32 shape=1*2']
@@ -63,21 +52,12 @@ def test_a_shape_says_how_a_run_is_started(tmp_path: Path) -> None:
     assert several == (*start, *common, '--batch_size=64', '--num_gpus=1', '--more')
 
 
-@pytest.mark.parametrize(
-    ('mode', 'fitting'),
-    [
-        ('replicated', '1*1 1*2'),
-        ('independent', '1*1 1*2'),
-        ('parameter_server', '1*1 1*2 1*1+1 2*2+1'),
-        ('distributed_replicated', '1*1+1 2*2+1'),
-        ('collective_all_reduce', '1*1 1*2 2*1'),
-        ('distributed_all_reduce', '1*1 1*2 2*1'),
-        ('horovod', ''),
-    ],
-)
-def test_each_mode_has_its_shapes(mode: str, fitting: str) -> None:
-    shapes = ('1*1', '1*2', '2*1', '1*1+1', '2*2+1')
-    assert [text for text in shapes if Shape.parse(text).why_not(MODES[mode]) is None] == fitting.split()
+def test_each_mode_has_its_shapes() -> None:
+    alone, peers, servers = ['1*1', '1*2'], ['1*1', '1*2', '2*1'], ['1*1+1', '2*2+1']
+    fitting = {'replicated': alone, 'independent': alone, 'parameter_server': alone + servers, 'horovod': []}
+    fitting |= {'distributed_replicated': servers, 'collective_all_reduce': peers, 'distributed_all_reduce': peers}
+    for mode, shapes in fitting.items():
+        assert [text for text in peers + servers if Shape.parse(text).why_not(MODES[mode]) is None] == shapes, mode
 
 
 def test_several_grids_included_rows_and_exclusions(tmp_path: Path) -> None:
@@ -124,15 +104,23 @@ def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> Non
         plan_of(tmp_path, TABLE, '--modle=lenet')
 
 
-def test_a_grid_of_flags_is_one_of_a_file(tmp_path: Path) -> None:
-    request = read_grid(['--batch_size=8,16', 'shape=1*1,1*2'])
-    plan = make_sweep_plan(request, lambda params, alone: None)
-    assert [one.caption for one in plan.configurations] == [
-        *('batch_size=8 shape=1*1', 'batch_size=8 shape=1*2', 'batch_size=16 shape=1*1', 'batch_size=16 shape=1*2')
+def test_a_grid_of_flags_is_one_of_a_file() -> None:
+    plan = make_sweep_plan(read_grid(['--batch_size=8,16', 'shape=1*1,1*2']), lambda params, alone: None)
+    assert [tuple(one.varied.values()) for one in plan.configurations] == [
+        *(('8', '1*1'), ('8', '1*2'), ('16', '1*1'), ('16', '1*2'))
     ]
     for text, facts in (('--batch_size', ()), ('--batch_size=8,two', ('batch_size', 'two')), ('x=1', ('x',))):
         with refused('--grid', *facts):
             read_grid([text])
+    wide, narrow, named = (read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu']))
+    # A machine without a GPU gets its device where a sweep names none.
+    assert with_device_cpu(wide).flags == {'device': 'cpu'}
+    assert with_device_cpu(narrow) is narrow
+    assert with_device_cpu(named) is named
+
+
+def check_launch_of(params: Params, alone: bool) -> None:
+    check_launch(params, alone=alone)
 
 
 GRID = '[grid]\nbatch_size = [8, 16]\n'
@@ -168,27 +156,22 @@ def test_a_wrong_file_is_refused_in_one_line(text: str, facts: tuple[str, ...], 
 
 
 def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / 'binary.toml'
-    path.write_bytes(b'\xff\xfe\x00')
-    with refused(path):
-        read_sweep_file(path)
+    (tmp_path / 'binary.toml').write_bytes(b'\xff\xfe\x00')
+    with refused(tmp_path / 'binary.toml'):
+        read_sweep_file(tmp_path / 'binary.toml')
     with refused('precison', 'precision'):
         find_file('precison')
     with refused(tmp_path):
         find_file(str(tmp_path))
 
 
-def check_run(params: Params, alone: bool) -> None:
-    from planning.make_plan import check_launch
-
-    check_launch(params, alone=alone)
-
-
 @pytest.mark.parametrize('name', shipped())
 def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
-    plan = make_sweep_plan(with_device_cpu(read_sweep_file(find_file(name), name)), check_run)
+    plan = make_sweep_plan(with_device_cpu(read_sweep_file(find_file(name), name)), check_launch_of)
     assert len(plan.configurations) > 2
     assert plan.title != name
+    if name == 'all_models':
+        assert [one.model for one in plan.configurations] == MODELS.list_models()
 
 
 def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
@@ -199,7 +182,7 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
     request = read_sweep_file(find_file('seed_table'), 'seed_table')
     for argv, has_gpu in ((['--model=inception3', '--num_batches=200'], True), (LAPTOP, False)):
         asked = override(request, argv, {})
-        plan = make_sweep_plan(asked if has_gpu else with_device_cpu(asked), check_run)
+        plan = make_sweep_plan(asked if has_gpu else with_device_cpu(asked), check_launch_of)
         assert [tuple(one.varied.values()) for one in plan.configurations] == rows
         assert not plan.left_out
         assert all({*argv} <= {*one.argv} for one in plan.configurations)
@@ -209,17 +192,3 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
         assert printed == [1.005, 3.45, 6.7]
         assert 'K40' in plan.published_in
     assert override(request, [], {}).flags == {'model': 'inception3', 'num_batches': 200}
-
-
-def test_a_machine_without_a_gpu_gets_its_device_where_a_sweep_names_none() -> None:
-    wide, narrow, named = (read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu']))
-    assert with_device_cpu(wide).flags == {'device': 'cpu'}
-    assert with_device_cpu(narrow) is narrow
-    assert with_device_cpu(named) is named
-
-
-def test_all_models_are_swept(tmp_path: Path) -> None:
-    from models.registry import MODELS
-
-    (grid,) = read_sweep_file(find_file('all_models')).grids
-    assert list(grid.values['model']) == MODELS.list_models()

@@ -1,18 +1,24 @@
 """Sweeps of a small program that takes the place of the real one: order, limits, failures, repeats, batch sizes."""
 
+import contextlib
 import io
 import json
+import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from commands.sweep import runs_of, show_progress
 from results.collection import collect
 from results.document import Failure, Record, as_json
-from sweeps.folder import Folder
-from sweeps.limited_process import MEMORY, TIMEOUT, Limits, run_process
-from sweeps.runner import Rounds, Starter, Turn, describe
+from sweeps.folder import Folder, Outcome
+from sweeps.limited_process import MEMORY, TIMEOUT, Limits, MemoryMeter, run_process
+from sweeps.runner import Rounds, Starter, describe
 from sweeps.search import Search
 from tests.support.outputs import check_line, failed
 from tests.support.sample_results import (
@@ -32,9 +38,21 @@ pytestmark = pytest.mark.distributed
 SIZES = '[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3]\n'
 
 
-def made(runs: Rounds | Search) -> list[Turn]:
+def made(runs: Rounds | Search) -> Rounds | Search:
     """Makes the runs that are left."""
-    return [*runs.run()]
+    for _ in runs.run():
+        pass
+    return runs
+
+
+def swept(
+    tmp_path: Path, text: str, behaviours: Mapping[str, object] | None = None
+) -> tuple[Folder, Rounds | Search, list[Outcome]]:
+    """Makes all runs of a plan; returns the folder, the runs, and the first outcome of each configuration."""
+    plan = plan_of(tmp_path, text)
+    folder = created(tmp_path, plan)
+    sweep = made(runs_of(plan, folder, starter(tmp_path, plan, behaviours)))
+    return folder, sweep, [runs[0] for runs in sweep.outcomes.values()]
 
 
 def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None:
@@ -64,25 +82,19 @@ def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None
 
 def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
     text = 'repeats = 2\n[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3, 4, 5]\n'
-    plan = plan_of(tmp_path, text)
-    folder = created(tmp_path, plan)
     behaviours = {'--batch_size=1': 'fail', '--batch_size=2': 'die', '--batch_size=4': 'fail as a cluster'}
-    sweep = runs_of(plan, folder, starter(tmp_path, plan, behaviours))
-    made(sweep)
+    folder, sweep, found = swept(tmp_path, text, behaviours)
     # Those that failed are not repeated.
     assert sizes_in(tmp_path) == [1, 2, 3, 4, 5, 5, 3]
-    found = {one.batch_size: sweep.outcomes[one.id][0] for one in plan.configurations}
-    assert {size: outcome.reason for size, outcome in found.items() if isinstance(outcome, Failure)} == {
-        1: 'the disk is on fire',
-        2: 'ended by signal 11 (Segmentation fault)',
-        4: 'worker 1: no room here',
-    }
+    assert [isinstance(outcome, Failure) for outcome in found] == [True, True, False, True, False]
+    reasons = [outcome.reason for outcome in found if isinstance(outcome, Failure)]
+    assert reasons == ['the disk is on fire', 'ended by signal 11 (Segmentation fault)', 'worker 1: no room here']
     document = json.loads((folder.results / '1-1-1x1.1.json').read_text())
-    assert document == as_json(found[1])
+    assert document == as_json(found[0])
     assert document['command']['given']['batch_size'] == '--batch_size=1'
     assert (document['exit_code'], document['cluster']['shape']) == (1, '1*1')
-    assert [row.reason for row in collect([str(folder.results)]).failures] == [found[size].reason for size in (1, 2, 4)]
-    assert (sweep.num_left, [type(found[size]) for size in (3, 5)]) == (0, [Record, Record])
+    assert [row.reason for row in collect([str(folder.results)]).failures] == reasons
+    assert sweep.num_left == 0
 
 
 def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path) -> None:
@@ -102,13 +114,10 @@ def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path
 
 
 def test_half_a_result_does_not_count(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
-    folder = created(tmp_path, plan)
-    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'': 'half'}))
-    made(sweep)
-    for found in sweep.outcomes.values():
-        assert isinstance(found[0], Failure)
-        check_line(found[0].reason, 'no result')
+    folder, _, found = swept(tmp_path, '[grid]\nbatch_size = [1, 2]\n', {'': 'half'})
+    for outcome in found:
+        assert isinstance(outcome, Failure)
+        check_line(outcome.reason, 'no result')
     assert [path.name for path in folder.results.glob('.*')] == []
 
 
@@ -120,31 +129,33 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
     document.write_text(json.dumps(sample_document(**cut_off('the loss is nan'))))
     # The process writes its incomplete document and fails.
     fails = (*FAKE[:-1], '-c', f'exec(open({FAKE[-1]!r}).read()); import sys; sys.exit(1)')
-    sweep = runs_of(plan, folder, Starter(fails, program.environment))
-    made(sweep)
+    sweep = made(runs_of(plan, folder, Starter(fails, program.environment)))
     for found in sweep.outcomes.values():
         assert isinstance(found[0], Record)
         assert found[0].reason == 'the loss is nan'
 
 
-def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, 'timeout_secs = 3\n' + SIZES)
-    folder = created(tmp_path, plan)
-    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'wait'}))
-    made(sweep)
+@pytest.mark.parametrize(
+    ('limit', 'behaviour', 'flag', 'cause'),
+    [
+        ('timeout_secs = 3', 'wait', '--timeout_secs=3', TIMEOUT),
+        ('memory_limit = "100MiB"', 'grow', '--memory_limit=100MiB', MEMORY),
+    ],
+)
+def test_a_run_above_a_limit_is_ended_with_all_its_processes(
+    limit: str, behaviour: str, flag: str, cause: str, tmp_path: Path
+) -> None:
+    _, _, (_, found, last) = swept(tmp_path, f'{limit}\n{SIZES}', {'--batch_size=2': behaviour})
     assert sizes_in(tmp_path) == [1, 2, 3]
-    found = sweep.outcomes[plan.configurations[1].id][0]
-    check_line(found.reason, '--timeout_secs=3')
+    check_line(found.reason, flag)
     assert isinstance(found, Failure)
-    assert found.cause == TIMEOUT
+    assert found.cause == cause
+    assert isinstance(last, Record)
 
 
 def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, 'timeout_secs = 1\n[grid]\nbatch_size = [1, 2]\n')
-    folder = created(tmp_path, plan)
-    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'stop when told'}))
-    made(sweep)
-    (found,) = sweep.outcomes[plan.configurations[1].id]
+    text = 'timeout_secs = 1\n[grid]\nbatch_size = [1, 2]\n'
+    folder, _, (_, found) = swept(tmp_path, text, {'--batch_size=2': 'stop when told'})
     assert isinstance(found, Record)
     assert not found.is_complete
     check_line(found.reason, '--timeout_secs=1')
@@ -153,19 +164,6 @@ def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_p
     kept = collect([str(folder.results)])
     assert [record.reason for record in kept.records if not record.is_complete] == [found.reason]
     assert not kept.failures
-
-
-def test_a_run_that_needs_too_much_memory_is_ended_with_all_its_processes(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, 'memory_limit = "100MiB"\n' + SIZES)
-    folder = created(tmp_path, plan)
-    sweep = runs_of(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'grow'}))
-    made(sweep)
-    assert sizes_in(tmp_path) == [1, 2, 3]
-    found = sweep.outcomes[plan.configurations[1].id][0]
-    check_line(found.reason, '--memory_limit=100MiB')
-    assert isinstance(found, Failure)
-    assert found.cause == MEMORY
-    assert isinstance(sweep.outcomes[plan.configurations[2].id][0], Record)
 
 
 def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path: Path) -> None:
@@ -182,26 +180,26 @@ def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path: Path) -> 
     assert_ended([int((tmp_path / 'log').read_text())])
 
 
-def test_a_try_that_stopped_early_ends_the_search_with_a_failure_that_can_be_read(tmp_path: Path) -> None:
-    text = 'find_batch_size = true\nmemory_limit = "1GiB"\n[grid]\nprecision = ["fp32", "bf16"]'
-    plan = plan_of(tmp_path, text)
-    folder = created(tmp_path, plan)
-    search = runs_of(plan, folder, starter(tmp_path, plan, {'--precision=fp32': 'stop early', '--precision=bf16': 0}))
-    made(search)
+SEARCH = 'find_batch_size = true\nmemory_limit = "1GiB"\n[grid]\nprecision = ["fp32", "bf16"]'
+
+
+def test_a_search_ends_when_nothing_fits_or_a_try_fails_or_stops_early(tmp_path: Path) -> None:
+    _, _, found = swept(tmp_path, SEARCH, {'--precision=fp32': 0, '--precision=bf16': 'fail'})
+    assert sizes_in(tmp_path) == [32, 16, 8, 4, 2, 1, 32]
+    check_line(found[0].reason, '--batch_size=1', 'OOM')
+    check_line(found[1].reason, '--batch_size=32', 'the disk is on fire')
+    (tmp_path / 'other').mkdir()
+    folder, _, _ = swept(tmp_path / 'other', SEARCH, {'--precision=fp32': 'stop early', '--precision=bf16': 0})
     failures = collect([str(folder.results)]).failures
     assert len(failures) == 2
     assert any('the loss is nan' in failure.reason for failure in failures)
 
 
 def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) -> None:
-    text = (
-        'find_batch_size = true\nmemory_limit = "1GiB"\n[flags]\nmodel = "lenet"\n[grid]\nprecision = ["fp32", "bf16"]'
-    )
-    plan = plan_of(tmp_path, text)
+    plan = plan_of(tmp_path, SEARCH.replace('[grid]', '[flags]\nmodel = "lenet"\n[grid]'))
     folder = created(tmp_path, plan)
     program = starter(tmp_path, plan, {'--precision=fp32': 37, '--precision=bf16': 70})
-    search = runs_of(plan, folder, program)
-    made(search)
+    search = made(runs_of(plan, folder, program))
     assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37, 32, 64, 128, 96, 80, 72, 68, 70, 71]
     found = [search.outcomes[one.id][0] for one in plan.configurations]
     assert [outcome.run.batch_size for outcome in found if isinstance(outcome, Record)] == [37, 70]
@@ -217,38 +215,72 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     # An interrupted search goes on from the sizes that were tried.
     (folder.results / f'{plan.configurations[0].id}.1.json').unlink()
     (folder.tries / f'{plan.configurations[0].id}.37.json').unlink()
-    again = runs_of(plan, folder, program)
-    made(again)
+    again = made(runs_of(plan, folder, program))
     assert sizes_in(tmp_path)[16:] == [37]
     (first,) = again.outcomes[plan.configurations[0].id]
     assert isinstance(first, Record)
     assert first.run.batch_size == 37
 
 
-def test_a_search_ends_when_nothing_fits_or_something_else_fails(tmp_path: Path) -> None:
-    text = 'find_batch_size = true\nmemory_limit = "1GiB"\n[grid]\nprecision = ["fp32", "bf16"]'
-    plan = plan_of(tmp_path, text)
-    program = starter(tmp_path, plan, {'--precision=fp32': 0, '--precision=bf16': 'fail'})
-    search = runs_of(plan, created(tmp_path, plan), program)
-    made(search)
-    assert sizes_in(tmp_path) == [32, 16, 8, 4, 2, 1, 32]
-    reasons = [search.outcomes[one.id][0].reason for one in plan.configurations]
-    check_line(reasons[0], '--batch_size=1', 'OOM')
-    check_line(reasons[1], '--batch_size=32', 'the disk is on fire')
-
-
-def test_a_program_that_cannot_be_started_is_a_row(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
-    sweep = runs_of(plan, created(tmp_path, plan), Starter((str(tmp_path / 'missing'),)))
-    made(sweep)
-    for found in sweep.outcomes.values():
-        check_line(found[0].reason, 'missing', '127')
-
-
-def test_a_log_that_cannot_be_written_ends_the_sweep(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     folder = created(tmp_path, plan)
+    sweep = made(runs_of(plan, folder, Starter((str(tmp_path / 'missing'),))))
+    for found in sweep.outcomes.values():
+        check_line(found[0].reason, 'missing', '127')
+    shutil.rmtree(folder.path)
+    folder.create(plan)
     folder.logs.rmdir()
     folder.logs.write_text('a file')
     with failed(folder.logs):
-        made(runs_of(plan, Folder(folder.path), starter(tmp_path)))
+        made(runs_of(plan, folder, starter(tmp_path)))
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+# The program and its child both have all of a shared map in their memory.
+SHARED = """
+import mmap, os, signal, sys
+held = mmap.mmap(-1, 200 << 20)
+held.write(bytes(200 << 20))
+reading, writing = os.pipe()
+if not os.fork():
+    for page in range(0, len(held), 4096):
+        held[page]
+    os.write(writing, b'.')
+    signal.pause()
+os.read(reading, 1)
+print(flush=True)
+sys.stdin.read()
+os.killpg(0, signal.SIGKILL)
+"""
+PRIVATE = """
+import sys
+held = b'x' * (300 << 20)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def running(code: str) -> Iterator[int]:
+    """A small program that has said that it is ready; it ends when its standard input does."""
+    command = [sys.executable, '-I', '-S', '-c', code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b'\n'
+        yield process.pid
+
+
+def test_pages_that_processes_share_count_once_and_private_ones_at_once() -> None:
+    with running(SHARED) as pid:
+        assert len(psutil.Process(pid).children()) == 1
+        # Each of the two has more than 200 MiB of resident pages.
+        assert not MemoryMeter(pid, 300 * MIB).is_exceeded()
+        assert MemoryMeter(pid, 150 * MIB).is_exceeded()
+    with running(PRIVATE) as pid:
+        assert MemoryMeter(pid, 250 * MIB).is_exceeded()
+        assert not MemoryMeter(pid, 400 * MIB).is_exceeded()
+    # A process that has ended needs none.
+    assert not MemoryMeter(pid, 1).is_exceeded()
