@@ -179,10 +179,11 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     problems = [problem for side in sides for problem in side.problems]
     notes = changes.make_notes(rows, problems)
     print_table(changes.make_table(rows), options.format, changes.make_document(rows, problems, clock), notes)
-    unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
-    if options.fail_below is not None and unjudged:
-        few = f'{format_flag("fail_below", options.fail_below)}: too few runs to judge {abbreviate(unjudged)}'
-        warn(f'{few}; write --repeat=3')
+    for verdict, remedy in ((Significance.FEW_RUNS, '--repeat=3'), (Significance.TOO_SHORT, '--target_seconds=10')):
+        unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is verdict]
+        if options.fail_below is not None and unjudged:
+            why = f'{verdict.value.removesuffix(" to judge")} to judge {abbreviate(unjudged)}'
+            warn(f'{format_flag("fail_below", options.fail_below)}: {why}; write {remedy}')
     return _exit_code(
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}, sides, options
     )

@@ -17,6 +17,7 @@ from comparison.tables import ValueColumn, abbreviate, print_table, table_of
 from errors import UsageError, alternatives, format_flag
 from params.modes import MODES
 from params.spec import flag, numbers_of
+from results.advice import doubts
 from results.collection import collect
 from results.document import Record
 
@@ -96,7 +97,8 @@ def main(arguments: Arguments[PredictOptions]) -> int:
             'predict: the results say nothing about these devices; write --network=10Gbit for several workers, or give '
             'results on two numbers of devices, of another model there, or with --exchange_only'
         )
-    notes = [f'Not predicted, since neither the results nor --network tell: {abbreviate(missing)}.'] if missing else []
+    notes = [*measured.doubts]
+    notes += [f'Not predicted, since neither the results nor --network tell: {abbreviate(missing)}.'] if missing else []
     document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows, 'not_predicted': missing}
     print_table(table_of(_COLUMNS, rows), options.format, document, notes)
     return 0
@@ -162,6 +164,7 @@ class _Measured:
 
     works: Sequence[_Work]
     links: Mapping[str, Sequence[tuple[Shape, int, float]]]
+    doubts: Sequence[str]
 
     @property
     def places(self) -> list[tuple[str, Shape]]:
@@ -191,7 +194,7 @@ def _read(paths: Sequence[str]) -> _Measured:
         raise UsageError(f'{abbreviate(paths)}: no training run with timed steps; write its result with --result_file')
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
-    return _Measured([*works], links)
+    return _Measured([*works], links, doubts(collection.records))
 
 
 def _work_of(record: Record) -> _Work:

@@ -194,7 +194,8 @@ def _check_subset(
         add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
     for name in shards.passed_over:
         print(f'passed over {Path(data_dir) / name}: it has the ending of another kind of file', file=sys.stderr)
-    with Monitor(f'{shards.subset} bytes', sum(Path(path).stat().st_size for path in shards.paths)) as monitor:
+    num_bytes = sum(Path(path).stat().st_size for path in shards.paths)
+    with Monitor(shards.subset, num_bytes, of_bytes=True) as monitor:
         for checked in check_shards(shards.paths, num_classes, num_threads):
             monitor.count(checked.num_bytes)
             if checked.num_bytes:

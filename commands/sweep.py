@@ -12,13 +12,17 @@ from cluster.environments import environment_of_runs
 from cluster.roster import lay_out, read_hosts_flag
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration, warn
-from errors import UsageError, format_flag
+from errors import UsageError, format_flag, plural
 from machine.gpus import has_nvidia_gpu
+from machine.processors import usable_cores
 from params.modes import MODES
 from params.spec import flag, specs_of
 from planning.make_plan import check_launch
+from results.advice import doubts
+from results.document import Record
 from results.live import can_redraw
 from sweeps.configurations import Configuration, LeftOut, SweepPlan, make_sweep_plan
+from sweeps.duration import guess_seconds
 from sweeps.folder import Folder
 from sweeps.limited_process import Limits
 from sweeps.request import override, read_grid, with_device_cpu
@@ -82,6 +86,7 @@ def main(arguments: Arguments[SweepOptions]) -> int:
             print(f'{name:16}{read_sweep_file(path).title}')
         return 0
     plan, folder = _resumed(arguments) if options.resume else _planned(arguments)
+    _warn_of_hours(plan)
     if options.dry_run:
         print(format_plan(plan, runs_of(plan, folder, Starter()).num_left))
         return 0
@@ -90,6 +95,17 @@ def main(arguments: Arguments[SweepOptions]) -> int:
         warn(*format_left_out(plan.left_out))
     limits = Limits(plan.settings.timeout_secs, plan.settings.memory_bytes, plan.settings.memory_limit)
     return run_plan(plan, folder, Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), limits))
+
+
+def _warn_of_hours(plan: SweepPlan) -> None:
+    cores = usable_cores() or [0]
+    hours = guess_seconds(plan, len(cores), has_gpu=has_nvidia_gpu()) / 3600
+    if hours > 1 and not any(one.launch for one in plan.configurations):
+        model = '' if 'model' in plan.columns else '--model=lenet '
+        warn(
+            f'this sweep takes at least {plural(round(hours), "hour")} on {plural(len(cores), "core")}; a shorter one '
+            f'ends with: -- {model}--num_batches=20'
+        )
 
 
 def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
@@ -103,7 +119,9 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
             done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
             print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
             raise
-        table = result_table(plan, sweep.outcomes).as_markdown()
+        runs = [run for found in sweep.outcomes.values() for run in found if isinstance(run, Record)]
+        lines = doubts(runs)
+        table = '\n'.join([result_table(plan, sweep.outcomes).as_markdown(), *([''] if lines else []), *lines])
         try:
             # Print it before it is written, since the disk may be full.
             print(table, flush=True)
@@ -141,7 +159,8 @@ def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
 def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     folder = Folder(Path(arguments.positional[0] if arguments.positional else ''))
     if not arguments.positional or not folder.path.is_dir():
-        raise UsageError('--resume: it needs the folder of the sweep; write sweep --resume DIR')
+        what = f'{arguments.positional[0]}: there is no such folder' if arguments.positional else '--resume'
+        raise UsageError(f'{what}: write the folder of the sweep that is to continue, sweep --resume DIR')
     others = [f'--{name}' for name in sorted(arguments.given - {'resume', 'dry_run'})]
     if others or arguments.rest:
         what = ', '.join(others) or 'flags after --'

@@ -3,14 +3,23 @@
 import sys
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 class Monitor(Progress):
     """Shows the progress of a job of `total` steps while the with block lasts."""
 
-    def __init__(self, description: str, total: int) -> None:
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    def __init__(self, description: str, total: int, *, of_bytes: bool = False) -> None:
+        done = DownloadColumn() if of_bytes else MofNCompleteColumn()
+        columns = (BarColumn(), done, TimeElapsedColumn(), TimeRemainingColumn())
         super().__init__(TextColumn('{task.description}'), *columns, console=Console(file=sys.stderr))
         self._job = self.add_task(description, total=total)
 

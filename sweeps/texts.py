@@ -7,6 +7,7 @@ from typing import Any
 from comparison.ratios import estimate
 from comparison.tables import Table, ValueColumn, table_of
 from errors import plural
+from results.advice import mark
 from results.document import Record
 from results.repeats import as_key
 from sweeps.configurations import LeftOut, SweepPlan, caption
@@ -18,7 +19,7 @@ _MOST_SHOWN = 3
 _FOUND_SIZE = 'largest batch size'
 # The titles of flags whose names say too little.
 _TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
-_RATE = ValueColumn('images/sec', is_number=True, keys=('rate',), form='{:.2f}')
+_RATE = ValueColumn('images/sec', is_number=True, keys=('mark', 'rate'), form='{}{:.2f}')
 _SPEED_UP = ValueColumn('speed-up', is_number=True, keys=('speed_up',), form='{:.2f}')
 _OF_REPEATS = (
     ValueColumn('95 % interval', is_number=True, keys=('low', 'high'), form='{:.2f} to {:.2f}'),
@@ -26,11 +27,11 @@ _OF_REPEATS = (
 )
 # What docs/sweeps.md says about exchanges alone.
 _OF_EXCHANGES = (
-    ValueColumn('ms', is_number=True, keys=('ms',), form='{:.3f}'),
+    ValueColumn('ms', is_number=True, keys=('mark', 'ms'), form='{}{:.3f}'),
     ValueColumn('algbw GB/s', is_number=True, keys=('algbw',), form='{:.4g}'),
     ValueColumn('busbw GB/s', is_number=True, keys=('busbw',), form='{:.4g}'),
 )
-_NOTHING = dict.fromkeys(('rate', 'low', 'high', 'speed_up', 'ms', 'algbw', 'busbw'))
+_NOTHING = dict.fromkeys(('mark', 'rate', 'low', 'high', 'speed_up', 'ms', 'algbw', 'busbw'))
 
 
 def format_plan(plan: SweepPlan, num_left: int) -> str:
@@ -81,7 +82,14 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
             rate = measured.images_per_second
             low, high = measured.interval or (None, None)
             speed_up = rate / bases.setdefault(as_key(records[0].work), rate)
-            row |= {'rate': rate, 'low': low, 'high': high, 'speed_up': speed_up, **_exchange(records)}
+            row |= {
+                'mark': mark(records),
+                'rate': rate,
+                'low': low,
+                'high': high,
+                'speed_up': speed_up,
+                **_exchange(records),
+            }
             row[_FOUND_SIZE] = records[-1].run.batch_size
         rows.append(row)
     numbers: Sequence[ValueColumn] = _OF_EXCHANGES

@@ -1,0 +1,33 @@
+"""Guesses how long a sweep on processors takes, so that nobody starts one of days by mistake. Without TensorFlow."""
+
+import math
+
+from errors import UsageError
+from models.costs import list_costs
+from params import parse_argv
+from sweeps.configurations import Configuration, SweepPlan
+
+# Fast processors: the guess is a lower bound. AVX-512 computes fp32 convolutions at 50 to 150 GFLOP/s on a core.
+_FLOPS_OF_A_CORE = 1.5e11
+# The default of --num_batches.
+_STEPS = 100
+
+
+def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
+    """Returns at least how many seconds the runs on the CPU compute; GPUs and models of users count nothing."""
+    flops = math.fsum(_flops(one, has_gpu=has_gpu) for one in plan.configurations)
+    return plan.settings.repeats * flops / (_FLOPS_OF_A_CORE * num_cores)
+
+
+def _flops(one: Configuration, *, has_gpu: bool) -> float:
+    params = parse_argv(one.argv).params
+    try:
+        cost = next(iter(list_costs(params.model)), None)
+    except UsageError:
+        cost = None
+    on_gpu = params.device == 'gpu' or (has_gpu and params.device is None)
+    if on_gpu or not cost or params.target_seconds or params.num_epochs:
+        return 0.0
+    images = (one.batch_size or cost.facts.batch_size) * one.shape.workers * one.shape.devices
+    passes = 1 if params.forward_only else 3
+    return images * ((params.num_batches or _STEPS) + params.num_warmup_batches) * 2 * passes * cost.gmacs * 1e9
