@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cluster.topology import LOOPBACK, Cluster, Hosts, read_hosts
 from errors import UsageError, format_warning, plural
@@ -14,17 +15,13 @@ from errors import UsageError, format_warning, plural
 Environment = Mapping[str, str]
 
 # A node list of Slurm has names with ranges of numbers in brackets: "gpu[01-03,07],login1".
-_SPAN = r'[0-9]{1,18}(?:-[0-9]{1,18})?'
+_SPAN = r'[0-9]{1,8}(?:-[0-9]{1,8})?'
 _NUMBERS = rf'{_SPAN}(?:,{_SPAN})*'
 _NODES = re.compile(rf'(?:[\w.-]|\[{_NUMBERS}\])+', re.ASCII)
 _NODE_LIST = re.compile(rf'{_NODES.pattern}(?:,{_NODES.pattern})*', re.ASCII)
 _NUMBER = re.compile('[0-9]{1,18}')
 # Tasks on each node: "2(x3),1".
-_COUNT = re.compile(r'([0-9]{1,9})(?:\(x([0-9]{1,9})\))?')
-# More than any Slurm system has: a longer list is an error, and would fill the memory.
-_MOST_NODES = 1 << 17
-_MOST_TASKS = 1 << 22
-
+_COUNT = re.compile(r'([0-9]{1,6})(?:\(x([0-9]{1,6})\))?')
 # The ports of a job without --cluster_port: first port, ports of each job, jobs with different ports. They avoid the
 # ranges of the system (below 1024), of Kubernetes (from 30000) and of Linux's automatic ports (from 32768).
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
@@ -102,12 +99,10 @@ _NUMBERED_SHELLS = ('PBS_VNODENUM',)
 # Variables in which a job scheduler or an outer launcher describes a cluster: these, and all that begin with the
 # prefixes.
 _CLUSTER_PREFIXES = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
-_CLUSTER_VARIABLES = frozenset(
-    (
-        *(name for one in _LAUNCHERS for name in (one.rank, one.size, one.local_rank, one.local_size)),
-        *(name for names in _PERHAPS_RANKS for name in names),
-    )
-)
+_CLUSTER_VARIABLES = {
+    *(name for one in _LAUNCHERS for name in (one.rank, one.size, one.local_rank, one.local_size)),
+    *(name for names in _PERHAPS_RANKS for name in names),
+}
 _SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
 
 
@@ -149,21 +144,8 @@ def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> Cluster 
     listed in the cluster (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a
     cluster the result is None too; if has_hosts, the flags name the hosts, so that TF_CONFIG need not.
     """
-    text = environ.get('TF_CONFIG', '').strip()
-    if not text:
-        return None
-    try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise _bad_tf_config(f'it is not JSON ({error})') from None
-    except RecursionError:
-        raise _bad_tf_config('its objects and lists are nested too deeply') from None
-    if not isinstance(config, dict):
-        raise _bad_tf_config('it is not a JSON object')
+    config = _tf_config(environ)
     cluster, task = (config.get(key) or {} for key in _KEYS)
-    for key, value in zip(_KEYS, (cluster, task), strict=True):
-        if not isinstance(value, dict):
-            raise _bad_tf_config(f'"{key}" is not an object')
     lists = {job: _tf_config_hosts(job, hosts) for job, hosts in cluster.items() if hosts}
     if task.get('type') == _EVALUATOR:
         return None
@@ -193,11 +175,24 @@ def read_tf_config(environ: Environment, *, has_hosts: bool = False) -> Cluster 
 def is_evaluator(environ: Environment) -> bool:
     """Whether TF_CONFIG makes this process the evaluator of what others train."""
     try:
-        task = json.loads(environ.get('TF_CONFIG', '') or '{}').get('task') or {}
-        return task.get('type') == _EVALUATOR
-    except (ValueError, AttributeError, RecursionError):
+        return (_tf_config(environ).get('task') or {}).get('type') == _EVALUATOR
+    except UsageError:
         # read_tf_config reports what is wrong with it.
         return False
+
+
+def _tf_config(environ: Environment) -> dict[str, Any]:
+    """Returns the object in TF_CONFIG, whose cluster and task are objects, too, if they are there."""
+    try:
+        config = json.loads(environ.get('TF_CONFIG', '').strip() or '{}')
+    except ValueError as error:
+        raise _bad_tf_config(f'it is not JSON ({error})') from None
+    if not isinstance(config, dict):
+        raise _bad_tf_config('it is not a JSON object')
+    for key in _KEYS:
+        if not isinstance(config.get(key) or {}, dict):
+            raise _bad_tf_config(f'"{key}" is not an object')
+    return config
 
 
 def _check_is_alone(config: Mapping[str, object], task: Mapping[str, object]) -> None:
@@ -408,9 +403,7 @@ def expand_nodes(text: str) -> list[str]:
     for item in _NODES.findall(text):
         texts_and_numbers = re.split(r'\[(.*?)\]', item)
         choices = [_expand_numbers(part) if i % 2 else [part] for i, part in enumerate(texts_and_numbers)]
-        names += map(''.join, itertools.islice(itertools.product(*choices), _MOST_NODES + 1))
-        if len(names) > _MOST_NODES:
-            raise UsageError(f'the node list of Slurm, {text!r}, has more than {_MOST_NODES:,} nodes; {_SET_ROLE}')
+        names += map(''.join, itertools.product(*choices))
     return names
 
 
@@ -418,8 +411,7 @@ def _expand_numbers(text: str) -> list[str]:
     numbers: list[str] = []
     for span in text.split(','):
         first, _, last = span.partition('-')
-        span_end = min(int(last or first), int(first) + _MOST_NODES)
-        numbers += [f'{n:0{len(first)}}' for n in range(int(first), span_end + 1)]
+        numbers += [f'{n:0{len(first)}}' for n in range(int(first), int(last or first) + 1)]
     return numbers
 
 
@@ -430,12 +422,7 @@ def expand_counts(text: str) -> list[int]:
         match = _COUNT.fullmatch(item)
         if not match:
             raise UsageError(f'SLURM_STEP_TASKS_PER_NODE={text}: it cannot be read; {_SET_ROLE}')
-        counts += [int(match[1])] * min(int(match[2] or 1), _MOST_NODES + 1)
-        if len(counts) > _MOST_NODES or sum(counts) > _MOST_TASKS:
-            raise UsageError(
-                f'SLURM_STEP_TASKS_PER_NODE={text}: it has more than {_MOST_NODES:,} nodes or {_MOST_TASKS:,} tasks; '
-                f'{_SET_ROLE}'
-            )
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 

@@ -1,12 +1,10 @@
-"""A process that Slurm, Open MPI or PMIx started finds its cluster and its role in the environment."""
+"""A process that Slurm, Open MPI or another launcher started finds its cluster and its role in the environment."""
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cluster.environments import environment_of_runs, find_unjoined, without_clusters
+from cluster.environments import environment_of_runs, expand_counts, expand_nodes, find_unjoined, without_clusters
 from cluster.topology import Cluster
 from tests.support.machines import (
     COLLECTIVE,
@@ -25,6 +23,10 @@ from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 
+# 1207 % 300 = 7, and 10000 + 64 * 7 = 10448.
+SLURM_HOSTS = ('gpu01:10448', 'gpu01:10449', 'gpu01:10450', 'gpu02:10448', 'gpu03:10448')
+HOSTS_TO_WRITE = ('--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
+
 
 @pytest.mark.parametrize(
     ('rank', 'environ'), [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))]
@@ -32,48 +34,6 @@ pytestmark = pytest.mark.unit
 def test_ranks_alone_do_not_tell_where_a_controller_is(rank: str, environ: dict[str, str]) -> None:
     with refused(rank, '--variable_update=distributed_all_reduce', '--controller_host=', '--worker_hosts='):
         find(environ, variable_update='distributed_all_reduce')
-
-
-# 1207 % 300 = 7, and 10000 + 64 * 7 = 10448.
-SLURM_HOSTS = ('gpu01:10448', 'gpu01:10449', 'gpu01:10450', 'gpu02:10448', 'gpu03:10448')
-
-
-def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers() -> None:
-    for rank in range(5):
-        cluster = found(slurm_step(rank), num_ps=2)
-        job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
-        assert cluster == Cluster(SLURM_HOSTS[:2], SLURM_HOSTS[2:], job, index, 'Slurm')
-        assert cluster.own.host == SLURM_HOSTS[rank]
-
-
-def test_all_tasks_of_a_slurm_step_are_workers_of_a_collective() -> None:
-    assert found(slurm_step(3), **COLLECTIVE) == Cluster((), SLURM_HOSTS, 'worker', 3, 'Slurm')
-
-
-def test_the_ports_of_a_step_begin_where_asked() -> None:
-    hosts = found(slurm_step(3), cluster_port=2222, **COLLECTIVE).worker_hosts
-    assert hosts == ('gpu01:2222', 'gpu01:2223', 'gpu01:2224', 'gpu02:2222', 'gpu03:2222')
-
-
-@given(job=st.integers(1, 2**31), step=st.integers(0, 10_000))
-def test_derived_ports_are_outside_of_the_ranges_of_kubernetes_and_linux(job: int, step: int) -> None:
-    environ = slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step))
-    ports = [int(host.rpartition(':')[2]) for host in found(environ, **COLLECTIVE).worker_hosts]
-    # From 30000 they are those of Kubernetes, from 32768 of Linux itself.
-    assert all(1024 <= port < 30000 for port in ports)
-
-
-def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> None:
-    ids = [(job, step) for job in range(40) for step in range(3)]
-    environs = [slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step)) for job, step in ids]
-    ports = [host for environ in environs for host in set(found(environ, **COLLECTIVE).worker_hosts)]
-    assert len(set(ports)) == len(ports)
-
-
-def test_the_ports_of_a_node_must_exist() -> None:
-    with refused('--cluster_port=65534', '65536', '65535'):
-        find(slurm_step(4), cluster_port=65534, **COLLECTIVE)
-    assert found(slurm_step(4), cluster_port=65533, **COLLECTIVE).worker_hosts[2] == 'gpu01:65535'
 
 
 @pytest.mark.parametrize(
@@ -85,12 +45,31 @@ def test_the_ports_of_a_node_must_exist() -> None:
         open_mpi(0, 1, 1),
         pmix(0),
         hydra(0, 1, 1),
-        {'RANK': '1', 'WORLD_SIZE': '3'},
     ],
-    ids=['batch script', 'step of one task', 'mpirun -np 1', 'first rank of PMIx', 'mpiexec -n 1', 'exported'],
 )
 def test_a_process_that_was_started_alone_is_in_no_cluster(environ: dict[str, str]) -> None:
     assert find(environ) is None
+
+
+# ---- Slurm -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers() -> None:
+    for rank in range(5):
+        cluster = found(slurm_step(rank), num_ps=2)
+        job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
+        assert cluster == Cluster(SLURM_HOSTS[:2], SLURM_HOSTS[2:], job, index, 'Slurm')
+        assert cluster.own.host == SLURM_HOSTS[rank]
+        # srun numbers its tasks for MPI, too.
+        for more in (
+            {'PMIX_NAMESPACE': 'slurm.pmix.1207.0', 'PMIX_RANK': str(rank)},
+            {'PMI_RANK': str(rank), 'PMI_SIZE': '5', 'PMI_FD': '9'},
+        ):
+            assert found(slurm_step(rank, **more), num_ps=2) == cluster
+
+
+def test_all_tasks_of_a_slurm_step_are_workers_of_a_collective() -> None:
+    assert found(slurm_step(3), **COLLECTIVE) == Cluster((), SLURM_HOSTS, 'worker', 3, 'Slurm')
 
 
 def test_a_step_on_one_node_talks_over_loopback() -> None:
@@ -100,9 +79,21 @@ def test_a_step_on_one_node_talks_over_loopback() -> None:
     assert found(environ) == Cluster(('127.0.0.1:10000',), ('127.0.0.1:10001',), 'worker', 0, 'Slurm')
 
 
-def test_steps_that_slurms_own_pmix_serves_are_steps_of_slurm() -> None:
-    environ = slurm_step(3, PMIX_NAMESPACE='slurm.pmix.1207.0', PMIX_RANK='3')
-    assert found(environ) == found(slurm_step(3))
+def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> None:
+    ids = [(job, step) for job in range(40) for step in range(3)]
+    environs = [slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step)) for job, step in ids]
+    ports = [host for environ in environs for host in set(found(environ, **COLLECTIVE).worker_hosts)]
+    assert len(set(ports)) == len(ports)
+    # From 30000 they are those of Kubernetes, from 32768 of Linux itself.
+    last = found(slurm_step(0, SLURM_JOB_ID=str(2**31 // 300 * 300 + 299)), **COLLECTIVE).worker_hosts[2]
+    assert 29_000 < int(last.partition(':')[2]) < 30_000
+
+
+def test_the_ports_of_a_node_begin_where_asked_and_must_exist() -> None:
+    with refused('--cluster_port=65534', '65536', '65535'):
+        find(slurm_step(4), cluster_port=65534, **COLLECTIVE)
+    hosts = found(slurm_step(4), cluster_port=65533, **COLLECTIVE).worker_hosts
+    assert hosts == ('gpu01:65533', 'gpu01:65534', 'gpu01:65535', 'gpu02:65533', 'gpu03:65533')
 
 
 @pytest.mark.parametrize('rank', range(5))
@@ -110,8 +101,8 @@ def test_a_cyclic_distribution_is_refused_by_every_task(rank: int) -> None:
     # Slurm's own numbers for 3, 1 and 1 tasks: rank 3 is back on the first node.
     node, local_rank = [('gpu01', 0), ('gpu02', 0), ('gpu03', 0), ('gpu01', 1), ('gpu01', 2)][rank]
     environ = slurm_step(rank, SLURMD_NODENAME=node, SLURM_LOCALID=str(local_rank), SLURM_DISTRIBUTION='cyclic')
-    remedies = ('srun --distribution=block', '--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
-    with refused(f'SLURM_PROCID={rank}', 'gpu01', '3', 'gpu02', '1', 'gpu03', *remedies):
+    filled = 'gpu01 with 3, gpu02 with 1, gpu03 with 1'
+    with refused(f'SLURM_PROCID={rank}', filled, 'srun --distribution=block', *HOSTS_TO_WRITE):
         find(environ)
 
 
@@ -123,30 +114,24 @@ def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
 
 
 @pytest.mark.parametrize(
-    'changes',
-    [
-        {'SLURMD_NODENAME': 'gpu02'},
-        {'SLURM_LOCALID': '2'},
-        {'SLURM_STEP_NUM_TASKS': '6'},
-        {'SLURM_STEP_NODELIST': 'gpu[01-02]'},
-    ],
-)
-def test_a_task_that_is_not_where_its_rank_says_is_refused(changes: dict[str, str]) -> None:
-    with refused('SLURM_PROCID=1', 'srun --distribution=block', '--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT'):
-        find(slurm_step(1, **changes))
-
-
-@pytest.mark.parametrize(
     ('changes', 'facts'),
     [
-        ({'SLURM_PROCID': '5'}, ('SLURM_PROCID=5', 'SLURM_STEP_NUM_TASKS=5')),
-        ({'SLURM_PROCID': 'x'}, ('SLURM_PROCID=x',)),
-        ({'SLURM_STEP_NODELIST': 'gpu[01'}, ('Slurm', "'gpu[01'")),
-        ({'SLURM_STEP_TASKS_PER_NODE': '3,(x2)'}, ('SLURM_STEP_TASKS_PER_NODE=3,(x2)',)),
+        # A task that is not where its rank says.
+        *(
+            ({name: value}, ('SLURM_PROCID=1', 'srun --distribution=block', *HOSTS_TO_WRITE))
+            for name, value in {
+                'SLURMD_NODENAME': 'gpu02',
+                'SLURM_LOCALID': '2',
+                'SLURM_STEP_NUM_TASKS': '6',
+                'SLURM_STEP_NODELIST': 'gpu[01-02]',
+            }.items()
+        ),
+        ({'SLURM_PROCID': '5'}, ('SLURM_PROCID=5', 'SLURM_STEP_NUM_TASKS=5', '--job_name', '--task_index')),
+        ({'SLURM_PROCID': 'x'}, ('SLURM_PROCID=x', '--job_name', '--task_index')),
     ],
 )
-def test_malformed_slurm_variables_are_refused(changes: dict[str, str], facts: tuple[str, ...]) -> None:
-    with refused(*facts, '--job_name', '--task_index', '--ps_hosts', '--worker_hosts'):
+def test_slurm_variables_that_cannot_be_right_are_refused(changes: dict[str, str], facts: tuple[str, ...]) -> None:
+    with refused(*facts):
         find(slurm_step(1, **changes))
 
 
@@ -155,17 +140,60 @@ def test_at_least_one_rank_must_be_a_worker() -> None:
         find(slurm_step(0), num_ps=5)
 
 
-def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback() -> None:
+# As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as in the last one.
+@pytest.mark.parametrize(
+    ('text', 'names'),
+    [
+        ('login1', 'login1'),
+        ('gpu[01-03,07],login1', 'gpu01 gpu02 gpu03 gpu07 login1'),
+        ('rack[0-1]node[0-1]', 'rack0node0 rack0node1 rack1node0 rack1node1'),
+        ('tux[1-2][3-4]', 'tux13 tux14 tux23 tux24'),
+        ('n[098-101]', 'n098 n099 n100 n101'),
+        ('n[9-010]', 'n9 n10'),
+        ('n[01-3]', 'n01 n02 n03'),
+        ('a[1,1]', 'a1 a1'),
+        ('gpu-a.lan,b', 'gpu-a.lan b'),
+        ('a[1-2]-ib,b', 'a1-ib a2-ib b'),
+    ],
+)
+def test_node_lists_are_read_as_slurm_reads_them(text: str, names: str) -> None:
+    assert expand_nodes(text) == names.split()
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        *('', 'a[', 'a[1-2', 'a]', 'a[]', 'a[x]', 'a[1-2-3]', 'a,,b', 'a,', 'a b', '(null)'),
+        # No cluster has as many.
+        f'a[1-{"9" * 18}]',
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_malformed_node_list_is_refused(text: str) -> None:
+    with refused('Slurm', repr(text), '--job_name', '--task_index'):
+        find(slurm_step(1, SLURM_STEP_NODELIST=text))
+
+
+@pytest.mark.parametrize('text', ['3,(x2)', '1(x999999999)', '9' * 5000], ids=lambda text: text[:12])
+def test_malformed_task_counts_are_refused(text: str) -> None:
+    with refused(f'SLURM_STEP_TASKS_PER_NODE={text}', '--job_name', '--task_index'):
+        find(slurm_step(1, SLURM_STEP_TASKS_PER_NODE=text))
+
+
+@pytest.mark.parametrize(('text', 'counts'), [('4', [4]), ('2(x3),1', [2, 2, 2, 1]), ('1,12(x2)', [1, 12, 12])])
+def test_task_counts_are_read_as_slurm_writes_them(text: str, counts: list[int]) -> None:
+    assert expand_counts(text) == counts
+
+
+# ---- Open MPI and others ---------------------------------------------------------------------------------------------
+
+
+def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback_and_derive_the_same_port() -> None:
     clusters = [found(open_mpi(rank, 3, 3), cluster_port=4000) for rank in range(3)]
     assert [str(cluster.own) for cluster in clusters] == [
-        'ps 0 (127.0.0.1:4000)',
-        'worker 0 (127.0.0.1:4001)',
-        'worker 1 (127.0.0.1:4002)',
+        *('ps 0 (127.0.0.1:4000)', 'worker 0 (127.0.0.1:4001)', 'worker 1 (127.0.0.1:4002)')
     ]
     assert {cluster.source for cluster in clusters} == {'Open MPI'}
-
-
-def test_all_ranks_of_open_mpi_derive_the_same_port() -> None:
     specs = [found(open_mpi(rank, 3, 3)).spec for rank in range(3)]
     assert specs[0] == specs[1] == specs[2]
     assert specs[0] != found(open_mpi(0, 3, 3, PMIX_NAMESPACE='another')).spec
@@ -179,11 +207,16 @@ def test_without_a_namespace_a_port_is_asked_for() -> None:
     assert found(environ, cluster_port=4000).own.host == '127.0.0.1:4000'
 
 
-def test_open_mpi_in_a_slurm_job_runs_on_the_nodes_of_the_job() -> None:
-    hosts = tuple(f'gpu0{node}:{port}' for node in (1, 2, 3) for port in (4000, 4001))
-    for rank in range(6):
-        cluster = found(open_mpi_in_slurm(rank), cluster_port=4000, **COLLECTIVE)
-        assert cluster == Cluster((), hosts, 'worker', rank, 'Open MPI')
+@pytest.mark.parametrize('local_size', [1, 2])
+def test_launchers_in_a_slurm_job_run_on_the_nodes_of_the_job(local_size: int) -> None:
+    hosts = tuple(f'gpu0{node}:{4000 + i}' for node in (1, 2, 3) for i in range(local_size))
+    for rank in range(len(hosts)):
+        cluster = found(hydra_in_slurm(rank, local_size), cluster_port=4000, **COLLECTIVE)
+        assert cluster == Cluster((), hosts, 'worker', rank, 'Hydra')
+        if local_size == 2:
+            cluster = found(open_mpi_in_slurm(rank), cluster_port=4000, **COLLECTIVE)
+            assert cluster == Cluster((), hosts, 'worker', rank, 'Open MPI')
+    assert len({found(hydra_in_slurm(rank), **COLLECTIVE).worker_hosts for rank in range(6)}) == 1
 
 
 def test_the_node_of_mpirun_may_be_known_by_its_full_name_or_to_slurm_alone() -> None:
@@ -197,30 +230,16 @@ def test_the_node_of_mpirun_may_be_known_by_its_full_name_or_to_slurm_alone() ->
 @pytest.mark.parametrize(
     'environ',
     [
+        # mpirun --map-by node; other numbers of ranks on the last node.
         open_mpi_in_slurm(1, OMPI_COMM_WORLD_LOCAL_RANK='0', SLURMD_NODENAME='gpu02'),
         open_mpi_in_slurm(0, OMPI_COMM_WORLD_SIZE='5'),
         open_mpi_in_slurm(0, OMPI_COMM_WORLD_LOCAL_SIZE='1'),
     ],
-    ids=['--map-by node', 'another number on the last node', 'the last node'],
 )
 def test_open_mpi_that_does_not_fill_the_nodes_alike_is_refused(environ: dict[str, str]) -> None:
-    remedies = ('srun', '--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
-    with refused(f'OMPI_COMM_WORLD_RANK={environ["OMPI_COMM_WORLD_RANK"]}', 'gpu01', 'gpu02', 'gpu03', *remedies):
+    rank = f'OMPI_COMM_WORLD_RANK={environ["OMPI_COMM_WORLD_RANK"]}'
+    with refused(rank, 'gpu01', 'gpu02', 'gpu03', 'srun', *HOSTS_TO_WRITE):
         find(environ)
-
-
-def test_open_mpi_on_hosts_that_nobody_names_is_refused_with_the_flags_to_write() -> None:
-    rank, role = 'OMPI_COMM_WORLD_RANK=2', ('--job_name', '--task_index')
-    with refused(rank, 'Open MPI', '--ps_hosts=HOST:PORT,...', ' 1 ', '--worker_hosts=HOST:PORT,...', ' 3 ', *role):
-        find(open_mpi(2, 4, 2))
-    with refused(rank, 'Open MPI', '--worker_hosts=HOST:PORT,...', ' 4 ', *role) as error:
-        find(open_mpi(2, 4, 2), **COLLECTIVE)
-    assert '--ps_hosts' not in str(error.value)
-
-
-def test_a_later_rank_of_pmix_is_refused_with_the_flags_to_write() -> None:
-    with refused('PMIX_RANK=1', 'PMIx', '--ps_hosts=', '--worker_hosts=', '--job_name', '--task_index'):
-        find(pmix(1))
 
 
 def ranks(prefix: str, rank: int, **more: str) -> dict[str, str]:
@@ -256,6 +275,8 @@ def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do(
 @pytest.mark.parametrize(
     ('own', 'environ'),
     [
+        ('OMPI_COMM_WORLD_RANK=1: the environment of Open MPI', open_mpi(1, 3, 1)),
+        ('PMIX_RANK=1: the environment of PMIx', pmix(1)),
         ('PMI_RANK=1', {'PMI_RANK': '1', 'PMI_SIZE': '3'}),
         ('PMI_RANK=1', hydra(1, 3, 1)),
         ('FLUX_TASK_RANK=1', {'FLUX_TASK_RANK': '1', 'FLUX_JOB_SIZE': '3', 'PMI_RANK': '1', 'PMI_SIZE': '3'}),
@@ -268,22 +289,15 @@ def test_the_ranks_of_other_launchers_on_one_host_join_as_those_of_open_mpi_do(
 def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
     own: str, environ: dict[str, str]
 ) -> None:
-    with refused(own, '--worker_hosts='):
+    with refused(own, '--worker_hosts=HOST:PORT,...', '--job_name', '--task_index') as error:
         find(environ, **COLLECTIVE)
+    assert '--ps_hosts' not in str(error.value)
+    with refused(own, *HOSTS_TO_WRITE):
+        find(environ)
     assert str(found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE).own) == 'worker 1 (b:1)'
 
 
-@pytest.mark.parametrize('local_size', [1, 2])
-def test_hydra_in_a_slurm_job_runs_on_the_nodes_of_the_job(local_size: int) -> None:
-    hosts = tuple(f'gpu0{node}:{4000 + i}' for node in (1, 2, 3) for i in range(local_size))
-    for rank in range(len(hosts)):
-        cluster = found(hydra_in_slurm(rank, local_size), cluster_port=4000, **COLLECTIVE)
-        assert cluster == Cluster((), hosts, 'worker', rank, 'Hydra')
-    assert len({found(hydra_in_slurm(rank), **COLLECTIVE).worker_hosts for rank in range(6)}) == 1
-
-
-def test_tasks_that_srun_numbers_for_mpi_are_those_of_slurm() -> None:
-    assert found(slurm_step(3, PMI_RANK='3', PMI_SIZE='5', PMI_FD='9')) == found(slurm_step(3))
+# ---- alone -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
