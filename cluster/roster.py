@@ -1,6 +1,5 @@
-"""Which process of a cluster runs on which host, here and as a batch script of Slurm. Does not import TensorFlow."""
+"""Which process of a cluster runs on which host, by lists of hosts. Does not import TensorFlow."""
 
-import codecs
 import re
 from collections.abc import Mapping, Sequence
 
@@ -10,13 +9,10 @@ from errors import UsageError, plural, read_regular
 # The most hosts of a list, and the most processes on one.
 _MOST_HOSTS, _MOST_SLOTS = 4096, 1024
 _HOST_FILE_BYTES = 1 << 20
-# The width of a batch script.
-_COLUMNS = 100
 # user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then :slots.
 _HOST = re.compile(
     r'(?P<user>\w[\w.-]*@)?(?:(?P<name>\w[\w.-]*)|\[(?P<address>[\w:.%-]+)\])(?::(?P<slots>\d{1,9}))?', re.ASCII
 )
-_BARE_IPV6 = re.compile(r'(?P<user>\w[\w.-]*@)?(?P<address>[\w:.%-]+)', re.ASCII)
 # After a host: how many slots it has, as Open MPI, LAM and LSF write it, and what says no more about that.
 _SLOTS = re.compile(r'(?:(?:slots|cpu|count)=)?(\d{1,9})', re.ASCII)
 _MOST_OF_HOST = re.compile(r'(?:max[_-]slots|slots[_-]max)=\d{1,9}', re.ASCII)
@@ -48,10 +44,7 @@ def read_host_file(path: str) -> dict[str, int | None]:
     """
     flag = f'--hostfile={path}'
     try:
-        content = read_regular(path, _HOST_FILE_BYTES)
-        # PowerShell writes UTF-16.
-        has_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        lines = content.decode('utf-16' if has_utf16 else 'utf-8-sig').splitlines()
+        lines = read_regular(path, _HOST_FILE_BYTES).decode('utf-8-sig').splitlines()
     except OSError as error:
         raise UsageError(f'{flag}: it cannot be read ({error.strerror or error}); write the path of a file') from error
     except UnicodeDecodeError as error:
@@ -84,25 +77,12 @@ def _entries(words: Sequence[str], where: str) -> list[tuple[str, int | None]]:
 
 
 def _read_host(entry: str, where: str, forms: str, *, has_slots: bool = False) -> tuple[str, int | None]:
-    """Returns the name of a host, as ssh takes it, and its slots; has_slots: they stand apart from the entry.
-
-    An IPv6 address needs brackets only where a number of slots could be part of it.
-    """
+    """Returns the name of a host, as ssh takes it, and its slots; has_slots: they stand apart from the entry."""
     match = _HOST.fullmatch(entry)
-    name, slots = (match['name'], match['slots']) if match else (None, None)
-    if match and match['address']:
-        name = read_ipv6(match['address'])
-    elif (bare := _BARE_IPV6.fullmatch(entry)) and (address := read_ipv6(bare['address'])):
-        shorter, _, last = bare['address'].rpartition(':')
-        if not has_slots and last.isdecimal() and read_ipv6(shorter):
-            raise UsageError(
-                f'{where}: {entry!r} may be an address, or an address and its number of workers; write '
-                f'[{bare["address"]}] or [{shorter}]:{last}'
-            )
-        match, name = bare, address
-    if not match or not name or (has_slots and slots):
+    name = (match['name'] or read_ipv6(match['address'])) if match else None
+    if not match or not name or (has_slots and match['slots']):
         raise UsageError(f'{where}: {entry!r} is no host; {forms}')
-    return (match['user'] or '') + name, int(slots) if slots else None
+    return (match['user'] or '') + name, int(match['slots']) if match['slots'] else None
 
 
 def _checked(found: dict[str, int | None], flag: str) -> dict[str, int | None]:

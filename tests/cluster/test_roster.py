@@ -3,13 +3,12 @@
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cluster.discovery import find_cluster
-from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
+from cluster.roster import lay_out, read_host_file, read_hosts_flag
 from commands import cluster as cluster_command
 from params import parse_argv
 from tests.support.outputs import refused
@@ -18,13 +17,12 @@ pytestmark = pytest.mark.unit
 
 
 def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
-    assert read_hosts_flag('a, b:4,me@c.example:2,[FD00:0::1]:3,10.0.0.1,fd00::2,me@[fe80::1%eth0]') == {
+    assert read_hosts_flag('a, b:4,me@c.example:2,[FD00:0::1]:3,10.0.0.1,me@[fe80::1%eth0]') == {
         'a': None,
         'b': 4,
         'me@c.example': 2,
         'fd00::1': 3,
         '10.0.0.1': None,
-        'fd00::2': None,
         'me@fe80::1%eth0': None,
     }
 
@@ -34,7 +32,7 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
     [
         # Open MPI
         ('# ours\na slots=4\nb slots=2 max_slots=8  # half of it\n\nc\n', {'a': 4, 'b': 2, 'c': None}),
-        ('fd00::1:1 slots=2\n[fd00::2] slots=1\nfd00::a', {'fd00::1:1': 2, 'fd00::2': 1, 'fd00::a': None}),
+        ('[fd00::2] slots=1\n[fd00::a]', {'fd00::2': 1, 'fd00::a': None}),
         # MPICH and Intel MPI, LAM
         ('a:4\n[fd00::1]:2', {'a': 4, 'fd00::1': 2}),
         # PBS, LSF, `srun hostname`: a line for each slot; or LSF's one line for all
@@ -48,17 +46,11 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
 )
 def test_host_files_of_other_launchers_are_read(text: str, expected: dict[str, int | None], tmp_path: Path) -> None:
     path = tmp_path / 'hosts'
-    for encoding in ('utf-8', 'utf-8-sig', 'utf-16'):
-        path.write_bytes(text.encode(encoding))
-        assert read_host_file(str(path)) == expected
+    path.write_text(text)
+    assert read_host_file(str(path)) == expected
 
 
-@pytest.mark.parametrize(
-    'line',
-    [
-        *('a b', 'a slots=x', 'a slots=2 rank=0', 'a,b', 'a:4 slots=4', 'n[1-4]', 'fd00::1:4'),
-    ],
-)
+@pytest.mark.parametrize('line', ['a b', 'a slots=x', 'a slots=2 rank=0', 'a,b', 'a:4 slots=4', 'n[1-4]', 'fd00::1:4'])
 def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / 'hosts'
     path.write_text(f'c slots=2\n{line}\n')
@@ -70,12 +62,12 @@ def test_a_line_of_another_form_is_named(line: str, tmp_path: Path) -> None:
     ('text', 'fact'),
     [
         ('a,b,a', 'a is listed twice'),
-        ('[fd00::1],fd00:0::1', '[fd00::1]:2'),
+        ('[fd00::1],[fd00:0::1]', '[fd00::1]:2'),
         ('', "''"),
         ('a:0', '0 slots'),
         ('-oProxyCommand=x', 'is no host'),
         ('a;reboot', 'is no host'),
-        ('fd00::1:4', '[fd00::1]:4'),
+        ('fd00::1', '[ADDRESS] with IPv6'),
         (','.join(f'n{i}' for i in range(5000)), '5000 hosts'),
     ],
 )
@@ -95,11 +87,6 @@ def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
         read_host_file(str(tmp_path / 'image'))
 
 
-def jobs(layout: Layout) -> list[str]:
-    """Returns the processes of each host: 'ps0 worker0'."""
-    return [' '.join(f'{job}{index}' for job, index in here) for here in layout.values()]
-
-
 @pytest.mark.parametrize(
     ('hosts', 'workers', 'num_ps', 'controllers', 'expected'),
     [
@@ -117,18 +104,24 @@ def jobs(layout: Layout) -> list[str]:
 def test_workers_fill_the_slots_and_servers_go_round(
     hosts: str, workers: int | None, num_ps: int, controllers: int, expected: list[str]
 ) -> None:
-    assert jobs(lay_out(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)) == expected
+    layout = lay_out(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)
+    assert [' '.join(f'{job}{index}' for job, index in here) for here in layout.values()] == expected
 
 
-def test_hosts_without_a_process_and_workers_without_a_slot_are_refused() -> None:
-    with refused('--hosts', 'c would have no process'):
-        lay_out(read_hosts_flag('a:2,b:2,c:2'), '--hosts', 3, 0, 0)
-    with refused('--hosts', 'a would have no process'):
-        lay_out(read_hosts_flag('a:0,b,c'), '--hosts', None, 0, 0)
-    with refused('--workers=2', '1 slot'):
-        lay_out(read_hosts_flag('a:0,b'), '--hosts', 2, 1, 0)
-    with refused('--workers=5', '4 slots'):
-        lay_out(read_hosts_flag('a:2,b:2'), '--hosts', 5, 0, 0)
+@pytest.mark.parametrize(
+    ('hosts', 'workers', 'num_ps', 'facts'),
+    [
+        ('a:2,b:2,c:2', 3, 0, ['--hosts', 'c would have no process']),
+        ('a:0,b,c', None, 0, ['--hosts', 'a would have no process']),
+        ('a:0,b', 2, 1, ['--workers=2', '1 slot']),
+        ('a:2,b:2', 5, 0, ['--workers=5', '4 slots']),
+    ],
+)
+def test_hosts_without_a_process_and_workers_without_a_slot_are_refused(
+    hosts: str, workers: int | None, num_ps: int, facts: list[str]
+) -> None:
+    with refused(*facts):
+        lay_out(read_hosts_flag(hosts), '--hosts', workers, num_ps, 0)
 
 
 @pytest.mark.parametrize(
@@ -171,31 +164,25 @@ def test_printed_commands_make_the_same_cluster(tmp_path: Path, capsys: pytest.C
     assert not list(tmp_path.iterdir())
 
 
-# The processes of hosts a and b in an order in which an address that is taken host by host is another process's.
-SHAPES = [
-    ['--hosts=a,b', '--ps=3', '--', '--model=lenet', '--device=cpu'],
-    ['--hosts=a:2,b:2', '--ps=4', '--', '--model=lenet', '--device=cpu'],
-    ['--hosts=a:0,b:2', '--ps=2', '--', '--model=lenet', '--device=cpu'],
-    ['--hosts=a:2,b:2', '--', '--model=lenet', '--device=cpu', '--variable_update=distributed_all_reduce'],
-]
-
-
-def assert_listens_on(host: str, words: Sequence[str]) -> None:
-    """Checks that the address of a process, found by its index, is one of this host."""
-    cluster = find_cluster(parse_argv(words).params, {})
-    assert cluster is not None
-    assert cluster.own.host.partition(':')[0] == host, words
-
-
-@pytest.mark.parametrize('argv', SHAPES)
+@pytest.mark.parametrize(
+    'argv',
+    [
+        # An address that is taken host by host is another process's.
+        *(['--hosts=a,b', '--ps=3'], ['--hosts=a:2,b:2', '--ps=4'], ['--hosts=a:0,b:2', '--ps=2']),
+        ['--hosts=a:2,b:2', '--', '--variable_update=distributed_all_reduce'],
+    ],
+)
 def test_the_address_of_each_printed_process_is_on_its_host(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cluster_command.main(['--dry_run', *argv]) == 0
+    own_flags = ['--model=lenet', '--device=cpu']
+    assert cluster_command.main(['--dry_run', *argv, *([] if '--' in argv else ['--']), *own_flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     for title, line in zip(lines[::2], lines[1::2], strict=True):
         words = shlex.split(shlex.split(line)[2])
-        assert_listens_on(title.rpartition(' on ')[2], words[words.index('exec') + 3 :])
+        cluster = find_cluster(parse_argv(words[words.index('exec') + 3 :]).params, {})
+        assert cluster is not None
+        assert cluster.own.host.partition(':')[0] == title.rpartition(' on ')[2]
 
 
 def test_a_printed_command_runs_at_home_on_a_host_without_the_working_folder(
