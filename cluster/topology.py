@@ -18,15 +18,6 @@ _HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})',
 # The flag that names the hosts of each job.
 HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
 _RESOLVE_SECS = 2.0
-# Networks that are not reachable from the internet: loopback, RFC 1918, RFC 6598 (shared within a provider), RFC 4193,
-# link-local.
-_PRIVATE_NETWORKS = tuple(
-    ipaddress.ip_network(network)
-    for network in (
-        *('127.0.0.0/8', '10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', '100.64.0.0/10', '169.254.0.0/16'),
-        *('::1/128', 'fc00::/7', 'fe80::/10'),
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -142,7 +133,7 @@ def place_of(cluster: Cluster | None) -> Place:
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
-    """Returns the hosts, without ports, of which an address is neither loopback nor private, each once.
+    """Returns the hosts, without ports, of which an address is reachable from the internet, each once.
 
     All names are looked up in parallel, for at most 2 seconds; one that is not resolved by then is not reported.
     """
@@ -176,8 +167,7 @@ def _host_name(task: Task) -> str:
 
 def _is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address)
-    ip = getattr(ip, 'ipv4_mapped', None) or ip
-    return not any(ip in network for network in _PRIVATE_NETWORKS)
+    return (getattr(ip, 'ipv4_mapped', None) or ip).is_global
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,33 @@
-"""A cluster knows its tasks: who serves, who is the chief, and which hosts are public."""
+"""A cluster knows its tasks, which hosts are public, and the first flag in which two of its tasks differ."""
 
+import dataclasses
 import socket
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from cluster.agreement import find_difference, settings_of
 from cluster.topology import Cluster, Task, public_hosts
-from tests.support.machines import (
-    FLAGS,
-    PS,
-    WORKERS,
-    controlled,
-)
+from params import make_params
+from params.table import SPECS, flags_to_agree_on
+from tests.support.machines import FLAGS, PS, WORKERS, controlled
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 
+CLUSTER = Cluster(PS, WORKERS, 'worker', 1, FLAGS)
+
 
 def test_a_cluster_lists_its_tasks_and_knows_its_own() -> None:
-    cluster = Cluster(PS, WORKERS, 'worker', 1, FLAGS)
-    assert [str(task) for task in cluster.tasks] == [
-        'ps 0 (10.0.0.1:2222)',
-        'worker 0 (10.0.0.2:2222)',
-        'worker 1 (10.0.0.3:2222)',
+    assert [str(task) for task in CLUSTER.tasks] == [
+        *('ps 0 (10.0.0.1:2222)', 'worker 0 (10.0.0.2:2222)', 'worker 1 (10.0.0.3:2222)')
     ]
-    assert cluster.own == Task('worker', 1, '10.0.0.3:2222')
-    assert cluster.own.device == '/job:worker/task:1'
-    assert (cluster.num_ps, cluster.num_workers) == (1, 2)
-    assert cluster.spec == {'ps': list(PS), 'worker': list(WORKERS)}
-    assert not cluster.is_on_one_host
+    assert CLUSTER.own == Task('worker', 1, '10.0.0.3:2222')
+    assert CLUSTER.own.device == '/job:worker/task:1'
+    assert (CLUSTER.num_ps, CLUSTER.num_workers) == (1, 2)
+    assert CLUSTER.spec == {'ps': list(PS), 'worker': list(WORKERS)}
+    assert not CLUSTER.is_on_one_host
     assert Cluster(('10.0.0.2:1',), WORKERS[:1], 'worker', 0, FLAGS).is_on_one_host
 
 
@@ -47,16 +45,9 @@ def test_workers_of_a_controller_serve_it() -> None:
 @pytest.mark.parametrize(
     ('host', 'is_public'),
     [
-        ('127.0.0.1', False),
-        ('10.1.2.3', False),
-        ('172.16.0.1', False),
-        ('172.32.0.1', True),
-        ('100.64.0.1', False),
-        ('8.8.8.8', True),
-        ('[::1]', False),
-        ('[::ffff:8.8.8.8]', True),
-        ('[2001:4860:4860::8888]', True),
-        ('localhost', False),
+        *(('127.0.0.1', False), ('10.1.2.3', False), ('172.16.0.1', False), ('172.32.0.1', True)),
+        *(('100.64.0.1', False), ('8.8.8.8', True), ('[::1]', False), ('[::ffff:8.8.8.8]', True)),
+        *(('[2001:4860:4860::8888]', True), ('localhost', False)),
     ],
 )
 def test_hosts_outside_of_private_networks_are_public(host: str, is_public: bool) -> None:
@@ -64,28 +55,59 @@ def test_hosts_outside_of_private_networks_are_public(host: str, is_public: bool
     assert public_hosts(cluster) == ((host.strip('[]'),) if is_public else ())
 
 
-def resolve_names(addresses: Mapping[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the system resolve these names, and no others, to their addresses."""
+def test_a_name_is_public_if_one_of_its_addresses_is_and_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    addresses = {'inside': ['10.0.0.1'], 'both': ['10.0.0.2', '8.8.4.4']}
 
     def look_up(name: str, port: None) -> list[tuple[Any, ...]]:
+        if name == 'mute':
+            answered.wait()
         if name not in addresses:
             raise socket.gaierror(socket.EAI_NONAME, 'Name or service not known')
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, '', (address, 0)) for address in addresses[name]]
 
     monkeypatch.setattr(socket, 'getaddrinfo', look_up)
-
-
-def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve_names({'inside': ['10.0.0.1'], 'both': ['10.0.0.2', '8.8.4.4']}, monkeypatch)
-    cluster = Cluster(('both:1', 'gone:1'), ('inside:1', 'both:2'), 'worker', 0, FLAGS)
-    assert public_hosts(cluster) == ('both',)
-
-
-def test_public_hosts_do_not_wait_for_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
-    monkeypatch.setattr(socket, 'getaddrinfo', lambda name, port: answered.wait() and [])
-    monkeypatch.setattr('cluster.topology._RESOLVE_SECS', 0.01)
+    monkeypatch.setattr('cluster.topology._RESOLVE_SECS', 0.2)
     try:
-        assert public_hosts(Cluster(('a:1',), ('b:1',), 'worker', 0, FLAGS)) == ()
+        hosts = ('both:1', 'gone:1'), ('inside:1', 'both:2', 'mute:1')
+        assert public_hosts(Cluster(*hosts, 'worker', 0, FLAGS)) == ('both',)
     finally:
         answered.set()
+
+
+# ---- agreement -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('first', 'second', 'facts'),
+    [
+        ({'num_batches': 100, 'model': 'lenet'}, {'num_batches': 90}, ('--num_batches=100', '--num_batches=90')),
+        ({'num_epochs': None}, {'num_epochs': 1.5}, ('no --num_epochs', '--num_epochs=1.5')),
+        ({'training images': 8}, {'training images': 7}, ('8 training images', '7 training images')),
+        (
+            settings_of(CLUSTER, {}),
+            settings_of(dataclasses.replace(CLUSTER, worker_hosts=('b:1',)), {}),
+            (f'--worker_hosts={",".join(WORKERS)}', '--worker_hosts=b:1'),
+        ),
+    ],
+)
+def test_the_first_difference_names_the_flag_both_values_and_both_tasks(
+    first: dict[str, Any], second: dict[str, Any], facts: tuple[str, str]
+) -> None:
+    assert find_difference({}) is None
+    assert find_difference({'worker 0': first, 'worker 1': dict(first)}) is None
+    check_line(
+        find_difference({'worker 0': first, 'worker 1': second}), f'{facts[0]} in worker 0', f'{facts[1]} in worker 1'
+    )
+
+
+def test_a_server_compares_only_what_it_has_and_what_concerns_one_process_may_differ() -> None:
+    worker = flags_to_agree_on(make_params(model='lenet', num_batches=7), serves=False)
+    assert find_difference({'ps 0': flags_to_agree_on(make_params(), serves=True), 'worker 0': worker}) is None
+    apart = flags_to_agree_on(make_params(cross_replica_sync=False), serves=True)
+    assert find_difference({'ps 0': apart, 'worker 0': worker})
+    shared = {'model', 'batch_size', 'num_gpus', 'num_batches', 'optimizer', 'momentum', 'variable_update'}
+    assert shared | {'precision', 'all_reduce_spec', 'num_eval_batches', 'forward_only'} <= set(worker)
+    own = {'job_name', 'task_index', 'train_dir', 'data_dir', 'device', 'num_intra_threads', 'verbose', 'display_every'}
+    assert not own & set(worker)
+    assert own | set(worker) <= set(SPECS)
