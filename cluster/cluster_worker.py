@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
-from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end, peer_in_error
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end
 from cluster.rendezvous import Incarnations, Offer, Rendezvous
 from cluster.server import KeyValueStore, start_server
 from cluster.topology import Cluster, Timeout
@@ -26,7 +26,7 @@ _SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
 # How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
-# The errors of TensorFlow in which the name of a task means a lost connection.
+# The errors of TensorFlow in which the name of a task, /job:worker/task:1, means a lost connection.
 _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
@@ -88,8 +88,7 @@ class ClusterWorker(Worker):
                 saving.start()
                 saving.join(_SAVE_SECS)
 
-        detector = FailureDetector(self._rendezvous, self._console.warning)
-        self._watch = watch = FailureWatch(detector, save_after, interrupt)
+        self._watch = watch = FailureWatch(FailureDetector(self._rendezvous), save_after, interrupt)
         watch.start()
 
     def end_if_lost(self, step_secs: float) -> None:
@@ -118,10 +117,8 @@ class ClusterWorker(Worker):
         return self._watch.wait(calm_secs)
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        peer = peer_in_error(error.message, self.cluster)
-        if not isinstance(error, _LOST_CONNECTIONS) or not peer:
-            return line
-        return f'the connection to {peer} was lost during a step ({type(error).__name__})'
+        is_lost = isinstance(error, _LOST_CONNECTIONS) and '/job:' in error.message
+        return f'a connection to another task was lost during a step ({line})' if is_lost else line
 
     def announce(self, start: int, end: int) -> None:
         if self.is_chief and self.cluster.servers:
@@ -194,8 +191,7 @@ class ClusterWorker(Worker):
                 if time.monotonic() < deadline:
                     values[task.index] = self._rendezvous.use_store(KeyValueStore.get_large, f'{prefix}/{task.index}')
             missing = [task for task in missing if values[task.index] is None and task not in gone]
-            if missing:
-                time.sleep(_POLL_SECS)
+            time.sleep(_POLL_SECS)
         return values
 
     def _stay(self) -> None:

@@ -1,13 +1,12 @@
 """Detects that another task is lost: killed, ended with a fault, or out of reach."""
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.rendezvous import End, Rendezvous, mismatched_tasks
-from cluster.topology import Cluster, Task
+from cluster.rendezvous import End, Rendezvous
+from cluster.topology import Task
 from errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
@@ -15,9 +14,6 @@ _INTERVAL_SECS = 0.5
 _SILENT_SECS = 2.0
 # How long a step may take to its end after a loss, before the variables are saved within it.
 _LEAST_STEP_SECS, _MOST_STEP_SECS = 1.0, 6.0
-# How TensorFlow's messages name the task that a call was sent to, and any task, such as the one that reports an error.
-_ANY_TASK = r'/job:(\w+)(?:/replica:\d+)?/task:(\d+)'
-_NAMED_TASKS = re.compile(f'remote target {_ANY_TASK}'), re.compile(_ANY_TASK)
 
 
 class PeerError(RunError):
@@ -33,15 +29,13 @@ class PeerError(RunError):
 
 
 class FailureDetector:
-    """Finds the first member of the training that is lost; warns of processes that do not belong to it."""
+    """Finds the first member of the training that is lost."""
 
-    def __init__(self, rendezvous: Rendezvous, warn: Callable[[str], None]) -> None:
+    def __init__(self, rendezvous: Rendezvous) -> None:
         assert rendezvous.membership, 'it has joined'
         self._rendezvous = rendezvous
         self._members = rendezvous.membership.members
-        self._warn = warn
         self._entries: Mapping[str, Any] = {}
-        self._named: set[str] = set()
         # Since when each task that does not answer has been silent (time.monotonic).
         self.silent_since: dict[Task, float] = {}
 
@@ -50,10 +44,6 @@ class FailureDetector:
         found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
         # How a task ended stays true while the task with the store is too busy to answer.
         self._entries = self._rendezvous.entries(patient=False) or self._entries
-        for name, difference in mismatched_tasks(self._entries).items() if cluster.is_chief else ():
-            if name not in self._named:
-                self._named.add(name)
-                self._warn(f'{name} does not belong to this cluster and was refused: {difference}')
         ends = self._rendezvous.ends(self._entries, {task: self._members.get(str(task)) for task in cluster.tasks})
         for task, incarnation in found.items():
             expected = self._members.get(str(task))
@@ -66,13 +56,11 @@ class FailureDetector:
                     return failure
             elif incarnation == expected:
                 self.silent_since.pop(task, None)
-            elif incarnation is not None or self._is_silent(task):
-                return PeerError(task)
+            else:
+                since = self.silent_since.setdefault(task, self._rendezvous.health.last_answer(task))
+                if incarnation is not None or time.monotonic() - since > _SILENT_SECS:
+                    return PeerError(task)
         return None
-
-    def _is_silent(self, task: Task) -> bool:
-        since = self.silent_since.setdefault(task, self._rendezvous.health.last_answer(task))
-        return time.monotonic() - since > _SILENT_SECS
 
 
 class FailureWatch(threading.Thread):
@@ -138,14 +126,3 @@ def failure_of_end(task: Task, end: End | None, *, answers: bool = False) -> Pee
     # Wrong use of one process counts as wrong use of the cluster.
     exit_code = UsageError.exit_code if end.exit_code == UsageError.exit_code else RunError.exit_code
     return PeerError(task, f'ended with exit code {end.exit_code}: {end.reason}', exit_code, answers=answers)
-
-
-def peer_in_error(message: str, cluster: Cluster) -> str | None:
-    """Returns what a lost connection led to, by TensorFlow's message: another task; None if it names no task.
-
-    The process that reports the error comes first in the message, and may be this one.
-    """
-    by_name = {(task.job, str(task.index)): task for task in cluster.tasks}
-    found = (by_name.get(name) for pattern in _NAMED_TASKS for name in pattern.findall(message))
-    tasks = [task for task in found if task]
-    return next((str(task) for task in tasks if task != cluster.own), 'another process' if tasks else None)

@@ -20,7 +20,7 @@ NOTHING: Offer = {'step': None, 'end': None}
 Incarnations = Mapping[Task, int | None]
 
 _MOST_RESTARTS = 2**20
-_SETTINGS, _STRANGER = 'settings/', 'stranger/'
+_SETTINGS = 'settings/'
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
 # After how many seconds a task reports again for which tasks it waits, and how many it names.
@@ -42,7 +42,6 @@ class Membership:
     members: Mapping[str, int]
     workers: Sequence[int]
     agreed: Offer
-    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,6 @@ class Rendezvous:
             own = found[self.cluster.own]
             if entries is not None and own is not None:
                 membership = _membership(entries)
-                if membership:
-                    self._refuse_stranger(membership, self.cluster.store_task)
                 if self._is_over(entries, found):
                     raise TrainingOverError
                 self.compare_settings(entries, found)
@@ -178,14 +175,12 @@ class Rendezvous:
                     self.put(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
                 offers = self._offers(entries, found)
                 if self.cluster.is_chief and membership is None and self._are_ready(offers, entries, found):
-                    self._begin(
-                        Membership(
-                            members={str(task): found[task] or 0 for task in self._members},
-                            workers=[found[worker] or 0 for worker in self.cluster.trainers],
-                            agreed={name: _latest(each[name] for each in offers.values()) for name in NOTHING},
-                            settings=self._settings,
-                        )
+                    membership = Membership(
+                        members={str(task): found[task] or 0 for task in self._members},
+                        workers=[found[worker] or 0 for worker in self.cluster.trainers],
+                        agreed={name: _latest(each[name] for each in offers.values()) for name in NOTHING},
                     )
+                    self.put('membership', asdict(membership))
                     continue
             missing, what = self._missing(found, entries or {})
             if time.monotonic() > deadline:
@@ -228,34 +223,15 @@ class Rendezvous:
         told = {task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation') for task in self.cluster.tasks}
         return None not in found.values() and told == dict(found) and len(offers) == len(self.cluster.trainers)
 
-    def _begin(self, membership: Membership) -> None:
-        """Begins a training. It is stored on each server, so that another cluster that names the server notices."""
-        others = self.cluster.servers[1:]
-        for server in others:
-            if other := _membership(self.entries(server) or {}):
-                self._refuse_stranger(other, server)
-        for host in (*others, self.cluster.store_task):
-            self.put('membership', asdict(membership), host)
-
-    def _refuse_stranger(self, membership: Membership, host: Task) -> None:
-        """Raises StrangerError if this task differs from the tasks that train with `host`, and informs their chief."""
-        difference = find_difference({'the training there': membership.settings, str(self.cluster.own): self._settings})
-        if difference is None:
-            return
-        self._is_stranger = True
-        self.put(f'{_STRANGER}{self.cluster.own}', difference, host)
-        raise StrangerError(f'{host} takes part in a training that is running: {difference}')
-
     def _is_over(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
         """Whether the training in which an earlier process of this task took part has ended.
 
         A trainer ends with exit code 0 only when all steps are taken. If the earlier process of this task also did so,
         this process belongs to another training, whose servers are not up yet.
         """
-        if self._has_ended_well(entries):
-            return False
         ends = self.ends(entries, found)
-        return any(trainer in ends and ends[trainer].exit_code == 0 for trainer in self.cluster.trainers)
+        is_over = any(trainer in ends and ends[trainer].exit_code == 0 for trainer in self.cluster.trainers)
+        return is_over and not self._has_ended_well(entries)
 
     def _has_ended_well(self, entries: Mapping[str, Any]) -> bool:
         """Whether an earlier process of this task took all steps."""
@@ -265,17 +241,16 @@ class Rendezvous:
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
         """Publishes the settings that this task must share with the others; raises UsageError if another has others.
 
-        The entries may contain settings of tasks that were replaced, or that are not in this task's cluster.
+        The entries may contain settings of tasks that were replaced, or that are not in this task's cluster. A cluster
+        that is running already goes on: it raises StrangerError, and publishes nothing.
         """
         key, own = f'{_SETTINGS}{self.cluster.own}', found[self.cluster.own]
         mine = {'incarnation': own, 'settings': self._settings}
-        if entries.get(key) != mine:
-            self.put(key, mine)
         published = {
             name.removeprefix(_SETTINGS): value for name, value in entries.items() if name.startswith(_SETTINGS)
         }
-        if _membership(entries):
-            # A running cluster goes on, and strangers are refused.
+        is_running = _membership(entries) is not None
+        if is_running:
             published = {str(task): published[str(task)] for task in self.cluster.tasks if str(task) in published}
         replaced = {
             str(task)
@@ -283,7 +258,13 @@ class Rendezvous:
             if incarnation is not None and published.get(str(task), mine)['incarnation'] != incarnation
         }
         settings = {name: value['settings'] for name, value in published.items() if name not in replaced}
-        if difference := find_difference(settings | {str(self.cluster.own): self._settings}):
+        difference = find_difference(settings | {str(self.cluster.own): self._settings})
+        self._is_stranger |= bool(difference) and is_running and self.membership is None
+        if difference and self._is_stranger:
+            raise StrangerError(difference)
+        if entries.get(key) != mine:
+            self.put(key, mine)
+        if difference:
             raise UsageError(difference)
 
     def _offers(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, Mapping[str, Any]]:
@@ -349,11 +330,6 @@ class Rendezvous:
 
 def _latest(steps: Iterable[int | None]) -> int | None:
     return max((step for step in steps if step is not None), default=None)
-
-
-def mismatched_tasks(entries: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the tasks that were refused because they differ from the running cluster, and the differences."""
-    return {name.removeprefix(_STRANGER): value for name, value in entries.items() if name.startswith(_STRANGER)}
 
 
 def _membership(entries: Mapping[str, Any]) -> Membership | None:

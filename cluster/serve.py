@@ -81,7 +81,7 @@ def serve(
         rendezvous.show_missing(missing, secs)
     gone: list[Task] = []
     if rendezvous.membership and len(ended) < len(trainers):
-        detector = FailureDetector(rendezvous, warn)
+        detector = FailureDetector(rendezvous)
         last_answer = dict.fromkeys(trainers, time.monotonic())
         for found, ended in polls:
             if failure := detector.check():

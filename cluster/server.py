@@ -35,16 +35,6 @@ _CHANNEL_OPTIONS = (
     ('grpc.use_local_subchannel_pool', 1),
 )
 _NO_TASK = '/job:none'
-# The errors of TensorFlow when a task is gone, slow, or not the process that the session knew.
-_UNREACHABLE = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.InternalError,
-    tf.errors.NotFoundError,
-    tf.errors.UnavailableError,
-    tf.errors.UnknownError,
-)
 
 
 def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
@@ -144,11 +134,11 @@ class KeyValueStore:
     def __init__(self, host: Task, timeout_secs: float = 10.0) -> None:
         with tf.Graph().as_default() as graph:
             # TensorFlow has no hash table from strings to strings, so digests of the keys are the table's keys.
-            table = tf.raw_ops.MutableHashTableV2(
-                key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
+            # Large values have a table of their own, so that get_all does not read them.
+            table, large = (
+                tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name=name)
+                for name in ('key_value_store', 'large_values')
             )
-            # A table of its own, so that get_all does not read large values.
-            large = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name='large_values')
             self._digest, self._entry = tf.placeholder(tf.int64, []), tf.placeholder(tf.string, [])
             self._put = tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=self._digest, values=self._entry)
             self._get_all = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string).values
@@ -175,7 +165,8 @@ class KeyValueStore:
     def _run(self, fetches: Any, feeds: dict[Any, Any]) -> Any:
         try:
             return self._session.run(fetches, feeds)
-        except _UNREACHABLE as error:
+        except tf.errors.OpError as error:
+            # The task is gone, slow, or not the process that the session knew.
             raise StoreError(str(error)) from error
 
 

@@ -21,6 +21,7 @@ from tests.support.programs import Relay
 DEADLINE_SECS = 60.0
 # The seconds that a test waits to see that something does not happen.
 MOMENT_SECS = 0.7
+_JOBS = ('ps', 'worker')
 PATIENT = Timeout('connect_timeout_secs', DEADLINE_SECS)
 SOON = Timeout('connect_timeout_secs', 1.0)
 
@@ -50,9 +51,7 @@ def server_of(name: str, number: int) -> tf.train.Server:
     Clusters reuse servers, since each server has 80 threads that never end.
     """
     job, index = name.split()
-    spec = {
-        job: [relay.address for name, relay in relays().items() if name.startswith(job)] for job in ('ps', 'worker')
-    }
+    spec = {job: [relay.address for name, relay in relays().items() if name.startswith(job)] for job in _JOBS}
     # Any free port: the other tasks connect through the relay.
     spec[job][int(index)] = '127.0.0.1:0'
     return tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=int(index))
@@ -71,11 +70,8 @@ class LocalCluster:
     def cluster(self, name: str) -> Cluster:
         """The cluster, seen from the task of that name."""
         job, index = name.split()
-        ps_hosts, worker_hosts = (
-            tuple(relay.address for name, relay in self.relays.items() if name.startswith(job))
-            for job in ('ps', 'worker')
-        )
-        return Cluster(ps_hosts, worker_hosts, job, int(index), 'the flags')
+        hosts = {job: tuple(r.address for name, r in self.relays.items() if name.startswith(job)) for job in _JOBS}
+        return Cluster(hosts['ps'], hosts['worker'], job, int(index), 'the flags')
 
     def task(self, name: str) -> Task:
         return self.cluster(name).own
@@ -111,21 +107,21 @@ class LocalCluster:
                 _wipe(server_of(name, number), self.task(name))
 
 
-# The name of the table in cluster.server.
-TABLE_NAME = 'key_value_store'
-
-
 def _wipe(server: tf.train.Server, keeper: Task) -> None:
     """Deletes the contents of the key-value store on this task, if it has one."""
     with tf.Graph().as_default() as graph, tf.device(f'{keeper.device}/cpu:0'):
-        table = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name=TABLE_NAME)
+        table = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store')
         wiped = tf.raw_ops.DestroyResourceOp(resource=table)
     with tf.Session(server.target, graph=graph, config=tf.ConfigProto(device_filters=[keeper.device])) as session:
         session.run(wiped)
 
 
+# Makes a cluster: num_ps=1, num_workers=2, *, together=True.
+Make = Callable[..., LocalCluster]
+
+
 @contextlib.contextmanager
-def local_clusters() -> Iterator[Callable[..., LocalCluster]]:
+def local_clusters() -> Iterator[Make]:
     """Makes clusters, and stops all of their tasks after the block."""
     made: list[LocalCluster] = []
 

@@ -1,38 +1,30 @@
-"""The failure detector of a worker finds out which of the other tasks are lost."""
+"""Workers find out which other tasks are lost; servers serve until their workers have ended or are given up."""
 
 import socket
-from collections.abc import Callable
+import threading
 from concurrent.futures import Future
 
 import pytest
 
-from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, peer_in_error
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerError
+from cluster.serve import serve
 from cluster.server import Health
-from cluster.topology import Cluster, Task
+from cluster.topology import Task, Timeout
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
+    PATIENT,
+    SOON,
     LocalCluster,
+    Make,
     Member,
     assert_waits,
+    begin,
     join_all,
     result,
 )
-from tests.support.outputs import check_line
+from tests.support.outputs import check_line, failed
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
-
-# How TensorFlow names worker 0 and ps 1.
-TASKS_OF_ERRORS = 'worker/replica:0/task:0', 'ps/replica:0/task:1'
-
-
-def test_a_server_answers_with_a_number_that_a_new_one_does_not_have(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster(0, 1)
-    task, first = cluster.task('worker 0'), cluster.start('worker 0')
-    health = Health()
-    assert health.incarnations([task]) == health.incarnations([task]) == {task: first.incarnation}
-    second = cluster.start('worker 0')
-    assert health.incarnations([task]) == {task: second.incarnation}
-    assert first.incarnation != second.incarnation
 
 
 def test_only_tasks_that_are_there_answer() -> None:
@@ -50,7 +42,7 @@ class Detecting:
         self.saved_after: list[PeerError] = []
         self._interrupted: Future[None] = Future()
         join_all(members)
-        self.detector = FailureDetector(members['worker 0'].rendezvous, print)
+        self.detector = FailureDetector(members['worker 0'].rendezvous)
         self.watch = FailureWatch(self.detector, self.saved_after.append, lambda: self._interrupted.set_result(None))
         cluster.detectors.append(self.watch)
         self.watch.start()
@@ -69,9 +61,7 @@ class Detecting:
 
 @pytest.mark.parametrize('is_replaced', [False, True])
 @pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
-def test_a_task_that_is_gone_or_replaced_is_lost(
-    lost: str, is_replaced: bool, make_cluster: Callable[..., LocalCluster]
-) -> None:
+def test_a_task_that_is_gone_or_replaced_is_lost(lost: str, is_replaced: bool, make_cluster: Make) -> None:
     cluster = make_cluster()
     detecting = Detecting(cluster, cluster.start_all())
     cluster.stop(lost)
@@ -82,32 +72,38 @@ def test_a_task_that_is_gone_or_replaced_is_lost(
     check_line(str(failure), failure.task)
 
 
-@pytest.mark.parametrize('has_gone', [False, True])
-@pytest.mark.parametrize('name', ['worker 1', 'ps 0'])
-def test_a_task_that_failed_is_named_with_its_reason(
-    name: str, has_gone: bool, make_cluster: Callable[..., LocalCluster]
-) -> None:
+@pytest.mark.parametrize(('name', 'has_gone'), [('worker 1', False), ('worker 1', True), ('ps 0', False)])
+def test_a_task_that_failed_is_named_with_its_reason(name: str, has_gone: bool, make_cluster: Make) -> None:
     cluster = make_cluster(2)
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
     members[name].rendezvous.end(143, 'stopped by SIGTERM')
-    if has_gone and name != 'ps 0':
+    if has_gone:
         cluster.stop(name)
     failure = detecting.failure()
     assert failure.task == cluster.task(name)
     check_line(str(failure), failure.task, '143', 'stopped by SIGTERM')
 
 
-def test_a_task_that_has_ended_well_is_not_missed(make_cluster: Callable[..., LocalCluster]) -> None:
+@pytest.mark.parametrize('is_stopped', [False, True])
+def test_a_task_that_has_ended_well_is_not_missed_nor_one_that_nobody_watches(
+    is_stopped: bool, make_cluster: Make
+) -> None:
     cluster = make_cluster()
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
-    members['worker 1'].rendezvous.end(0)
+    if is_stopped:
+        detecting.watch.stop()
+    else:
+        members['worker 1'].rendezvous.end(0)
     cluster.stop('worker 1')
+    if is_stopped:
+        detecting.watch.join(DEADLINE_SECS)
     assert detecting.watch.wait(4.0) is None
+    assert detecting.watch.is_alive() != is_stopped
 
 
-def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Make) -> None:
     cluster = make_cluster()
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
@@ -122,19 +118,7 @@ def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Callable[..., Local
     detecting.assert_calm()
 
 
-def test_a_failure_detector_that_was_stopped_finds_nothing(make_cluster: Callable[..., LocalCluster]) -> None:
-    cluster = make_cluster()
-    detecting = Detecting(cluster, cluster.start_all())
-    detecting.watch.stop()
-    cluster.stop('worker 1')
-    detecting.watch.join(DEADLINE_SECS)
-    assert not detecting.watch.is_alive()
-    assert detecting.watch.failure is None
-
-
-def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
-    make_cluster: Callable[..., LocalCluster],
-) -> None:
+def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(make_cluster: Make) -> None:
     cluster = make_cluster(together=False)
     detecting = Detecting(cluster, cluster.start_all())
     cluster.stop('worker 1')
@@ -143,25 +127,99 @@ def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
     assert detecting.failure().task == cluster.task('ps 0')
 
 
-FROM_WORKER_0, FROM_PS_1 = (f'From /job:{name}:\nSocket closed' for name in TASKS_OF_ERRORS)
-TO_WORKER_0, TO_PS_1 = (
-    f'\nAdditional GRPC error information from remote target /job:{name}' for name in TASKS_OF_ERRORS
-)
+# ---- the end of parameter servers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ('message', 'peer'),
-    [
-        (FROM_WORKER_0 + TO_PS_1, 'ps 1 (b:1)'),
-        (FROM_PS_1 + TO_WORKER_0, 'ps 1 (b:1)'),
-        (f'{FROM_PS_1}{TO_PS_1}\n{FROM_WORKER_0}', 'ps 1 (b:1)'),
-        (f'Collective ops is aborted by: {FROM_PS_1}', 'ps 1 (b:1)'),
-        ('Your worker job ("/job:worker/replica:0/task:1") was probably restarted.', 'worker 1 (b:2)'),
-        (FROM_WORKER_0 + TO_WORKER_0, 'another process'),
-        ('Socket closed from /job:worker/task:7', None),
-    ],
-)
-def test_a_lost_connection_is_said_to_lead_to_another_task_and_never_to_this_one(
-    message: str, peer: str | None
-) -> None:
-    assert peer_in_error(message, Cluster(('a:1', 'b:1'), ('a:2', 'b:2'), 'worker', 0, 'the flags')) == peer
+def begin_serving(member: Member, *, connect: Timeout = PATIENT) -> 'Future[None]':
+    """Starts a parameter server, and returns when it has looked for the workers once."""
+    has_looked = threading.Event()
+    serving = begin(serve, member.rendezvous, connect, 0.0, print, has_looked.set)
+    assert has_looked.wait(DEADLINE_SECS)
+    return serving
+
+
+@pytest.mark.parametrize('together', [True, False])
+def test_a_server_ends_when_all_workers_have_ended(together: bool, make_cluster: Make) -> None:
+    cluster = make_cluster(together=together)
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 0'])
+    members['worker 1'].rendezvous.end(0)
+    assert_waits(serving)
+    members['worker 0'].rendezvous.end(0)
+    result(serving)
+
+
+def test_a_server_reports_why_a_worker_failed(make_cluster: Make) -> None:
+    cluster = make_cluster()
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 0'])
+    members['worker 1'].rendezvous.end(77, 'the disk is full')
+    members['worker 0'].rendezvous.end(0)
+    with failed(cluster.task('worker 1'), '77', 'the disk is full'):
+        result(serving)
+
+
+def test_a_server_learns_how_a_worker_ended_when_the_key_value_store_is_lost(make_cluster: Make) -> None:
+    cluster = make_cluster(2, 1)
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 1'])
+    cluster.stop('ps 0')
+    assert_waits(serving)
+    members['worker 0'].rendezvous.end(77, 'ps 0 was lost')
+    with failed(cluster.task('worker 0'), '77', 'ps 0 was lost'):
+        result(serving)
+
+
+def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(make_cluster: Make) -> None:
+    cluster = make_cluster(2)
+    old = cluster.start_all()
+    join_all(old)
+    cluster.stop('ps 1')
+    server = cluster.start('ps 1')
+    serving = begin_serving(server)
+    for name in ('worker 0', 'worker 1'):
+        old[name].rendezvous.end(1, 'ps 1 was lost')
+        cluster.stop(name)
+    assert_waits(serving)
+    members = {'ps 0': cluster.start('ps 0'), **{name: cluster.start(name) for name in ('worker 0', 'worker 1')}}
+    join_all(members)
+    for name in ('worker 0', 'worker 1'):
+        members[name].rendezvous.end(0)
+    result(serving)
+
+
+def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Make) -> None:
+    cluster = make_cluster()
+    serving = begin_serving(cluster.start('ps 0'), connect=SOON)
+    with failed(cluster.task('worker 0'), '--connect_timeout_secs=1'):
+        result(serving)
+
+
+@pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
+def test_a_server_ends_and_names_the_task_that_was_lost(lost: str, make_cluster: Make) -> None:
+    cluster = make_cluster(2)
+    members = cluster.start_all()
+    join_all(members)
+    serving = begin_serving(members['ps 1'])
+    cluster.stop(lost)
+    members['worker 0'].rendezvous.end(1, f'{lost} was lost')
+    with failed(lost):
+        result(serving)
+
+
+def test_a_server_waits_for_workers_that_come_back_and_gives_up_when_all_are_lost(make_cluster: Make) -> None:
+    cluster = make_cluster(together=False)
+    members = cluster.start_all()
+    join_all(members)
+    serving = begin_serving(members['ps 0'])
+    cluster.stop('worker 0')
+    # The worker that is left goes on.
+    assert_waits(serving)
+    cluster.stop('worker 1')
+    with failed(cluster.task('worker 0')):
+        result(serving)
+    again = begin_serving(members['ps 0'])
+    assert_waits(again)
+    for name in ('worker 0', 'worker 1'):
+        cluster.start(name).rendezvous.end(0)
+    result(again)

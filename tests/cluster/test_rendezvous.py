@@ -1,19 +1,20 @@
 """How the processes of a cluster meet and part: who joins, who is missed, and who stays until the others have left."""
 
 import itertools
-from collections.abc import Callable, Sequence
+import time
 from concurrent.futures import Future
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.agreement import settings_of
-from cluster.rendezvous import NOTHING, Membership, Rendezvous, TrainingOverError, mismatched_tasks
+from cluster.rendezvous import NOTHING, Membership, Rendezvous, TrainingOverError
+from cluster.server import KeyValueStore, StoreError
 from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import (
+    DEADLINE_SECS,
     PATIENT,
     SOON,
-    LocalCluster,
+    Make,
     Member,
     assert_waits,
     begin,
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 @pytest.mark.parametrize(
     'order', [*itertools.permutations(['ps 0', 'worker 0', 'worker 1']), ('worker 1', 'worker 0')], ids=', '.join
 )
-def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster: Callable[..., LocalCluster]) -> None:
+def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster: Make) -> None:
     cluster = make_cluster(sum(name.startswith('ps') for name in order))
     members: dict[str, Member] = {}
     futures: dict[str, Future[Membership]] = {}
@@ -43,13 +44,10 @@ def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster:
     memberships = [result(future) for future in futures.values()]
     incarnations = {str(cluster.task(name)): member.incarnation for name, member in members.items()}
     workers = [members[name].incarnation for name in ('worker 0', 'worker 1')]
-    settings = settings_of(cluster.cluster('worker 0'), {})
-    assert memberships == [Membership(incarnations, workers, {'step': 10, 'end': None}, settings)] * 2
+    assert memberships == [Membership(incarnations, workers, {'step': 10, 'end': None})] * 2
 
 
-def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
-    make_cluster: Callable[..., LocalCluster],
-) -> None:
+def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(make_cluster: Make) -> None:
     cluster = make_cluster(2)
     old = cluster.start_all()
     (before, _) = join_all(old)
@@ -72,7 +70,7 @@ def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
     assert set(after.members.values()) == {member.incarnation for member in new.values()}
 
 
-def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Make) -> None:
     cluster = make_cluster()
     introduce({'ps 0': cluster.start('ps 0')})
     hasty = cluster.start('worker 1')
@@ -89,22 +87,7 @@ def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Callab
     assert result(chief).members[str(cluster.task('worker 1'))] == again.incarnation
 
 
-def test_all_meet_anew_when_the_task_that_keeps_the_store_is_replaced(
-    make_cluster: Callable[..., LocalCluster],
-) -> None:
-    cluster = make_cluster(2)
-    join_all(cluster.start_all())
-    for name in cluster.relays:
-        cluster.stop(name)
-    members = cluster.start_all()
-    first, second = join_all(members)
-    assert first == second
-    assert set(first.members.values()) == {member.incarnation for member in members.values()}
-
-
-def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
-    make_cluster: Callable[..., LocalCluster],
-) -> None:
+def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(make_cluster: Make) -> None:
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     (first, _) = join_all(members)
@@ -120,37 +103,26 @@ def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
     assert members['worker 1'].rendezvous.restart == 0
 
 
-def assert_fails_for_want_of(missing: Sequence[str], joining: 'Future[Membership]', cluster: LocalCluster) -> None:
-    """Asserts that the error names the flag of the time-out and these tasks, and no other one."""
-    with failed('--connect_timeout_secs=1', *(cluster.task(name) for name in missing)) as error:
-        result(joining)
-    assert not [name for name in cluster.relays if name not in missing and str(cluster.task(name)) in str(error.value)]
-
-
-@pytest.mark.parametrize(
-    'absent',
-    [('ps 0',), ('ps 1',), ('worker 0',), ('worker 2',), ('ps 0', 'ps 1'), ('ps 1', 'worker 0', 'worker 2')],
-    ids=', '.join,
-)
-def test_all_tasks_that_did_not_answer_are_named(
-    absent: tuple[str, ...], make_cluster: Callable[..., LocalCluster]
-) -> None:
+@pytest.mark.parametrize('absent', [('ps 0',), ('worker 0',), ('ps 1', 'worker 0', 'worker 2')], ids=', '.join)
+def test_all_tasks_that_did_not_answer_are_named_and_no_others(absent: tuple[str, ...], make_cluster: Make) -> None:
     cluster = make_cluster(2, 3)
     member = [cluster.start(name) for name in cluster.relays if name not in absent][-1]
-    assert_fails_for_want_of(absent, member.join(SOON), cluster)
+    with failed('--connect_timeout_secs=1', *(cluster.task(name) for name in absent)) as error:
+        result(member.join(SOON))
+    assert not [name for name in cluster.relays if name not in absent and str(cluster.task(name)) in str(error.value)]
 
 
-def test_a_task_that_answers_and_does_not_join_is_named(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_a_task_that_answers_and_does_not_join_is_named(make_cluster: Make) -> None:
     cluster = make_cluster(1, 3)
     members = cluster.start_all()
     introduce(members)
     for joining in [members[f'worker {index}'].join(SOON) for index in (0, 2)]:
-        assert_fails_for_want_of(['worker 1'], joining, cluster)
+        with failed('--connect_timeout_secs=1', cluster.task('worker 1')) as error:
+            result(joining)
+        assert str(cluster.task('worker 2')) not in str(error.value)
 
 
-def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(
-    make_cluster: Callable[..., LocalCluster],
-) -> None:
+def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_cluster: Make) -> None:
     cluster = make_cluster()
     members = cluster.start_all()
     rendezvous, task = members['worker 0'].rendezvous, cluster.task('worker 1')
@@ -165,9 +137,7 @@ def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(
 
 
 @pytest.mark.parametrize('num_ps', [0, 1])
-def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
-    num_ps: int, make_cluster: Callable[..., LocalCluster]
-) -> None:
+def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(num_ps: int, make_cluster: Make) -> None:
     cluster = make_cluster(num_ps, 3 - num_ps)
     members = cluster.start_all()
     (_, keeper), (_, leaving), (lost, _) = members.items()
@@ -180,34 +150,48 @@ def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
     result(staying)
 
 
-@pytest.mark.parametrize(('named', 'flag'), [(['ps 0', 'ps 1'], '--worker_hosts'), (['ps 1'], '--ps_hosts')])
-def test_a_worker_of_another_cluster_is_refused_by_the_servers_of_one_that_is_running_which_goes_on(
-    named: Sequence[str], flag: str, make_cluster: Callable[..., LocalCluster]
+def serving_alone(others: dict[str, list[str]]) -> str:
+    """Starts a server that is worker 0 of its own cluster; returns its address."""
+    spec = tf.train.ClusterSpec({**others, 'worker': ['127.0.0.1:0']})
+    return tf.train.Server(spec, job_name='worker', task_index=0).target.removeprefix('grpc://')
+
+
+@pytest.mark.parametrize('is_late', [False, True])
+def test_a_process_with_other_settings_is_refused_by_a_cluster_that_is_running_which_goes_on(
+    is_late: bool, make_cluster: Make
 ) -> None:
-    cluster = make_cluster(2)
+    cluster = make_cluster(2, together=False)
     members = cluster.start_all()
     (generation, _) = join_all(members)
-    stranger = alone_with([cluster.task(name).host for name in named])
-    with refused(str(stranger.cluster.own), flag):
+    if is_late:
+        cluster.stop('worker 1')
+        cluster.start('worker 1')
+        stranger = Rendezvous(cluster.cluster('worker 1'), together=False, settings={'worker_hosts': 'a:1'})
+    else:
+        # It believes that it trains alone with these parameter servers.
+        ps_hosts = tuple(cluster.task(name).host for name in ('ps 0', 'ps 1'))
+        own = Cluster(ps_hosts, (serving_alone({'ps': list(ps_hosts)}),), 'worker', 0, 'the flags')
+        stranger = Rendezvous(own, together=True, settings={})
+    with refused(str(stranger.cluster.own), '--worker_hosts'):
         stranger.join(NOTHING, PATIENT)
-    # It does not end as if it were worker 0 of this cluster.
+    # It does not end as if it were a worker of this cluster.
     stranger.end(2, 'refused')
     chief = members['worker 0'].rendezvous
     found, entries = chief.incarnations(), chief.entries() or {}
     assert not chief.ends(entries, found)
     chief.compare_settings(entries, found)
     assert result(members['worker 0'].join()) == generation
-    if 'ps 0' in named:
-        assert list(mismatched_tasks(entries)) == [str(stranger.cluster.own)]
 
 
 @pytest.mark.parametrize('joins_first', [False, True])
 @pytest.mark.parametrize('name', ['ps 0', 'worker 0', 'worker 1'])
 def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_on(
-    name: str, joins_first: bool, make_cluster: Callable[..., LocalCluster]
+    name: str, joins_first: bool, make_cluster: Make
 ) -> None:
     cluster = make_cluster()
-    impostor = of_another_host(cluster.cluster(name))
+    # It takes itself for a task of this cluster, and listens at another address.
+    impostor = Rendezvous(cluster.cluster(name), together=True, settings={})
+    impostor._own_server = Task('worker', 0, serving_alone({}))
     joining = None if joins_first else begin(impostor.join, NOTHING, PATIENT)
     if joining:
         assert_waits(joining)
@@ -220,31 +204,13 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
     chief = members['worker 0'].rendezvous
     entries = chief.entries() or {}
     assert not chief.ends(entries, chief.incarnations())
-    assert not mismatched_tasks(entries)
     chief.compare_settings(entries, chief.incarnations())
     assert generation in (None, *join_all(members))
 
 
-def of_another_host(cluster: Cluster) -> Rendezvous:
-    """That of a process which takes itself for a task of this cluster, and listens at another address."""
-    spec = tf.train.ClusterSpec({'worker': ['127.0.0.1:0']})
-    rendezvous = Rendezvous(cluster, together=True, settings={})
-    target = tf.train.Server(spec, job_name='worker', task_index=0).target
-    rendezvous._own_server = Task('worker', 0, target.removeprefix('grpc://'))
-    return rendezvous
-
-
-def alone_with(ps_hosts: Sequence[str]) -> Rendezvous:
-    """That of a worker which believes that it trains alone with these parameter servers."""
-    spec = tf.train.ClusterSpec({'ps': list(ps_hosts), 'worker': ['127.0.0.1:0']})
-    target = tf.train.Server(spec, job_name='worker', task_index=0).target
-    cluster = Cluster(tuple(ps_hosts), (target.removeprefix('grpc://'),), 'worker', 0, 'the flags')
-    return Rendezvous(cluster, together=True, settings={})
-
-
 @pytest.mark.parametrize('num_ps', [0, 1])
 def test_a_task_that_is_started_again_after_the_last_step_learns_that_training_is_over(
-    num_ps: int, make_cluster: Callable[..., LocalCluster]
+    num_ps: int, make_cluster: Make
 ) -> None:
     cluster = make_cluster(num_ps)
     members = cluster.start_all()
@@ -258,3 +224,31 @@ def test_a_task_that_is_started_again_after_the_last_step_learns_that_training_i
     # Who has ended well before belongs to another training, whose servers are not up yet.
     with failed():
         result(cluster.start('worker 1').join(SOON))
+
+
+# ---- the key-value store ---------------------------------------------------------------------------------------------
+
+
+def test_all_tasks_read_what_one_has_written_until_the_task_that_keeps_it_is_lost(make_cluster: Make) -> None:
+    cluster = make_cluster()
+    rendezvous = cluster.start_all()['worker 0'].rendezvous
+    stores = [KeyValueStore(cluster.task('ps 0'), timeout_secs=1) for _ in range(3)]
+    assert stores[1].get_all() == {}
+    stores[1].put('großer Name', {'steps': [1, 2.5, None], 'is_done': False})
+    stores[2].put('other', 'first')
+    stores[2].put('other', 'second')
+    expected = {'großer Name': {'steps': [1, 2.5, None], 'is_done': False}, 'other': 'second'}
+    assert [store.get_all() for store in stores] == [expected] * 3
+    assert rendezvous.entries() == expected
+    cluster.stop('ps 0')
+    assert rendezvous.entries() is None
+    for is_back in (False, True):
+        if is_back:
+            cluster.start('ps 0')
+        with pytest.raises(StoreError):
+            stores[0].get_all()
+    assert KeyValueStore(cluster.task('ps 0')).get_all() == {}
+    deadline = time.monotonic() + DEADLINE_SECS
+    while (facts := rendezvous.entries()) is None:
+        assert time.monotonic() < deadline
+    assert facts == {}
