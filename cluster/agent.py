@@ -1,17 +1,18 @@
 """Starts processes on this machine for a launcher on another one: `python -m cluster.agent`, run over ssh.
 
-Requests come on standard input and answers go to standard output, each one JSON object in a line:
+Requests come on standard input and answers go to standard output, each one JSON object in a line, which begins with
+ANSWER, since login scripts may print lines, too:
 
     (at the start)                    {"hello": {"version": ..., "commit": ..., "tensorflow": ...}}
     {"prepare": {fields of HostNeeds}}    {"members": [{fields of Member}, ...]}
     {"start": {fields of Command}}    {"started": PID}
                                       {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
     {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
-    {}                                {}
+    {}
 
 An answer to `prepare` or `start` that failed is {"refused": ["a line", ...], "is_usage": true or false}. All that it
 started ends with it, and it ends when its input ends, as it does when the launcher or the connection is killed, or when
-nothing has come for a minute: the launcher says at least {} every ten seconds.
+nothing has come for a minute: the launcher says at least {} every ten seconds. ssh itself notices a silent host.
 """
 
 import contextlib
@@ -34,7 +35,8 @@ from errors import BenchmarkError, UsageError
 from machine.surroundings import git_commit, tensorflow_version
 from results import VERSION
 
-# How long each side waits for a line of the other, and how often each sends one, in seconds.
+ANSWER = 'tf_cnn_benchmarks agent: '
+# How long a silent launcher or host is waited for, and how often the launcher says something, in seconds.
 SILENCE_SECS, ALIVE_SECS = 60.0, 10.0
 # From SIGTERM to SIGKILL for processes whose launcher is gone, in seconds: nobody waits for what they would still say.
 _GRACE_SECS = 2.0
@@ -76,12 +78,9 @@ class _Agent:
                 self._say(members=[asdict(one) for one in self._host.prepare(HostNeeds(**request['prepare']))])
             elif 'start' in request:
                 self._start(request['start'])
-            elif 'end' in request:
-                # It may have ended in the meantime.
-                if process := self._running.get(request['name']):
-                    process.end(signal.Signals(request['end']))
-            else:
-                self._say()
+            # It may have ended in the meantime.
+            elif process := self._running.get(request.get('name', '')):
+                process.end(signal.Signals(request['end']))
         except BenchmarkError as error:
             self._say(refused=error.lines, is_usage=isinstance(error, UsageError))
         except (OSError, RuntimeError) as error:
@@ -112,8 +111,7 @@ class _Agent:
     def _say(self, **answer: Any) -> None:
         try:
             with self._lock:
-                sys.stdout.write(json.dumps(answer) + '\n')
-                sys.stdout.flush()
+                print(ANSWER + json.dumps(answer), flush=True)
         except (OSError, ValueError):
             self._inbox.put(None)
 

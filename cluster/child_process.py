@@ -29,7 +29,7 @@ class ChildProcess:
     other process gets its number before its descendants are killed.
 
     Args:
-      stdin: PIPE for write_line().
+      stdin: PIPE for `input`.
       cores: the logical cores it may run on; empty for all that this process may use.
       grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
     """
@@ -85,22 +85,16 @@ class ChildProcess:
                     receiver(line.removesuffix('\n'))
             at_end()
 
-        readers = [(self._popen.stdout, show, closed)]
-        if show_error:
-            readers.append((self._popen.stderr, show_error, lambda: None))
-        for arguments in readers:
-            reader = threading.Thread(target=read, args=arguments, daemon=True)
-            reader.start()
-            self._readers.append(reader)
+        for arguments in ((self._popen.stdout, show, closed), (self._popen.stderr, show_error, lambda: None)):
+            if arguments[1]:
+                reader = threading.Thread(target=read, args=arguments, daemon=True)
+                reader.start()
+                self._readers.append(reader)
 
-    def write_line(self, line: str) -> None:
+    @property
+    def input(self) -> IO[str]:
         assert self._popen.stdin is not None
-        self._popen.stdin.write(f'{line}\n')
-        self._popen.stdin.flush()
-
-    def close_input(self) -> None:
-        assert self._popen.stdin is not None
-        self._popen.stdin.close()
+        return self._popen.stdin
 
     def wait(self, secs: float | None = None) -> bool:
         """Waits for its end, at most this long (None: for ever); returns whether it has ended."""

@@ -74,7 +74,7 @@ class Command:
       name: the prefix of its lines; unique.
       env: its whole environment, None for that of this process; on another host what is added to the environment there.
       cores: the logical cores it may run on; None for all that it may use.
-      gpus: the GPUs that env shows it, for messages; None if env does not set them.
+      gpus: the GPUs that env shows it; None if env does not set them.
       is_server: whether it ends by itself when all processes that are not servers have ended.
       has_result: whether its standard output is the result of the cluster.
       host: None for this machine.
@@ -91,14 +91,11 @@ class Command:
 
 
 class LocalProcess(ChildProcess):
-    """A process of a cluster on this machine.
+    """A process of a cluster on this machine."""
 
-    Attributes:
-      is_stopped: whether the launcher has sent it a signal that ends it.
-      lost: why nothing more will be known about it; None unless the connection to its host has ended.
-    """
-
+    # Whether the launcher has sent it a signal that ends it.
     is_stopped = False
+    # Why nothing more will be known about it; None unless the connection to its host has ended.
     lost: str | None = None
 
     def __init__(self, command: Command) -> None:
@@ -157,18 +154,16 @@ class RemoteProcess:
         self._has_ended.wait(CLOSE_SECS)
         return self._exit_code
 
-    def tell(self, answer: Mapping[str, Any]) -> None:
-        """Handles what the agent says about it, in order."""
-        if 'ended' in answer:
-            self._exit_code = answer['ended']
-        for kind in ('out', 'err', 'ended'):
-            if kind in answer:
-                self._events.put((kind, answer[kind]))
+    def tell(self, kind: str, value: Any) -> None:
+        """Handles what the agent says about it, in order: 'out' or 'err' with a line, 'ended' with its exit code."""
+        if kind == 'ended':
+            self._exit_code = value
+        self._events.put((kind, value))
 
     def lose(self, why: str) -> None:
         """Ends it for the launcher, since nothing more will be known about it."""
         self.lost = why
-        self.tell({'ended': 1})
+        self.tell('ended', 1)
 
 
 HostProcess = LocalProcess | RemoteProcess
@@ -284,13 +279,11 @@ def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]
 def _usable_cores() -> list[int]:
     """The logical cores this process may use, sorted by package (socket), then by physical core."""
 
-    def place(core: int) -> tuple[int, int, int]:
+    def place(core: int) -> list[int]:
         topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
-        try:
-            package, physical = (int((topology / name).read_text()) for name in ('physical_package_id', 'core_id'))
-        except (OSError, ValueError):
-            # Some containers do not show the topology.
-            package, physical = 0, core
-        return package, physical, core
+        # Some containers do not show it.
+        with contextlib.suppress(OSError, ValueError):
+            return [int((topology / name).read_text()) for name in ('physical_package_id', 'core_id')] + [core]
+        return [0, core]
 
     return sorted(os.sched_getaffinity(0), key=place)

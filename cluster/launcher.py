@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
 from cluster.hosts import Command, Host, HostProcess
+from cluster.signals import handled
 from errors import RunError, UsageError, format_error, format_warning, plural
 from results.live import LiveLine
 from results.summary import is_summary
@@ -30,7 +31,6 @@ _NATIVE = re.compile(r'[IWEF]\d{4} ')
 _STEPS = re.compile(r'(Step|\d+)\t')
 
 
-# Eight arguments: apart from the commands, each is an option with a default.
 def launch(
     commands: Sequence[Command],
     *,
@@ -56,11 +56,9 @@ def launch(
     Args:
       out: receives the standard output of commands with has_result, unchanged; by default standard output.
       err: receives all other lines, each prefixed with the name of its process; by default standard error.
-      quiet: whether to show only warnings and errors of these lines. If a process fails, its last other lines are
-        shown too, and those of all processes if it stops them.
+      quiet: show only warnings and errors of these lines, and the last other lines of processes that fail.
       num_restarts: how often all are started again when they have ended after a failure, except one of wrong use.
-      servers_end_secs: how long servers may run after the others have ended; those that run longer are stopped and
-        count as failed with exit code 1.
+      servers_end_secs: how long servers may run after the others; then they are stopped, and failed with exit code 1.
     """
     lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet)
     with contextlib.closing(lines):
@@ -101,22 +99,13 @@ class _Cluster:
         """Whether the processes failed for a reason that may be gone when they are started again."""
         return self.exit_code not in (0, UsageError.exit_code) and not self._is_lasting and not self._has_result
 
-    @contextlib.contextmanager
-    def signals_as_events(self) -> Iterator[None]:
+    def signals_as_events(self) -> contextlib.AbstractContextManager[None]:
         """Queues the signals that would end this process, except those it ignores, such as SIGHUP under nohup."""
 
         def handle(number: int, _frame: object) -> None:
             self._events.put(functools.partial(self._interrupted, number))
 
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number, handler in before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handled(handle, _SIGNALS, kept=lambda before: before is signal.SIG_IGN)
 
     def run(self, commands: Sequence[Command]) -> None:
         try:
@@ -158,7 +147,7 @@ class _Cluster:
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
         gpus = '' if command.gpus is None else f' with GPUs {command.gpus}' if command.gpus else ' without GPUs'
         where = f' of {command.host.name}' if command.host else ''
-        self._lines.detail(f'{command.name} is process {process.pid}{where}{cores}{gpus}')
+        self._lines.message(f'{command.name} is process {process.pid}{where}{cores}{gpus}', is_detail=True)
 
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)
@@ -179,14 +168,13 @@ class _Cluster:
             self._deadline = time.monotonic() + self._servers_end_secs
 
     def _failed(self, process: HostProcess, code: int) -> None:
-        command = process.command
-        name = command.name
+        name, exit_code = process.command.name, code if code > 0 else 128 - code
         if process.lost:
-            what, exit_code = f'{name} is lost: {process.lost}', code
+            what = f'{name} is lost: {process.lost}'
         elif code > 0:
-            what, exit_code = f'{name} ended with exit code {code}', code
+            what = f'{name} ended with exit code {code}'
         else:
-            what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
+            what = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})'
         # The host of a lost process may not come back.
         self._is_lasting |= bool(process.lost)
         if self._keep_going:
@@ -262,17 +250,15 @@ class _Lines:
 
     def of_process(self, name: str, line: str, *, is_chief: bool = False) -> None:
         """Writes or keeps another line of a process; is_chief: it is the process with the result."""
-        if self._is_quiet and not self._is_shown(name, line) and not (is_chief and is_summary(line)):
+        # A warning of several processes is shown once.
+        is_shown = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
+        is_shown |= line.startswith(_ERROR) or (is_chief and is_summary(line))
+        if is_shown or not self._is_quiet:
+            self._write(self._err, self._prefixes[name] + line)
+        else:
             self._kept[name].append(line)
             if is_chief and not _NATIVE.match(line):
                 self.phase(line)
-        else:
-            self._write(self._err, self._prefixes[name] + line)
-
-    def _is_shown(self, name: str, line: str) -> bool:
-        # A warning of several processes is shown once.
-        is_warning = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
-        return is_warning or line.startswith(_ERROR)
 
     def show_kept(self, names: Iterable[str]) -> None:
         for name in names:
@@ -280,12 +266,9 @@ class _Lines:
             while lines:
                 self._write(self._err, self._prefixes[name] + lines.popleft())
 
-    def message(self, line: str) -> None:
-        self._write(self._err, line)
-
-    def detail(self, line: str) -> None:
-        if not self._is_quiet:
-            self.message(line)
+    def message(self, line: str, *, is_detail: bool = False) -> None:
+        if not (self._is_quiet and is_detail):
+            self._write(self._err, line)
 
     def phase(self, text: str) -> None:
         if self._live:

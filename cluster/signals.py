@@ -5,14 +5,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A step gets at least this long to end after a signal, so that the saved state is one between two steps.
 _GRACE_SECS = 5.0
-
-
 # The exit code that shells use for a process that SIGTERM ended.
 TERMINATED = 128 + signal.SIGTERM
 
@@ -33,6 +31,21 @@ def _end(number: int, _frame: object) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, b'tf_cnn_benchmarks: error: stopped by SIGTERM\n')
     os._exit(TERMINATED)
+
+
+@contextlib.contextmanager
+def handled(
+    handler: Callable[[int, Any], object], numbers: Iterable[signal.Signals], kept: Callable[[Any], bool]
+) -> Iterator[None]:
+    """Calls handler at these signals within the block, instead of the handlers before it that are not kept."""
+    replaced = {number: before for number in numbers if not kept(before := signal.getsignal(number))}
+    for number in replaced:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in replaced.items():
+            signal.signal(number, before)
 
 
 class Terminated(KeyboardInterrupt):
@@ -61,20 +74,10 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        defaults: dict[signal.Signals, tuple[Any, ...]] = {
-            signal.SIGTERM: (signal.SIG_DFL, _end),
-            signal.SIGHUP: (signal.SIG_DFL,),
-            signal.SIGINT: (signal.default_int_handler,),
-        }
-        present = {number: signal.getsignal(number) for number in defaults}
-        own = {number: before for number, before in present.items() if before in defaults[number]}
-        for number in own:
-            signal.signal(number, self._handle)
-        try:
+        defaults = (signal.SIG_DFL, signal.default_int_handler, _end)
+        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        with handled(self._handle, numbers, kept=lambda before: before not in defaults):
             yield
-        finally:
-            for number, before in own.items():
-                signal.signal(number, before)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -134,17 +137,15 @@ class Stop:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         # Python runs signal handlers only between calls to TensorFlow, but writes the wakeup byte at once.
-        before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
-        earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        threading.Thread(target=self._await_signal, args=(reading,), name='signals', daemon=True).start()
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(earlier)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            # This also ends the thread.
-            os.close(writing)
+        with handled(lambda *_: None, _SIGNALS, kept=lambda before: False):
+            earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+            threading.Thread(target=self._await_signal, args=(reading,), name='signals', daemon=True).start()
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(earlier)
+                # This also ends the thread.
+                os.close(writing)
 
     def _await_signal(self, reading: int) -> None:
         while data := os.read(reading, 1):

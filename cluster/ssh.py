@@ -12,14 +12,13 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
+from cluster.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import CLOSE_SECS, Command, Host, HostNeeds, Member, RemoteProcess
 from errors import RunError, UsageError, format_flag
@@ -29,8 +28,6 @@ from machine.surroundings import LIBRARY_VARIABLES
 HELLO_SECS = 30.0
 _REPLY_SECS = 30.0
 _END_SECS = 1.0
-# Each answer to a request has one of these keys.
-_REPLIES = {'hello', 'members', 'started', 'refused'}
 # Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
 _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 
@@ -62,7 +59,9 @@ class Reach:
             f'exec {python} -m cluster.agent {working_folder}'
         )
         # BatchMode: a question for a password would come from many hosts at once, beside other output.
-        return [*self.ssh, '-T', '-o', 'BatchMode=yes', name, f'exec sh -c {shlex.quote(line)}']
+        options = ['BatchMode=yes', f'ServerAliveInterval={ALIVE_SECS:.0f}']
+        options.append(f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}')
+        return [*self.ssh, '-T', *(f'-o{option}' for option in options), name, f'exec sh -c {shlex.quote(line)}']
 
 
 class SshHost(Host):
@@ -75,11 +74,9 @@ class SshHost(Host):
         self._processes: dict[str, RemoteProcess] = {}
         # The answers to requests, in order; None at the end of the connection.
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        # The last lines of ssh itself, which say why it failed.
+        # The last lines of ssh itself, which say why it failed, and those of login scripts.
         self._errors: deque[str] = deque(maxlen=20)
         self._write_lock = threading.Lock()
-        self._last_heard = time.monotonic()
-        self._is_greeted = False
         self._is_closed = threading.Event()
         self._why = 'the connection has ended'
         self._ssh = ChildProcess(
@@ -127,7 +124,7 @@ class SshHost(Host):
         # The agent ends its processes.
         self._is_closed.set()
         with contextlib.suppress(OSError, ValueError):
-            self._ssh.close_input()
+            self._ssh.input.close()
         if not self._ssh.wait(CLOSE_SECS):
             self._ssh.signal(signal.SIGKILL)
         self._ssh.reap()
@@ -154,26 +151,21 @@ class SshHost(Host):
     def _send(self, **request: Any) -> None:
         # If the connection has ended, the reader of its answers tells.
         with self._write_lock, contextlib.suppress(OSError, ValueError):
-            self._ssh.write_line(json.dumps(request))
+            print(json.dumps(request), file=self._ssh.input, flush=True)
 
     def _heard(self, line: str) -> None:
-        self._last_heard = time.monotonic()
-        try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict) or not (self._is_greeted or _is_hello(answer)):
-            # What a login script prints.
+        if not line.startswith(ANSWER):
             self._errors.append(line)
             return
-        self._is_greeted = True
-        name = answer.get('name')
-        if isinstance(name, str) and (process := self._processes.get(name)):
-            process.tell(answer)
-            if 'ended' in answer:
-                del self._processes[name]
-        elif answer.keys() & _REPLIES:
+        answer = json.loads(line.removeprefix(ANSWER))
+        name = answer.pop('name', None)
+        if name is None:
             self._answers.put(answer)
+        elif process := self._processes.get(name):
+            [(kind, value)] = answer.items()
+            process.tell(kind, value)
+            if kind == 'ended':
+                del self._processes[name]
 
     def _ended(self) -> None:
         self._answers.put(None)
@@ -183,8 +175,6 @@ class SshHost(Host):
     def _keep_alive(self) -> None:
         while not self._is_closed.wait(ALIVE_SECS):
             self._send()
-            if time.monotonic() - self._last_heard > SILENCE_SECS:
-                self._ssh.signal(signal.SIGKILL)
 
     def _why_not_connected(self) -> str:
         reach = self._reach
@@ -207,11 +197,6 @@ class SshHost(Host):
             f'the program there cannot be started ({last or f"exit code {code}"}); check --remote_dir={reach.folder} '
             f'and --remote_python={reach.python}'
         )
-
-
-def _is_hello(answer: Mapping[str, Any]) -> bool:
-    found = answer.get('hello')
-    return isinstance(found, dict) and found.keys() >= {'version', 'commit', 'tensorflow'}
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ The processes are small programs that wait for what they need on FIFOs, so that 
 """
 
 import contextlib
-import dataclasses
 import errno
 import io
 import json
@@ -12,14 +11,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
 
 import pytest
 
-from cluster.hosts import Command
+from cluster.agent import ANSWER
+from cluster.hosts import Command, HostNeeds
 from cluster.launcher import launch
+from cluster.ssh import Reach, connections
 from commands import cluster as cluster_command
 from tests.support.outputs import check_line, failed
 from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, terminal, without_starts
@@ -72,43 +72,24 @@ for thread in threads: thread.join()
     assert len(err) == 9 * 500
 
 
-def test_the_result_comes_as_it_is_and_all_else_with_a_name_in_front() -> None:
-    code = "print('total images/sec: 1.00'); print('log', file=sys.stderr)"
-    exit_code, out, err = run(
-        program('ps 0', code), program('worker 0', code, has_result=True), program('worker 1', code)
-    )
-    assert (exit_code, out) == (0, ['total images/sec: 1.00'])
-    assert sorted(err) == [
-        'ps 0     | log',
-        'ps 0     | total images/sec: 1.00',
-        'worker 0 | log',
-        'worker 1 | log',
-        'worker 1 | total images/sec: 1.00',
-    ]
-
-
 def test_a_quiet_launcher_shows_warnings_and_errors_alone() -> None:
     code = """
-for line in ('Building', 'tf_cnn_benchmarks: warning: of all', f'tf_cnn_benchmarks: error: {sys.argv[1]}'):
+for line in ('Building', 'tf_cnn_benchmarks: warning: of all', 'tf_cnn_benchmarks: error: NAME'):
     print(line, file=sys.stderr)
 print('total images/sec: 1.00')
 """
-
-    def one(name: str, **more: Any) -> Command:
-        made = program(name, code, **more)
-        return dataclasses.replace(made, argv=(*made.argv, name))
-
-    out, err = io.StringIO(), io.StringIO()
-    commands = [one('ps 0', is_server=True), one('worker 0', has_result=True), one('worker 1')]
-    assert launch(commands, out=out, err=err, quiet=True) == 0
-    assert out.getvalue() == 'total images/sec: 1.00\n'
-    lines = sorted(err.getvalue().splitlines(), key=lambda line: line.split(' | ')[1])
-    # What several processes warn about is shown once.
-    (warning,) = (line for line in lines if line.endswith(' | tf_cnn_benchmarks: warning: of all'))
-    assert [line for line in lines if line != warning] == [
-        *('ps 0     | tf_cnn_benchmarks: error: ps 0', 'worker 0 | tf_cnn_benchmarks: error: worker 0'),
-        'worker 1 | tf_cnn_benchmarks: error: worker 1',
+    names = ['ps 0', 'worker 0', 'worker 1']
+    commands = [
+        program(name, code.replace('NAME', name), is_server=name == 'ps 0', has_result=name == 'worker 0')
+        for name in names
     ]
+    exit_code, out, err = run(*commands, quiet=True)
+    assert (exit_code, out) == (0, ['total images/sec: 1.00'])
+    lines = sorted(err, key=lambda line: line.split(' | ')[1])
+    # What several processes warn about is shown once.
+    assert lines[3].endswith(' | tf_cnn_benchmarks: warning: of all')
+    assert lines[:3] == [f'{name:<8} | tf_cnn_benchmarks: error: {name}' for name in names]
+    assert len(lines) == 4
 
 
 def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str]) -> None:
@@ -131,11 +112,13 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str])
 
 def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo: Callable[[str], str]) -> None:
     ready = fifo('ready')
-    code = f"print('text', file=sys.stderr, flush=True); open({ready!r}, 'w').close(); os.kill(os.getppid(), 2); wait()"
+    code = (
+        f"print('text', file=sys.stderr, flush=True); open({ready!r}, 'w').close(); os.kill(os.getppid(), 15); wait()"
+    )
     reader = program('worker 1', opened(ready, 'r') + 'wait()')
     exit_code, _, [error] = run(program('worker 0', code), reader, quiet=True)
-    assert exit_code == 130
-    check_error(error, 'SIGINT', 'worker 0', 'worker 1')
+    assert exit_code == 143
+    check_error(error, 'SIGTERM', 'worker 0', 'worker 1')
 
 
 def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(fifo: Callable[[str], str]) -> None:
@@ -169,37 +152,25 @@ def test_odd_bytes_and_a_last_line_without_an_end_are_shown() -> None:
     assert err == ['a | one', 'a | two', 'a | three \\xff', 'a | ', 'a | no end']
 
 
-@contextlib.contextmanager
-def writer(descriptor: int) -> Iterator[TextIO]:
-    """A file that may be closed although what was written last cannot be stored."""
-    out = io.TextIOWrapper(io.BufferedWriter(io.FileIO(descriptor, 'w')))
-    try:
-        yield out
-    finally:
-        with contextlib.suppress(OSError):
-            out.close()
-
-
-def test_lines_that_cannot_be_written_end_the_cluster_in_one_line() -> None:
+@pytest.mark.parametrize('reader_left', [False, True])
+def test_lines_that_cannot_be_written_end_the_cluster(reader_left: bool) -> None:
+    descriptor = os.open('/dev/full', os.O_WRONLY)
+    if reader_left:
+        os.close(descriptor)
+        read_end, descriptor = os.pipe()
+        os.close(read_end)
     chatty = program('a', "while True: print('text', flush=True)", has_result=True)
-    with writer(os.open('/dev/full', os.O_WRONLY)) as out, failed(os.strerror(errno.ENOSPC)):
+    out = io.TextIOWrapper(io.BufferedWriter(io.FileIO(descriptor, 'w')))
+    with pytest.raises(BrokenPipeError) if reader_left else failed(os.strerror(errno.ENOSPC)):
         launch([chatty, program('b', 'wait()')], out=out, err=io.StringIO())
-
-
-def test_a_reader_that_left_ends_the_cluster() -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    once = program('a', "print('text', flush=True); wait()", has_result=True)
-    with writer(write_end) as out, pytest.raises(BrokenPipeError):
-        launch([once, program('b', 'wait()')], out=out, err=io.StringIO())
+    # What was written last cannot be stored.
+    with contextlib.suppress(OSError):
+        out.close()
 
 
 @pytest.mark.parametrize(
     ('code', 'exit_code', 'facts'),
-    [
-        ('sys.exit(1)', 1, ['1']),
-        ('os.kill(os.getpid(), signal.SIGKILL)', 137, ['9', 'Killed']),
-    ],
+    [('sys.exit(1)', 1, ['1']), ('os.kill(os.getpid(), signal.SIGKILL)', 137, ['9', 'Killed'])],
 )
 def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
     code: str, exit_code: int, facts: list[str]
@@ -212,23 +183,22 @@ def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
     check_error(error, 'worker 3', *facts, 'ps 0', 'worker 0')
 
 
-def test_the_exit_code_of_a_process_that_was_stopped_does_not_count(fifo: Callable[[str], str]) -> None:
+@pytest.mark.parametrize(
+    ('at_sigterm', 'grace_secs'), [('on_sigterm(lambda: os._exit(99))', 60), ('on_sigterm(lambda: None)', 0.1)]
+)
+def test_the_exit_code_of_a_process_that_was_stopped_does_not_count_and_one_that_stays_is_killed(
+    at_sigterm: str, grace_secs: float, fifo: Callable[[str], str]
+) -> None:
     ready = fifo('ready')
-    stopped = 'on_sigterm(lambda: os._exit(99))\n' + opened(ready, 'w') + 'wait()'
-    exit_code, _, [error] = run(program('worker 0', stopped), program('worker 1', opened(ready, 'r') + 'sys.exit(3)'))
+    stopped = program('worker 0', f'{at_sigterm}\n{opened(ready, "w")}wait()')
+    failing = program('worker 1', opened(ready, 'r') + 'sys.exit(3)')
+    exit_code, _, [error, *warnings] = run(stopped, failing, grace_secs=grace_secs)
     assert exit_code == 3
     check_error(error, 'worker 1', '3', 'worker 0')
     assert '99' not in error
-
-
-def test_a_process_that_ignores_sigterm_is_killed(fifo: Callable[[str], str]) -> None:
-    ready = fifo('ready')
-    stuck = 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n' + opened(ready, 'w') + 'wait()'
-    exit_code, _, [_, warning] = run(
-        program('worker 0', stuck), program('worker 1', opened(ready, 'r') + 'sys.exit(3)'), grace_secs=0.1
-    )
-    assert exit_code == 3
-    check_warning(warning, 'worker 0', '0.1')
+    assert len(warnings) == (grace_secs == 0.1)
+    for warning in warnings:
+        check_warning(warning, 'worker 0', '0.1')
 
 
 def test_servers_serve_until_stopped_workers_have_ended(fifo: Callable[[str], str]) -> None:
@@ -314,29 +284,19 @@ def test_a_program_that_does_not_exist_is_named() -> None:
 
 def test_a_process_has_its_cores_and_environment_and_no_input() -> None:
     code = "print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ['NAME'], sys.stdin.read()]))"
-    one = (CORES[-1],)
-    _, out, _ = run(program('a', code, env={'NAME': 'value'}, cores=one, has_result=True))
-    assert json.loads(out[0]) == [[*one], 'value', '']
-    _, out, _ = run(program('a', code, env={'NAME': 'value'}, has_result=True))
-    assert json.loads(out[0])[0] == CORES
+    for cores in (None, (CORES[-1],)):
+        _, out, _ = run(program('a', code, env={'NAME': 'value'}, cores=cores, has_result=True))
+        assert json.loads(out[0]) == [[*(cores or CORES)], 'value', '']
 
 
-@pytest.mark.parametrize(
-    ('limit', 'cause'),
-    [
-        ('setrlimit(RLIMIT_NOFILE, (40, 40))', os.strerror(errno.EMFILE)),
-        ('threading.stack_size(2**30); setrlimit(RLIMIT_AS, (2**29, 2**29))', "can't start new thread"),
-    ],
-    ids=['files', 'threads'],
-)
-def test_more_processes_than_the_machine_allows_are_one_line_and_none_is_left(limit: str, cause: str) -> None:
+def test_more_processes_than_the_machine_allows_are_one_line_and_none_is_left() -> None:
     commands = [program(f'p{number}', 'wait()') for number in range(20)]
     code = f"""
 import os, threading
 from resource import *
 from cluster.launcher import Command, launch
 from errors import RunError
-{limit}
+setrlimit(RLIMIT_NOFILE, (40, 40))
 try:
     launch({commands!r})
 except RunError as error:
@@ -350,7 +310,52 @@ except ChildProcessError:
 """
     result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     error, left = result.stdout.splitlines()
-    check_line(error, cause)
+    check_line(error, os.strerror(errno.EMFILE))
     assert re.search(r'\bp\d+\b', error)
     assert left == 'none is left'
     assert without_starts(result.stderr) == []
+
+
+# ---- the agent on another host ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(('wanted', 'found'), [('here', 'here'), ('no such folder', 'home')])
+def test_processes_run_in_the_working_folder_if_the_host_has_it_else_at_home(
+    wanted: str, found: str, tmp_path: Path
+) -> None:
+    (tmp_path / 'here').mkdir()
+    (tmp_path / 'home').mkdir()
+    command: dict[str, object] = {'name': 'worker 0', 'argv': ['pwd'], 'env': {}, 'cores': None}
+    with subprocess.Popen(
+        [sys.executable, '-m', 'cluster.agent', str(tmp_path / wanted)],
+        cwd=ROOT,
+        env={'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        assert agent.stdin
+        assert agent.stdout
+        agent.stdin.write(json.dumps({'start': command}) + '\n')
+        agent.stdin.flush()
+        answers = (json.loads(line.removeprefix(ANSWER)) for line in agent.stdout)
+        assert next(answer['out'] for answer in answers if 'out' in answer) == str(tmp_path / found)
+        agent.stdin.close()
+        assert agent.wait(60) == 0
+
+
+# Prints what a login script may print, then does as ssh does.
+_NOISY_SSH = """#!/bin/sh
+printf '{"hello": 2}\\nwelcome\\n{"unfinished": 1}'
+for command; do :; done
+exec sh -c "$command"
+"""
+
+
+def test_what_a_login_script_prints_is_no_answer_of_the_agent(tmp_path: Path) -> None:
+    ssh = tmp_path / 'ssh'
+    ssh.write_text(_NOISY_SSH)
+    ssh.chmod(0o700)
+    reach = Reach((str(ssh),), sys.executable, str(ROOT), str(tmp_path))
+    with connections(['somewhere'], reach) as (host,):
+        assert [one.name for one in host.prepare(HostNeeds([('ps', 0), ('worker', 0)]))] == ['ps 0', 'worker 0']
