@@ -64,7 +64,7 @@ def started(
                 tasks[f'{job}{index}'] = subprocess.Popen(own, env=env, stdout=log, stderr=subprocess.STDOUT)
         yield tasks
     finally:
-        for pid in [pid for host in network.hosts for pid in host.pids()]:
+        for pid in [pid for host in network.hosts for pid in host.processes()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for task in tasks.values():

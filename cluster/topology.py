@@ -1,10 +1,10 @@
 """The processes of a cluster, their addresses, and the role of this one. Does not import TensorFlow."""
 
+import contextlib
 import ipaddress
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -135,26 +135,22 @@ def place_of(cluster: Cluster | None) -> Place:
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
     """Returns the hosts, without ports, of which an address is reachable from the internet, each once.
 
-    All names are looked up in parallel, for at most 2 seconds; one that is not resolved by then is not reported.
+    Names are looked up for at most 2 seconds; one that is not resolved by then is not reported.
     """
-    names = list(dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks))
-    addresses: dict[str, list[str]] = {}
+    names = dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks)
+    found: list[str] = []
 
-    def look_up(name: str) -> None:
-        try:
-            addresses[name] = [str(found[4][0]) for found in socket.getaddrinfo(name, None)]
-        except (OSError, UnicodeError):
-            addresses[name] = []
+    def look_up() -> None:
+        for name in names:
+            with contextlib.suppress(OSError, UnicodeError):
+                if any(_is_public(str(info[4][0])) for info in socket.getaddrinfo(name, None)):
+                    found.append(name)
 
-    # Daemon threads, because a lookup cannot be cancelled and must not keep the process alive.
-    threads = [threading.Thread(target=look_up, args=[name], daemon=True) for name in names]
-    deadline = time.monotonic() + _RESOLVE_SECS
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    found = dict(addresses)
-    return tuple(name for name in names if any(map(_is_public, found.get(name, ()))))
+    # A daemon thread, because a lookup cannot be cancelled and must not keep the process alive.
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(_RESOLVE_SECS)
+    return tuple(found)
 
 
 def _tasks(job: str, hosts: Hosts) -> tuple[Task, ...]:

@@ -2,8 +2,6 @@
 
 # A process that has a server waits until all tasks are there.
 WAITING = r', waiting for '
-# A worker runs the steps that are not timed.
-WARMING_UP = r'^Running'
 # A worker has taken its first timed step, or enough of them that all workers have begun.
 FIRST_STEP = r'^1\timages/sec'
 UNDER_WAY = r'^20\timages/sec'

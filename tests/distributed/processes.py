@@ -7,15 +7,14 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cluster import tether
 from cluster.hosts import Command, reserved_addresses
+from cluster.tether import die_with_parent
 from commands.cluster import make_commands
 from tests.support.programs import members
 
@@ -29,10 +28,8 @@ def environment() -> dict[str, str]:
 
     Where it is there, Keras imports it, and SciPy with it, which takes a fifth of the start of each process.
     """
-    return {
-        **os.environ,
-        'PYTHONPATH': os.pathsep.join(filter(None, [str(_WITHOUT_SKLEARN), os.environ.get('PYTHONPATH')])),
-    }
+    folders = filter(None, [str(_WITHOUT_SKLEARN), os.environ.get('PYTHONPATH')])
+    return {**os.environ, 'PYTHONPATH': os.pathsep.join(folders)}
 
 
 class Process:
@@ -63,7 +60,7 @@ class Process:
         self.exit_code = None
         with self._streams['out'].open('ab') as out, self._streams['err'].open('ab') as err:
             self._process = subprocess.Popen(
-                [sys.executable, tether.__file__, str(os.getpid()), '', *self._command.argv],
+                die_with_parent(self._command.argv),
                 env=self._command.env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -84,7 +81,6 @@ class Process:
         self.exit_code = exit_code
 
     def has_ended(self, timeout_secs: float) -> bool:
-        """Whether it ends within that time."""
         self._waiter.join(max(0.0, timeout_secs))
         return self.exit_code is not None
 
@@ -112,12 +108,16 @@ class Process:
 
     @property
     def err(self) -> str:
-        """Its standard error so far."""
         return self._read('err')
 
     def _read(self, kind: str) -> str:
         stream = self._streams[kind]
         return stream.read_text(errors='replace') if stream.exists() else ''
+
+    @property
+    def log(self) -> str:
+        """All that it has written, for a test that fails."""
+        return f'===== {self.name}: exit code {self.exit_code}\n{self.out}----- standard error\n{self.err}'
 
 
 def await_line(task: Process, pattern: str, times: int = 1) -> None:
@@ -128,20 +128,24 @@ def await_line(task: Process, pattern: str, times: int = 1) -> None:
         assert time.monotonic() < deadline, f'{task.name} writes no line {pattern}'
 
 
+@contextlib.contextmanager
+def launched(command: Command, folder: Path) -> Iterator[Process]:
+    """A process that is started, and killed at the end of the block if it still runs. Its log is that of the test."""
+    process = Process(command, folder)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        print(process.log)
+
+
 class Processes:
     """The tasks of a cluster by their names, servers first."""
 
     def __init__(self, commands: Sequence[Command], addresses: Sequence[str], folder: Path) -> None:
         self.tasks = {command.name: Process(command, folder) for command in commands}
-        self._commands = {command.name: command for command in commands}
-        self._addresses, self._folder = addresses, folder
-
-    def outsider(self, name: str, *flags: str) -> Process:
-        """A process that is started as the named one, with other flags."""
-        command = self._commands[name]
-        return Process(
-            dataclasses.replace(command, name=f'outsider {name}', argv=(*command.argv, *flags)), self._folder
-        )
+        self._addresses = addresses
 
     def of(self, job: str) -> list[Process]:
         """The tasks of a job, in order."""
@@ -159,9 +163,26 @@ class Processes:
         return [task for task in self.tasks.values() if task not in trainers]
 
     def start(self) -> None:
-        """Starts all."""
         for task in self.tasks.values():
             task.start()
+
+    def run(self) -> None:
+        """Starts all, and waits until they have ended, well or not."""
+        self.start()
+        assert not self.still_running(DEADLINE_SECS)
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Kills those that are left at the end of the block. pytest shows their logs if the test fails."""
+        try:
+            yield
+        finally:
+            for task in self.tasks.values():
+                task.kill()
+            print(self.logs())
+
+    def exit_codes(self) -> dict[str, int | None]:
+        return {name: task.exit_code for name, task in self.tasks.items()}
 
     def still_running(self, deadline_secs: float) -> list[str]:
         """Waits for all to end. The names of those that do not in that time."""
@@ -179,11 +200,7 @@ class Processes:
         return found
 
     def logs(self) -> str:
-        """What all have written, for a test that fails."""
-        return '\n'.join(
-            f'===== {task.name}: exit code {task.exit_code}\n{task.out}----- standard error\n{task.err}'
-            for task in self.tasks.values()
-        )
+        return '\n'.join(task.log for task in self.tasks.values())
 
     def described(self, name: str) -> str:
         """How messages call the task of that name: 'worker 0 (127.0.0.1:2222)'."""
@@ -196,19 +213,12 @@ def make_cluster(
 ) -> Iterator[Processes]:
     """The tasks of a cluster, none of which is started yet. At the end of the block none is left.
 
-    Args:
-      run_flags: what all tasks get, besides what they are and where the others are.
-      folder: where their logs go.
+    All get run_flags, besides what they are and where the others are. Their logs go to the folder.
     """
     with reserved_addresses(num_ps + num_workers + num_controllers) as addresses:
         end = num_ps + num_workers
         found = members(addresses[:num_ps], addresses[num_ps:end], addresses[end:])
         commands = make_commands(run_flags, found, environment())
         processes = Processes(commands, addresses, folder)
-        try:
+        with processes.ending():
             yield processes
-        finally:
-            for task in processes.tasks.values():
-                task.kill()
-            # pytest shows it if the test fails.
-            print(processes.logs())

@@ -92,9 +92,7 @@ def cluster_of(mode: str, folder: Path, *flags: str) -> Iterator[Processes]:
     """A cluster, none of whose tasks is started yet."""
     kind = MODES[mode]
     run_flags = [*FLAGS, *kind.flags, *flags]
-    with make_cluster(
-        run_flags, folder, num_ps=kind.num_ps, num_workers=NUM_WORKERS, num_controllers=kind.num_controllers
-    ) as processes:
+    with make_cluster(run_flags, folder, num_ps=kind.num_ps, num_controllers=kind.num_controllers) as processes:
         yield processes
 
 
@@ -126,10 +124,8 @@ def paused(tasks: Sequence[Process]) -> Iterator[None]:
 
 def assert_all_end(processes: Processes, exit_code: int, deadline_secs: float = DEADLINE_SECS, **others: int) -> None:
     """Asserts that all tasks end in time, all with the same exit code but for others={'ps 0': 1}, and leave nothing."""
-    overdue = processes.still_running(deadline_secs)
-    assert not overdue
-    expected = dict.fromkeys(processes.tasks, exit_code) | others
-    assert {name: task.exit_code for name, task in processes.tasks.items()} == expected
+    assert not processes.still_running(deadline_secs)
+    assert processes.exit_codes() == dict.fromkeys(processes.tasks, exit_code) | others
     assert not [name for name, task in processes.tasks.items() if task.left_others or task.left_folders]
     assert not processes.listening()
 
@@ -148,12 +144,6 @@ def assert_each_names(tasks: Iterable[Process], *facts: object) -> None:
     for task in tasks:
         assert len(errors_of(task)) == 1, task.name
         check_line(errors_of(task)[0], *facts)
-
-
-def saved(train_dir: Path) -> Weights:
-    """What the last checkpoint holds."""
-    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(train_dir)))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 @functools.cache

@@ -1,9 +1,10 @@
-"""A cluster starts in any order of its tasks, or each task names the one because of which it does not."""
+"""A cluster starts in any order of its tasks, or each task names the one, or the flag, because of which it does not."""
 
 import re
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -24,9 +25,12 @@ from tests.distributed.scenarios import (
 )
 from tests.distributed.whole_batch import STEP_LINE
 from tests.support.graphs import open_session
+from tests.support.images import write_mnist
 from tests.support.outputs import failed
 
 pytestmark = pytest.mark.distributed
+
+WRONG_USE = 2
 
 
 @pytest.mark.parametrize(
@@ -34,10 +38,8 @@ pytestmark = pytest.mark.distributed
     scenarios(
         ['collective_all_reduce: worker 0'],
         [
-            *('two_servers: ps 0', 'distributed_replicated: worker 1'),
-            *('parameter_server: ps 0', 'parameter_server: worker 0', 'two_servers: ps 1'),
-            *('asynchronous: ps 0', 'asynchronous: worker 1', 'distributed_replicated: ps 1'),
-            'collective_all_reduce: worker 1',
+            *('two_servers: ps 0', 'parameter_server: worker 0', 'asynchronous: ps 0', 'asynchronous: worker 1'),
+            *('distributed_replicated: worker 1', 'distributed_replicated: ps 1'),
             *('distributed_all_reduce: worker 0', 'distributed_all_reduce: controller 0'),
         ],
     ),
@@ -70,9 +72,11 @@ def test_a_host_that_never_comes_is_named_by_all(tmp_path: Path) -> None:
         assert not processes.listening()
 
 
-def test_a_port_that_is_taken_is_named_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A family that this kernel lacks stands for it.
-    monkeypatch.setattr(socket, 'AF_INET6', 63)
+@pytest.mark.parametrize('has_ipv6', [True, False])
+def test_a_port_that_is_taken_is_named(has_ipv6: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_ipv6:
+        # A family that this kernel lacks stands for it.
+        monkeypatch.setattr(socket, 'AF_INET6', 63)
     with socket.create_server(('127.0.0.1', 0)) as stranger:
         host = f'127.0.0.1:{stranger.getsockname()[1]}'
         with failed(f'ps 0 ({host})'):
@@ -89,14 +93,33 @@ def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_varia
         assert_each_names(others_of(processes, 'worker 0'), processes.described('worker 0'), 'model.ckpt-7')
 
 
-def test_a_port_that_is_taken_is_named_by_the_task(tmp_path: Path) -> None:
-    with cluster_of('parameter_server', tmp_path, ENDLESS) as processes, socket.socket() as stranger:
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        host, port = processes.described('worker 1').removesuffix(')').split('(')[1].split(':')
-        stranger.bind((host, int(port)))
-        stranger.listen()
-        worker = processes.tasks['worker 1']
-        worker.start()
-        assert worker.has_ended(DEADLINE_SECS)
-        assert (worker.exit_code, worker.left_others) == (FAILED, False)
-        assert_each_names([worker], port, processes.described('worker 1'))
+@pytest.mark.parametrize(
+    ('mode', 'task', 'flag', 'expected'),
+    [
+        ('collective_all_reduce', 'worker 1', '--num_batches=7', '--num_batches=7'),
+        ('parameter_server', 'ps 0', '--nocross_replica_sync', '--cross_replica_sync=False'),
+        pytest.param('asynchronous', 'worker 1', '--model=trivial', '--model=trivial', marks=pytest.mark.all_modes),
+    ],
+)
+def test_processes_with_different_flags_all_end_and_name_both(
+    mode: str, task: str, flag: str, expected: str, tmp_path: Path
+) -> None:
+    with cluster_of(mode, tmp_path, ENDLESS) as processes:
+        processes.tasks[task].add_flags(flag)
+        processes.start()
+        assert_all_end(processes, WRONG_USE)
+        assert_each_names(processes.tasks.values(), f'{expected} in {processes.described(task)}')
+
+
+def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ('a', 'b')]
+    for number, folder in enumerate(folders):
+        for subset in ('train', 'validation'):
+            images = np.zeros([16 + 8 * number, 28, 28], np.uint8)
+            write_mnist(folder, images, np.zeros([len(images)], np.uint8), subset)
+    with cluster_of('collective_all_reduce', tmp_path, '--num_epochs=1', f'--data_dir={folders[0]}') as processes:
+        processes.tasks['worker 1'].add_flags(f'--data_dir={folders[1]}')
+        processes.start()
+        assert_all_end(processes, WRONG_USE)
+        facts = '--data_dir', '16 training images in worker 0', '24 training images in worker 1'
+        assert_each_names(processes.tasks.values(), *facts)

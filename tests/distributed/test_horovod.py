@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,13 +20,23 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.hosts import Command
-from params import make_params, parse_argv
-from records.layout import shard_name
+from params import make_params
 from tests.distributed.milestones import SKIPPED, UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, Process, Processes, await_line
-from tests.distributed.whole_batch import NUM_STEPS, STEP_LINE, TOTAL_LINE, Trained, one_tower, train_flags
-from tests.support.images import encoded, example, write_shard
-from training.checkpoint_files import latest_checkpoint
+from tests.distributed.whole_batch import (
+    NUM_EARLIER_STEPS,
+    NUM_STEPS,
+    STEP_LINE,
+    TOTAL_LINE,
+    Trained,
+    assert_trained_alike,
+    one_tower,
+    take_earlier_steps,
+    train_flags,
+    weights_in,
+)
+from tests.support.images import write_noise
+from tests.support.oracles import Weights
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
 pytest.importorskip('horovod.tensorflow', reason=REASON)
@@ -39,7 +48,7 @@ pytestmark = pytest.mark.distributed
 
 PROGRAM = str(Path(__file__).resolve().parent.parent.parent / 'tf_cnn_benchmarks.py')
 MODE = '--variable_update=horovod'
-NUM_PROCESSES, NUM_EARLIER_STEPS = 2, 2
+NUM_PROCESSES = 2
 # As the operating system and a shell tell it.
 KILLED, STOPPED = -int(signal.SIGKILL), 128 + int(signal.SIGTERM)
 ENDLESS = (
@@ -69,23 +78,18 @@ def brought_together(run_flags: Sequence[str], folder: Path) -> Iterator[Process
     ]
     processes = Processes(commands, (), folder)
     try:
-        yield processes
+        with processes.ending():
+            yield processes
     finally:
-        for task in processes.tasks.values():
-            task.kill()
         server.stop()
-        print(processes.logs())
 
 
 def run(flags: Sequence[str], folder: Path) -> list[Process]:
     """The processes, which have ended by themselves with exit code 0."""
     with brought_together(flags, folder) as processes:
-        processes.start()
-        overdue = processes.still_running(DEADLINE_SECS)
-    assert not overdue
-    tasks = processes.of('worker')
-    assert [task.exit_code for task in tasks] == [0] * NUM_PROCESSES
-    return tasks
+        processes.run()
+    assert {*processes.exit_codes().values()} == {0}
+    return processes.of('worker')
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,9 @@ class Finished:
     folders: list[Path]
     start: str | None
 
-    def checkpoint(self) -> dict[str, np.ndarray]:
+    def checkpoint(self) -> Weights:
         """What process 0 saved at the end."""
-        reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(self.folders[0])))
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        return weights_in(self.folders[0])
 
     def expected(self, workers: tuple[int, ...] = tuple(range(NUM_PROCESSES))) -> Trained:
         """What one tower makes of the images of these processes."""
@@ -141,11 +144,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
         row, folder, start = ROWS[name], tmp_path_factory.mktemp(name), None
         folders = [folder / f'train-{rank}' for rank in range(NUM_PROCESSES)]
         if row.goes_on:
-            others = ['--variable_update=replicated', '--data_format=NCHW', f'--num_batches={NUM_EARLIER_STEPS}']
-            flags = [*train_flags(row.optimizer, 2, folders[0]), *others]
-            BenchmarkCNN(parse_argv(flags).params).run()
-            # A copy: the processes save their first step once more.
-            start = latest_checkpoint(str(shutil.copytree(folders[0], folder / 'earlier')))
+            start = take_earlier_steps(train_flags(row.optimizer, 2, folders[0]), folders[0])
         flags = [*train_flags(row.optimizer, 1, folder / 'train-RANK'), *row.flags, f'--num_batches={NUM_STEPS}']
         return Finished(row, run(flags, folder), folders, start)
 
@@ -154,40 +153,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
 
 @pytest.fixture(name='finished')
 def finished_run(name: str, finish: Callable[[str], Finished]) -> Finished:
-    """The run of the row called name."""
     return finish(name)
 
 
 @pytest.mark.parametrize('name', ROWS)
 def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finished) -> None:
-    """Differences are measured as in test_modes.py; what the optimizer keeps counts, too, unless 16 bits travel."""
     row, after = finished.row, finished.checkpoint()
     expected, partial = finished.expected(), finished.expected(workers=(0,))
-    is_compact = COMPACT in row.flags
-    assert after.keys() == expected.after.keys()
     assert after['global_step'] == row.start + NUM_STEPS
-    for name in expected.after.keys() - {'global_step'}:
-        value = expected.after[name]
-        measure = expected.after[name.replace('bias', 'kernel')] if is_compact else value
-        assert np.abs(after[name] - value).max() <= row.tolerance * np.abs(measure).max(), name
-        moved = np.linalg.norm(value - expected.before[name])
-        assert np.linalg.norm(after[name] - value) < (0.15 if is_compact else 1e-3) * moved, name
-        assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
-    differences = [np.abs(after[name] - value).max() / np.abs(value).max() for name, value in expected.after.items()]
-    assert (max(differences) > 1e-4) == is_compact
+    names = expected.after.keys() - {'global_step'}
+    assert_trained_alike(after, expected, partial, names, row.tolerance, is_compact=COMPACT in row.flags)
 
 
 @pytest.mark.parametrize('name', ROWS)
-def test_processes_see_other_images_whose_losses_are_those_of_one_tower_on_average(finished: Finished) -> None:
+def test_processes_see_other_images_and_the_total_counts_those_of_all(finished: Finished) -> None:
     losses = [[float(loss) for _, _, loss in re.findall(STEP_LINE, task.out)] for task in finished.tasks]
     assert losses[0][0] != losses[1][0]
     # They are printed with three decimals.
-    expected = finished.expected().losses
-    assert np.mean(losses, 0) == pytest.approx(expected, rel=finished.row.tolerance, abs=1e-3)
-
-
-@pytest.mark.parametrize('name', ROWS)
-def test_the_total_is_one_for_all_and_counts_the_images_of_all(finished: Finished) -> None:
+    assert np.mean(losses, 0) == pytest.approx(finished.expected().losses, rel=finished.row.tolerance, abs=1e-3)
     totals = [re.findall(TOTAL_LINE, task.out, re.MULTILINE) for task in finished.tasks]
     assert totals == [totals[0]] * NUM_PROCESSES
     [total] = totals[0]
@@ -258,12 +241,7 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> N
     # Not a multiple of a batch, nor of that of all.
     num_validation, train_dir, data_dir = 11, tmp_path / 'train', tmp_path / 'data'
     data_dir.mkdir()
-    random = np.random.default_rng(3)
-    for subset, count in (('train', 16), ('validation', num_validation)):
-        images = random.integers(0, 256, [count, 32, 32, 3], np.uint8)
-        labels = random.integers(0, 8, count)
-        records = [example(encoded(image), int(label)) for image, label in zip(images, labels, strict=True)]
-        write_shard(data_dir / shard_name(subset, 0, 1), records)
+    write_noise(data_dir, num_validation)
     trace = tmp_path / 'trace.json'
     program = [PROGRAM, MODE, '--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3']
     flags = [f'--data_dir={data_dir}', f'--train_dir={train_dir}', '--eval_during_training_every_n_steps=2']

@@ -20,7 +20,7 @@ from benchmark_cnn import BenchmarkCNN
 from cluster.hosts import Command
 from params import parse_argv
 from tests.distributed.milestones import EVALUATED
-from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment
+from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment, launched
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed
@@ -52,16 +52,10 @@ class Killed:
     top_1: float
 
 
-@contextlib.contextmanager
-def running(words: Sequence[str], folder: Path) -> Iterator[Process]:
-    """A command of the recipe as a process, which does not outlive the block. Its output is shown if the test fails."""
-    process = Process(Command('command', (sys.executable, str(ROOT / words[0]), *words[1:]), env=environment()), folder)
-    process.start()
-    try:
-        yield process
-    finally:
-        process.kill()
-        print(f'exit code {process.exit_code}\n{process.out}----- standard error\n{process.err}')
+def running(words: Sequence[str], folder: Path) -> contextlib.AbstractContextManager[Process]:
+    """A command of the recipe as a process, which does not outlive the block."""
+    argv = (sys.executable, str(ROOT / words[0]), *words[1:])
+    return launched(Command('command', argv, env=environment()), folder)
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -1,6 +1,5 @@
-"""Slurm, Open MPI and TF_CONFIG, each real, start clusters between two hosts, which train, end, and tell of a loss."""
+"""Slurm and Open MPI, both real, start clusters between two hosts, which train, end, and tell of a loss."""
 
-import contextlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ import pytest
 
 from cluster.hosts import Command
 from tests.distributed.milestones import FIRST_STEP
-from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment
+from tests.distributed.processes import DEADLINE_SECS, await_line, environment, launched
 from tests.distributed.scenarios import errors_of
 from tests.distributed.whole_batch import TOTAL_LINE
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
@@ -88,7 +87,6 @@ except UsageError as error:
     found = {'error': str(error)}
 print(json.dumps({'host': socket.gethostname(), 'found': found}) + '\\n', end='', flush=True)
 """
-KILLED = 128 + signal.SIGKILL
 
 
 @pytest.fixture(scope='module')
@@ -124,34 +122,9 @@ def slurm(network: Network) -> dict[str, str]:
     return environ
 
 
-@contextlib.contextmanager
-def launched(name: str, argv: Sequence[str], environ: dict[str, str], folder: Path) -> Iterator[Process]:
-    """A command that is started, and killed at the end of the block if it still runs."""
-    process = Process(Command(name, tuple(argv), environ), folder)
-    process.start()
-    try:
-        yield process
-    finally:
-        process.kill()
-        # pytest shows it if the test fails.
-        print(f'===== {name}: exit code {process.exit_code}\n{process.out}----- standard error\n{process.err}')
-
-
 def ranks_on(host: Host) -> list[int]:
     """The processes of the program on a host."""
-    found = []
-    for pid in host.pids():
-        with contextlib.suppress(OSError):
-            words = Path(f'/proc/{pid}/cmdline').read_bytes().decode().split('\0')
-            if PROGRAM in words[:2]:
-                found.append(pid)
-    return found
-
-
-def assert_ends_well(process: Process) -> None:
-    """Asserts that it ends by itself."""
-    assert process.has_ended(DEADLINE_SECS)
-    assert process.exit_code == 0
+    return [pid for pid, words in host.processes().items() if PROGRAM in words[:2]]
 
 
 def assert_trained(out: str) -> None:
@@ -159,15 +132,6 @@ def assert_trained(out: str) -> None:
     totals = re.findall(TOTAL_LINE, out, re.MULTILINE)
     assert len(totals) == 2
     assert len({*totals}) == 1
-
-
-def kill_the_second_worker(network: Network, *processes: Process) -> None:
-    """Kills the only rank of the second host as kill -9 does, when a worker has taken steps."""
-    await_line(processes[0], FIRST_STEP)
-    (pid,) = ranks_on(network.hosts[1])
-    os.kill(pid, signal.SIGKILL)
-    for process in processes:
-        assert process.has_ended(DEADLINE_SECS)
 
 
 def assert_none_left(network: Network) -> None:
@@ -212,12 +176,11 @@ def assert_agree(ranks: Sequence[dict], source: str, **expected: Sequence[str]) 
     ('options', 'hosts'),
     [
         (('--ntasks=3', '--nodes=2'), ('node1', 'node1', 'node2')),
-        (('--ntasks=4', '--nodes=2', '--distribution=block'), ('node1', 'node1', 'node2', 'node2')),
         (('--ntasks-per-node=1', '--nodes=2', '--distribution=cyclic'), ('node1', 'node2')),
         (('--ntasks=5', '--nodes=2', '--overcommit'), ('node1', 'node1', 'node1', 'node2', 'node2')),
         (('--ntasks=2', '--nodes=1'), ('127.0.0.1', '127.0.0.1')),
     ],
-    ids=['3 tasks', 'block', 'one on each node', 'overcommit', 'one node'],
+    ids=['3 tasks', 'one on each node', 'overcommit', 'one node'],
 )
 def test_tasks_of_slurm_find_each_other(
     network: Network, slurm: dict[str, str], options: Sequence[str], hosts: Sequence[str]
@@ -276,9 +239,13 @@ def test_the_others_tell_of_a_task_of_slurm_that_is_killed(
     network: Network, slurm: dict[str, str], tmp_path: Path
 ) -> None:
     srun = network.hosts[0].command('srun', '--ntasks=3', '--nodes=2', *RUN, *SERVED, '--num_ps=1', ENDLESS)
-    with launched('srun', srun, slurm, tmp_path) as process:
-        kill_the_second_worker(network, process)
-        assert process.exit_code == KILLED
+    with launched(Command('srun', srun, slurm), tmp_path) as process:
+        await_line(process, FIRST_STEP)
+        # The only rank of the second host.
+        (pid,) = ranks_on(network.hosts[1])
+        os.kill(pid, signal.SIGKILL)
+        assert process.has_ended(DEADLINE_SECS)
+        assert process.exit_code == 128 + signal.SIGKILL
         assert re.search('node2: task 2: Killed', process.err)
         # The other worker and the parameter server.
         errors = errors_of(process)
@@ -301,85 +268,12 @@ def test_ranks_of_open_mpi_find_each_other_on_one_host_and_ask_for_hosts_on_two(
 
 
 @NEEDED_OPEN_MPI
-@pytest.mark.parametrize(
-    ('hosts', 'mode'),
-    [
-        ('node1:2,node2:1', (*SERVED, '--ps_hosts=node1:50000', '--worker_hosts=node1:50001,node2:50001')),
-        ('node1:1,node2:1', (*COLLECTIVE, '--worker_hosts=node1:50000,node2:50000')),
-    ],
-    ids=['1 ps', 'collective'],
-)
-def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(
-    network: Network, tmp_path: Path, hosts: str, mode: Sequence[str]
-) -> None:
-    mpirun = network.hosts[0].command(*MPIRUN, '--host', hosts, '-x', 'PYTHONPATH', *RUN, *mode, SHORT)
-    with launched('mpirun', mpirun, environment(), tmp_path) as process:
-        assert_ends_well(process)
-        assert_trained(process.out)
-    assert_none_left(network)
-
-
-@NEEDED_OPEN_MPI
-@pytest.mark.all_modes
-def test_mpirun_tells_of_a_rank_that_is_killed_and_ends_the_others(network: Network, tmp_path: Path) -> None:
+def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(network: Network, tmp_path: Path) -> None:
     hosts = ('--ps_hosts=node1:50000', '--worker_hosts=node1:50001,node2:50001')
     options = (*MPIRUN, '--host', 'node1:2,node2:1', '-x', 'PYTHONPATH')
-    mpirun = network.hosts[0].command(*options, *RUN, *SERVED, *hosts, ENDLESS)
-    with launched('mpirun', mpirun, environment(), tmp_path) as process:
-        kill_the_second_worker(network, process)
-        assert process.exit_code == KILLED
-        assert re.search(r'process rank 2 with PID \d+ on node node2 exited on signal 9', process.out + process.err)
-    assert_none_left(network)
-
-
-# ---- TF_CONFIG -------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def with_tf_config(network: Network, folder: Path, *flags: str, num_ps: int) -> Iterator[list[Process]]:
-    """A cluster as Kubeflow's operator starts it: each process has TF_CONFIG, and all have the same port.
-
-    The chief and the workers have hosts of their own; the parameter server is beside the chief. It comes last.
-    """
-    cluster = {'chief': ['node1:2222'], 'worker': ['node2:2222']}
-    if num_ps:
-        cluster['ps'] = ['node1:2223']
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for job, (address,) in cluster.items():
-            host = network.hosts[int(address.startswith('node2'))]
-            config = json.dumps({'cluster': cluster, 'task': {'type': job, 'index': 0}, 'environment': 'cloud'})
-            command = host.command(*RUN, *flags)
-            environ = {**environment(), 'TF_CONFIG': config}
-            processes.append(stack.enter_context(launched(job, command, environ, folder)))
-        yield processes
-
-
-@pytest.mark.parametrize(
-    ('mode', 'num_ps'),
-    [
-        pytest.param(SERVED, 1, id='1 ps'),
-        pytest.param(COLLECTIVE, 0, id='collective', marks=pytest.mark.all_modes),
-    ],
-)
-def test_processes_with_tf_config_train_and_end(
-    network: Network, tmp_path: Path, mode: Sequence[str], num_ps: int
-) -> None:
-    with with_tf_config(network, tmp_path, *mode, SHORT, num_ps=num_ps) as processes:
-        for process in processes:
-            assert_ends_well(process)
-        assert_trained(''.join(process.out for process in processes))
-    assert_none_left(network)
-
-
-@pytest.mark.all_modes
-def test_the_others_tell_of_a_process_with_tf_config_that_is_killed(network: Network, tmp_path: Path) -> None:
-    with with_tf_config(network, tmp_path, *COLLECTIVE, ENDLESS, num_ps=0) as processes:
-        kill_the_second_worker(network, *processes)
-        chief, worker = processes
-        # nsenter, between the test and the worker, ends as the worker does.
-        assert worker.exit_code == -signal.SIGKILL
-        assert chief.exit_code == 1
-        (error,) = errors_of(chief)
-        check_line(error, 'worker 1 (node2:2222)')
+    mpirun = network.hosts[0].command(*options, *RUN, *SERVED, *hosts, SHORT)
+    with launched(Command('mpirun', mpirun, environment()), tmp_path) as process:
+        assert process.has_ended(DEADLINE_SECS)
+        assert process.exit_code == 0
+        assert_trained(process.out)
     assert_none_left(network)

@@ -1,6 +1,8 @@
 """One tower trains on all images of some workers: the reference for what several processes train together."""
 
 import functools
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from benchmark_cnn import BenchmarkCNN
 from inputs.data_sets import DATA_SETS
 from inputs.pipeline import Batch, InputParts, InputPipeline
 from inputs.synthetic import SyntheticInput
 from managers.all_reduce import by_copies
 from models.registry import MODELS
+from params import parse_argv
 from params.device_flags import HOST_DEVICE
 from params.modes import Place
 from planning.step import StepSettings
@@ -20,6 +24,7 @@ from preprocessing import ImageOptions
 from run.step_graph import StepGraph, build_step_graph
 from tests.support.graphs import cpus, open_session
 from tests.support.oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
+from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer
 from training.optimizers import Optimizer
 from training.schedules import LearningRate
@@ -28,6 +33,7 @@ from variable_mgr import ManagerParts, make_variable_mgr
 Tensor = Any
 
 NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS = 2, 2, 8, 3
+NUM_EARLIER_STEPS = 2
 SEED, LEARNING_RATE = 7, 0.01
 OPTIMIZER_FLAGS: dict[str, list[str]] = {
     'sgd': [],
@@ -48,6 +54,18 @@ def train_flags(optimizer: str, num_towers: int, train_dir: Path) -> list[str]:
         *(f'--optimizer={optimizer}', *OPTIMIZER_FLAGS[optimizer]),
         *(f'--init_learning_rate={LEARNING_RATE}', f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
     ]
+
+
+def take_earlier_steps(flags: Sequence[str], train_dir: Path) -> str:
+    """Lets replicated towers of this process take NUM_EARLIER_STEPS in NCHW with flags for this folder.
+
+    Returns a copy of their checkpoint: who goes on in the folder saves its first step once more.
+    """
+    others = ['--variable_update=replicated', '--data_format=NCHW', f'--num_batches={NUM_EARLIER_STEPS}']
+    BenchmarkCNN(parse_argv([*flags, *others]).params).run()
+    start = latest_checkpoint(str(shutil.copytree(train_dir, f'{train_dir}-earlier')))
+    assert start
+    return start
 
 
 class WholeBatch(InputPipeline):
@@ -146,8 +164,40 @@ def one_tower(
         return Trained(before, session.run(values), own_losses, losses())
 
 
+def weights_in(checkpoint: Path) -> Weights:
+    """What a checkpoint holds, or the last one of a folder."""
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
 def assert_equal_weights(weights: Weights, expected: Weights) -> None:
     """Asserts that they are the same to the last bit."""
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(weights[name], value, name)
+
+
+def assert_trained_alike(
+    after: Weights, expected: Trained, partial: Trained, names: Iterable[str], tolerance: float, *, is_compact: bool
+) -> None:
+    """Asserts that the named weights are the expected ones. Of each the largest difference counts, in terms of its
+    largest magnitude; of all others, as the optimizer's, to 1e-5.
+
+    That says something since the steps moved each weight as a whole (its Euclidean norm counts) much further, and would
+    have moved it elsewhere without the images of the second worker, as partial shows.
+
+    is_compact: 16 bits travel, which must be seen. Some units of ReLU are then on instead of off, and a gradient lacks
+    the whole part of an image. Biases are what gradients made of zeros, so it is the magnitude of the layer's kernel
+    that counts for them.
+    """
+    assert after.keys() == expected.after.keys()
+    for name in names:
+        value = expected.after[name]
+        measure = expected.after[name.replace('bias', 'kernel')] if is_compact else value
+        assert np.abs(after[name] - value).max() <= tolerance * np.abs(measure).max(), name
+        moved = np.linalg.norm(value - expected.before[name])
+        assert np.linalg.norm(after[name] - value) < (0.15 if is_compact else 1e-3) * moved, name
+        assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
+    least = 1e-4 if is_compact else 1e-5
+    others = [name for name, v in expected.after.items() if np.abs(after[name] - v).max() > least * np.abs(v).max()]
+    assert bool(others) == is_compact, others

@@ -1,9 +1,9 @@
 """Hosts on this machine: namespaces with a network, processes and folders of their own, and links of a given speed.
 
-    with make_hosts(2, rate_mbit=100, latency_ms=0.5) as network:
+    with make_hosts(2, rate_mbit=100, cores=[[0], [1]]) as network:
         first, second = network.hosts
         second.run('hostname')
-        network.run('ssh', '-F', network.ssh_config, 'node1', 'hostname')
+        subprocess.run(network.command('ssh', 'node1', 'hostname'))
 
 Each host has a name, an address, a link to a switch, an sshd with a key of its own, and its own /tmp, /run and
 /dev/shm; all other files are those of this machine, as on a network disk. Networks are separate from each other and
@@ -95,15 +95,7 @@ def why_not() -> str | None:
     )
     if tried.returncode:
         return f'hosts are namespaces, which cannot be made here: {" ".join(tried.stderr.split())}'
-    if not (_has_netem() or Path(host_processes.TUN).exists()):
-        return f'links cannot have a latency: the kernel has no netem, and there is no {host_processes.TUN}'
     return None
-
-
-@functools.cache
-def _has_netem() -> bool:
-    trial = 'tc qdisc add dev lo root netem delay 1ms'
-    return not subprocess.run(['unshare', '--net', 'sh', '-c', trial], capture_output=True).returncode
 
 
 # For tests that need hosts.
@@ -182,19 +174,16 @@ class Host:
         """Runs a command on this host and returns what it wrote; fails if it fails."""
         return _run(self.command(*argv), options)
 
-    def pids(self) -> list[int]:
-        """Returns the processes of this host without its first one, as this machine numbers them."""
-        own = os.readlink(f'/proc/{self.pid}/ns/pid')
-        found = []
+    def processes(self) -> dict[int, list[str]]:
+        """Returns the words of each process of this host but its first one, as this machine numbers them."""
+        own, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
         for entry in os.scandir('/proc'):
             with contextlib.suppress(OSError):
                 if entry.name.isdigit() and os.readlink(f'{entry.path}/ns/pid') == own:
-                    found.append(int(entry.name))
-        return [pid for pid in found if pid != self.pid]
-
-    def set_link(self, state: str) -> None:
-        """Unplugs the cable (state: down), or plugs it in again (up)."""
-        _run(['nsenter', f'--target={self.pid}', '--net', '--', 'ip', 'link', 'set', 'eth0', state], {})
+                    words = Path(entry.path, 'cmdline').read_text(errors='replace').split('\0')
+                    found[int(entry.name)] = words
+        # A process that ends has none.
+        return {pid: words for pid, words in found.items() if any(words) and pid != self.pid}
 
 
 @dataclass(frozen=True)
@@ -210,11 +199,6 @@ class Network:
     folder: Path
     pid: int
 
-    @property
-    def ssh_config(self) -> Path:
-        """The settings of ssh. At the desk and on the hosts they are the system's settings, too."""
-        return self.folder / 'ssh_config'
-
     def command(self, *argv: object) -> list[str]:
         """Returns the command that runs argv at the desk: on the network, with names of hosts, else on this machine.
 
@@ -225,30 +209,22 @@ class Network:
             *map(str, argv),
         ]
 
-    def run(self, *argv: object, **options: Any) -> 'subprocess.CompletedProcess[str]':
-        """Runs a command at the desk and returns what it wrote; fails if it fails."""
-        return _run(self.command(*argv), options)
-
 
 @contextlib.contextmanager
 def make_hosts(
     count: int,
     *,
     rate_mbit: float | None = None,
-    latency_ms: float = 0.0,
     cores: Sequence[Sequence[int]] | None = None,
     shared: Sequence[Path] = (),
-    files: Mapping[str, Mapping[str, Path]] | None = None,
 ) -> Iterator[Network]:
     """Makes hosts for the block. Two hosts take about 0.4 s on two idle cores.
 
     Args:
       rate_mbit: what each link carries in each direction, in Mbit/s with Ethernet's headers; None for no limit.
-      latency_ms: how long each link takes in each direction. Between two hosts are two links.
       cores: the cores of each host; by default each has all cores of this process.
       shared: folders in /tmp, /run or /dev/shm that all hosts see, such as tmp_path. They see the program itself and
         its Python wherever these are.
-      files: what a host has in the place of files or folders of this machine, {'node1': {'/there': Path('here')}}.
     """
     _remove_leftovers()
     usable = sorted(os.sched_getaffinity(0))
@@ -268,18 +244,17 @@ def make_hosts(
         switch = stack.enter_context(contextlib.closing(_Namespaces('switch', {'files': common})))
         processes = []
         for i, name in enumerate(names):
-            own = {there: str(here) for there, here in (files or {}).get(name, {}).items()}
             facts = {
                 'name': name,
                 'cores': list(cores[i] if cores else usable),
                 'shared': visible,
-                'files': common | on_hosts | own,
+                'files': common | on_hosts,
                 'sshd': [sshd, '-D', '-f', str(folder / name / 'sshd_config'), '-E', str(folder / name / 'sshd.log')],
             }
             processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', facts))))
         for process in (switch, *processes):
             process.await_ready()
-        _connect(switch, [process.pid for process in processes], rate_mbit, latency_ms / 1000)
+        _connect(switch, [process.pid for process in processes], rate_mbit)
         for process in processes:
             process.go_on()
         for process in processes:
@@ -291,49 +266,35 @@ def make_hosts(
         yield Network(hosts, folder, switch.pid)
 
 
-def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None, secs: float) -> None:
-    """Connects the hosts, whose first processes are given, with links of this rate and latency."""
+def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) -> None:
+    """Connects the hosts, whose first processes are given, with links of this rate."""
     ports = [f'port{i + 1}' for i in range(len(pids))]
-    in_kernel = bool(secs) and _has_netem()
-    by_switch = bool(secs) and not in_kernel
-    switch.go_on(json.dumps([[pid, port, secs] for pid, port in zip(pids, ports, strict=True)] if by_switch else []))
-    switch.await_up()
     lines = ['link set lo up', 'link add br0 type bridge', f'address add {_ADDRESSES}.{_DESK}/24 dev br0']
     lines += ['link set br0 up']
     for pid, port in zip(pids, ports, strict=True):
-        if not by_switch:
-            lines.append(f'link add {port} type veth peer name eth0 netns {pid}')
+        lines.append(f'link add {port} type veth peer name eth0 netns {pid}')
         lines += [f'link set {port} master br0', f'link set {port} up']
     _batch('ip', switch.pid, lines)
     for i, pid in enumerate(pids):
         address = f'address add {_ADDRESSES}.{i + 1}/24 dev eth0'
         _batch('ip', pid, ['link set lo up', address, 'link set eth0 up'])
+    if not rate_mbit:
+        return
+    bytes_per_sec = rate_mbit * 1e6 / 8
+    burst = max(_LEAST_BURST_BYTES, int(bytes_per_sec * _BURST_SECS))
+    limit = burst + int(bytes_per_sec * _QUEUE_SECS)
     for pid, ends in [(switch.pid, ports), *((pid, ['eth0']) for pid in pids)]:
-        shaped: dict[str, list[str]] = {'ip': [], 'tc': []}
-        for end in ends:
-            parent = 'root'
-            if rate_mbit:
-                bytes_per_sec = rate_mbit * 1e6 / 8
-                burst = max(_LEAST_BURST_BYTES, int(bytes_per_sec * _BURST_SECS))
-                limit = burst + int(bytes_per_sec * _QUEUE_SECS)
-                # What the kernel hands down in one piece must fit, else it would be split into single packets there.
-                if burst < 65536:
-                    shaped['ip'].append(f'link set {end} gso_max_size {int(burst * 0.9)}')
-                shaped['tc'].append(
-                    f'qdisc add dev {end} root handle 1: tbf rate {int(bytes_per_sec)}bps burst {burst} limit {limit}'
-                )
-                parent = 'parent 1:1'
-            if in_kernel:
-                shaped['tc'].append(f'qdisc add dev {end} {parent} netem delay {secs * 1e6:.0f}us limit 100000')
-        for program, given in shaped.items():
-            _batch(program, pid, given)
+        # What the kernel hands down in one piece must fit, else it would be split into single packets there.
+        if burst < 65536:
+            _batch('ip', pid, [f'link set {end} gso_max_size {int(burst * 0.9)}' for end in ends])
+        shape = f'root tbf rate {int(bytes_per_sec)}bps burst {burst} limit {limit}'
+        _batch('tc', pid, [f'qdisc add dev {end} {shape}' for end in ends])
 
 
 def _batch(program: str, pid: int, lines: Sequence[str]) -> None:
     """Gives ip(8) or tc(8) these lines in the network of a process."""
-    if lines:
-        command = ['nsenter', f'--target={pid}', '--net', '--', program, '-batch', '-']
-        _run(command, {'input': '\n'.join(lines) + '\n'})
+    command = ['nsenter', f'--target={pid}', '--net', '--', program, '-batch', '-']
+    _run(command, {'input': '\n'.join(lines) + '\n'})
 
 
 def _run(command: Sequence[str], options: Mapping[str, Any]) -> 'subprocess.CompletedProcess[str]':
