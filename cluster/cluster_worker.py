@@ -9,9 +9,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end
-from cluster.rendezvous import Incarnations, Offer, Rendezvous
+from cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
 from cluster.server import KeyValueStore, start_server
 from cluster.topology import Cluster, Timeout
 from cluster.worker import Worker

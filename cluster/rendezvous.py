@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from cluster.agreement import Settings, find_difference, settings_of
 from cluster.server import Health, KeyValueStore, StoreError
 from cluster.topology import HOSTS_FLAGS, LOOPBACK, Cluster, Task, Timeout, join_host_port, split_host_port
-from errors import RunError, UsageError
+from errors import RunError, UsageError, format_flag
 
 Result = TypeVar('Result')
+Settings = Mapping[str, Any]
 # What a process brings from an earlier training: the step of its variables ('step'), and its last step ('end').
 Offer = Mapping[str, int | None]
 NOTHING: Offer = {'step': None, 'end': None}
@@ -339,3 +339,34 @@ def _membership(entries: Mapping[str, Any]) -> Membership | None:
 
 def _end_key(task: Task) -> str:
     return f'end/{task.job}/{task.index}'
+
+
+# ---- the settings that all tasks of a cluster must share -------------------------------------------------------------
+
+
+def settings_of(cluster: Cluster, flags: Settings) -> Settings:
+    """Returns the settings that a task must share with the others, by flag: these flags, and the hosts."""
+    hosts = {'ps': cluster.ps_hosts, 'worker': cluster.worker_hosts, 'controller': cluster.controller_hosts}
+    return {**{HOSTS_FLAGS[job]: ','.join(named) or None for job, named in hosts.items()}, **flags}
+
+
+def find_difference(settings: Mapping[str, Settings]) -> str | None:
+    """Returns one line about the first setting that two tasks both have and that differs; None if all agree.
+
+    A name of several words is no flag: its value counts such things in --data_dir.
+    """
+    first: dict[str, tuple[str, Any]] = {}
+    for task in sorted(settings):
+        for name, value in settings[task].items():
+            other, expected = first.setdefault(name, (task, value))
+            if value != expected:
+                both = f'{_written(name, expected)} in {other}, and {_written(name, value)} in {task}'
+                advice = 'give each the same data' if ' ' in name else f'write the same --{name} for all'
+                return f'{both}: all processes of a cluster need the same; {advice}'
+    return None
+
+
+def _written(name: str, value: Any) -> str:
+    if ' ' in name:
+        return f'--data_dir with {value} {name}'
+    return f'no --{name}' if value is None else format_flag(name, value)

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 
-from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, PeerError, failure_of_end
-from cluster.rendezvous import End, Incarnations, Rendezvous
+from cluster.rendezvous import End, Incarnations, Rendezvous, Settings
 from cluster.server import start_server
 from cluster.signals import Stop
 from cluster.topology import Cluster, Task, Timeout

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.agreement import find_difference, settings_of
+from cluster.rendezvous import find_difference, settings_of
 from cluster.topology import Cluster, Task, public_hosts
 from params import make_params
 from params.table import SPECS, flags_to_agree_on
