@@ -63,7 +63,9 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
         pipeline=pipeline,
         tf_data=tf_data_settings(params),
     )
-    _check_host_memory(params, data)
+    is_in_memory = isinstance(images, Arrays) and images.images.shape[1:] == data.image_shape
+    if images is not None and not is_in_memory and keeps_images_in_memory(params):
+        _check_memory(params, data, free_memory(), '{} are free here')
     return replace(data, input_stages=_stages_to_measure(params, images, pipeline, warnings))
 
 
@@ -85,7 +87,9 @@ def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any
     if data.images is not None and keeps_images_in_memory(params) and data.input_row.on_devices:
         share = min(params.gpu_memory_frac_for_testing or 1.0, 1.0)
         sizes = [int(share * size) for gpu in gpus if (size := gpu.get('memory_bytes'))]
-        _check(params, data, min(sizes, default=None), 'the smallest GPU has {} for them, the model and its work')
+        _check_memory(
+            params, data, min(sizes, default=None), 'the smallest GPU has {} for them, the model and its work'
+        )
 
 
 def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: list[str]) -> tuple[str, ...]:
@@ -104,16 +108,8 @@ def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: 
     return found
 
 
-def _check_host_memory(params: Params, data: Data) -> None:
-    """Raises UsageError if images that the run keeps in memory do not fit into it."""
-    if not keeps_images_in_memory(params) or data.images is None:
-        return
-    if isinstance(data.images, Arrays) and data.images.images.shape[1:] == data.image_shape:
-        return
-    _check(params, data, free_memory(), '{} are free here')
-
-
-def _check(params: Params, data: Data, most: int | None, words: str) -> None:
+def _check_memory(params: Params, data: Data, most: int | None, words: str) -> None:
+    """Raises UsageError if images that the run keeps in memory take more than so many bytes."""
     assert data.images
     height, width, channels = data.image_shape
     needed = data.images.num_images * height * width * channels

@@ -16,11 +16,9 @@ _OTHER_GPUS = ('dev/kfd', 'dev/dxg')
 
 
 class Environment:
-    """The process in which a run is planned, and its host.
+    """The process in which a run is planned, and its host, whose root holds dev/, proc/ and sys/.
 
-    Args:
-      variables: the environment variables; by default those of the process, as the user set them.
-      root: the folder that holds dev/, proc/ and sys/.
+    variables are by default those of the process, as the user set them.
     """
 
     def __init__(
@@ -35,10 +33,6 @@ class Environment:
 
         Once TensorFlow is imported, asking TensorFlow itself costs nothing, so the answer is False.
         """
-        return device == 'cpu' or not ('tensorflow' in sys.modules or may_have_gpu(self.root))
-
-
-def may_have_gpu(root: Path = ROOT) -> bool:
-    """Whether TensorFlow may see a GPU on this machine; root is the folder that holds proc/ and dev/."""
-    is_known = sys.platform == 'linux'
-    return not is_known or has_nvidia_gpu(root=root) or any((root / name).exists() for name in _OTHER_GPUS)
+        if device == 'cpu' or 'tensorflow' in sys.modules or sys.platform != 'linux':
+            return device == 'cpu'
+        return not (has_nvidia_gpu(root=self.root) or any((self.root / name).exists() for name in _OTHER_GPUS))

@@ -54,12 +54,17 @@ def find_machine(
 ) -> Machine:
     """Plans the devices of the towers, and what fits them; raises UsageError if this machine lacks them.
 
-    Args:
-      gpus_of_host: None if this host has no GPUs; those that it has may be hidden from this process.
-      gpus: those that TensorFlow sees in this process.
+    gpus are those that TensorFlow sees in this process; gpus_of_host may be hidden from it, and are None without any.
     """
     mode, elsewhere = MODES[params.variable_update], processes.elsewhere
-    kind = _find_kind(params, len(gpus), is_here=not elsewhere, host_has_gpus=gpus_of_host is not None)
+    # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
+    has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
+    if elsewhere and params.device is None and not has_gpus:
+        raise UsageError(
+            '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
+            'write --device=gpu or --device=cpu'
+        )
+    kind = params.device or ('gpu' if has_gpus else 'cpu')
     spec = params.all_reduce_spec if sums_by_spec(params) else None
     if processes.cluster is None:
         places_parameters = mode.parameter_device and not another_flag_places_the_sums(params)
@@ -122,63 +127,33 @@ def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
     return found
 
 
-def _find_kind(params: Params, num_gpus_found: int, *, is_here: bool, host_has_gpus: bool) -> str:
-    """Returns the kind of device of the towers, 'cpu' or 'gpu'; is_here: whether they are in this process."""
-    # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
-    has_gpus = bool(num_gpus_found) or (not is_here and host_has_gpus)
-    if not is_here and params.device is None and not has_gpus:
-        raise UsageError(
-            '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
-            'write --device=gpu or --device=cpu'
-        )
-    return params.device or ('gpu' if has_gpus else 'cpu')
-
-
 def _check_devices(params: Params, environment: Environment, kind: str, num_gpus_found: int, *, is_here: bool) -> None:
+    """Raises UsageError if the towers of this process (is_here), or of its workers, cannot have these devices."""
     refusals = Refusals()
-    for check in (
-        _find_missing_gpus(params, environment, kind, num_gpus_found) if is_here else None,
-        _find_devices_without_xla(params, kind),
-        _find_nccl_between_processes(params) if not is_here else None,
-    ):
-        if check:
-            refusals.add(check)
-    refusals.raise_all()
-
-
-def _find_missing_gpus(params: Params, environment: Environment, kind: str, num_gpus_found: int) -> str | None:
-    if kind == 'gpu' and params.num_gpus > num_gpus_found:
-        return (
-            f'--num_gpus={params.num_gpus}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; '
+    asked = f'--num_gpus={params.num_gpus}'
+    if is_here and kind == 'gpu' and params.num_gpus > num_gpus_found:
+        refusals.add(
+            f'{asked}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; '
             f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
             else f'--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or {_how_to_see_gpus(environment)}'
         )
-    if params.device is None and kind == 'cpu' and params.num_gpus > 1:
-        return (
-            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; write --device=cpu to train on '
-            f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus(environment)}'
+    elif is_here and params.device is None and kind == 'cpu' and params.num_gpus > 1:
+        refusals.add(
+            f'{asked}: TensorFlow sees no GPU here; write --device=cpu to train on {params.num_gpus} virtual devices '
+            f'of the CPU, or {_how_to_see_gpus(environment)}'
         )
-    return None
-
-
-def _find_devices_without_xla(params: Params, kind: str) -> str | None:
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
-        return (
-            f'{params.written("xla")}: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
-            'write --num_gpus=1 or --noxla'
+        refusals.add(
+            f'{params.written("xla")}: on a CPU it compiles for one device, and {asked}; write --num_gpus=1 or --noxla'
         )
-    return None
-
-
-def _find_nccl_between_processes(params: Params) -> str | None:
     spec = (params.all_reduce_spec or '') if sums_by_spec(params) else ''
-    if spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
-        return (
+    if not is_here and spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
+        refusals.add(
             f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one process here, and '
             f'--variable_update={params.variable_update} has several; write nccl/xring, xring, psgpu or pscpu'
         )
-    return None
+    refusals.raise_all()
 
 
 def _how_to_see_gpus(environment: Environment) -> str:
@@ -207,7 +182,7 @@ def find_surroundings(
 def place_variables(params: Params, processes: Processes, machine: Machine, computed_in: str) -> VariableFacts:
     """Plans where variables live, and how gradients are summed and applied; computed_in: the activations' dtype."""
     mode, place = MODES[params.variable_update], place_of(processes.cluster)
-    num_towers = len(machine.towers)
+    optimizer, num_towers = OPTIMIZERS[params.optimizer], len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
     by_halves = sums_by_halves(params)
     leaders = _leaders_of_halves(params, num_towers) if by_halves else ()
@@ -230,7 +205,7 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         slices_variables=params.slice_variables,
         horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
         by_nccl=by_nccl,
-        optimizer=_find_optimizer(params),
+        optimizer=OptimizerFacts(optimizer.name, tuple(getattr(params, name) for name in optimizer.arguments)),
     )
 
 
@@ -254,8 +229,3 @@ def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> s
     if not compacts:
         return None
     return computed_in if fits else dtypes[-1]
-
-
-def _find_optimizer(params: Params) -> OptimizerFacts:
-    row = OPTIMIZERS[params.optimizer]
-    return OptimizerFacts(row.name, tuple(getattr(params, name) for name in row.arguments))

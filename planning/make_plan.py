@@ -4,8 +4,9 @@ Checks that need no TensorFlow run first, so most errors appear together and wit
 """
 
 from cluster.discovery import as_evaluator
+from cluster.environments import is_evaluator
 from errors import Refusals
-from params import Params
+from params import Params, find_idle
 from planning.counts import count_steps, find_evaluations
 from planning.data import find_data
 from planning.environment import Environment
@@ -21,7 +22,7 @@ from planning.outputs import check_files, check_outputs, find_checkpoints, find_
 from planning.plan import Machine, Plan, Processes, ServerPlan, Subject
 from planning.process_settings import choose_start, find_visible_gpus
 from planning.processes import find_processes, own_outputs, warn_of_public_hosts
-from planning.subject import check_folder, check_rules, check_run_rules, find_subject
+from planning.subject import check_folder, check_rules, find_subject
 
 
 # Long, because it is the story of a plan, on one screen. A block that refuses leaves out what depends on it.
@@ -49,7 +50,9 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     if processes:
         if subject:
             with collecting():
-                facts = check_rules(params, environment, processes, subject, warnings)
+                facts = check_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps)
+                # An evaluator is started with the flags of the training tasks, where they do have an effect.
+                warnings += [] if is_evaluator(environment.variables) else find_idle(params, facts)
         params = own_outputs(params, processes)
         with collecting():
             gpus = find_visible_gpus(params, environment, processes.place_on_host, computes=processes.computes_here)
@@ -116,7 +119,7 @@ def check_launch(params: Params, *, alone: bool = False, here: bool = True) -> N
     with problems.collecting():
         subject = find_subject(params, reads=here)
         with problems.collecting():
-            check_run_rules(params, subject, is_alone=alone)
+            check_rules(params, subject, is_alone=alone)
         if here:
             check_folder(params, subject)
     with problems.collecting():

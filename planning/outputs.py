@@ -66,21 +66,13 @@ def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) 
 
 def find_reports(params: Params, processes: Processes, subject: Subject, counts: Counts) -> Reports:
     """Plans where the result goes. Only the chief writes it."""
-    values = field_values(params, model=subject.model.name, batch_size=counts.batch_size, shape=processes.shape)
-
-    def filled(name: str) -> str | None:
-        path = getattr(params, name)
-        if path is None or not processes.is_chief:
-            return None
-        path = fill(path, values)
-        check_file(name, path)
-        return path
-
-    result_file = filled('result_file')
-    paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path}
-    paths['result_file'] = result_file
+    result_file, log_folder = (params.result_file, params.benchmark_log_dir) if processes.is_chief else (None, None)
+    if result_file is not None:
+        values = field_values(params, model=subject.model.name, batch_size=counts.batch_size, shape=processes.shape)
+        result_file = fill(result_file, values)
+        check_file('result_file', result_file)
+    paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path} | {'result_file': result_file}
     check_clashes({name: path for name, path in paths.items() if path})
-    log_folder = params.benchmark_log_dir if processes.is_chief else None
     # Where the folder itself cannot be used, that has been told.
     for name in (RUN_LOG, METRIC_LOG) if log_folder and os.path.isdir(log_folder) else ():
         check_file('benchmark_log_dir', f'{log_folder}/{name}')
@@ -95,10 +87,9 @@ def find_reports(params: Params, processes: Processes, subject: Subject, counts:
 
 
 def find_instruments(params: Params, processes: Processes, counts: Counts, warnings: list[str]) -> Instruments:
-    """Plans which diagnostic files are written.
+    """Plans which diagnostic files are written. Only the chief writes profiles and summaries.
 
-    Only the chief writes profiles and summaries: processes of one machine would overwrite each other's profile, and
-    TensorBoard would merge the curves of all workers into one.
+    Processes of one machine would overwrite each other's profile, and TensorBoard would merge the workers' curves.
     """
     is_chief, num_timed = processes.is_chief, counts.num_timed
     profile_steps = summaries = None
@@ -111,10 +102,11 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
         profile_steps = first, last
     if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:
         asked = params.summary_verbosity
-        most, reason = _most_verbose(params)
+        # With constants for variables, only the loss is left to write.
+        most = 3 if params.trains else 1 if params.freeze_when_forward_only else 2
         summaries = Summaries(params.train_dir, params.save_summaries_steps, min(asked, most))
         if asked > most:
-            warnings.append(f'--summary_verbosity={asked} writes as much as {most}: {reason}')
+            warnings.append(f'--summary_verbosity={asked} writes as much as {most}, because of --forward_only')
         elif asked >= 3:
             warnings.append(
                 f'--summary_verbosity={asked}: every {params.save_summaries_steps}th step computes '
@@ -132,15 +124,6 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
     )
 
 
-def _most_verbose(params: Params) -> tuple[int, str]:
-    """Returns the largest --summary_verbosity for which there is something to write, and what limits it."""
-    if params.trains:
-        return 3, ''
-    if params.freeze_when_forward_only:
-        return 1, '--freeze_when_forward_only leaves no variables, and --forward_only computes no gradients'
-    return 2, '--forward_only computes no gradients'
-
-
 def _describe_losses(params: Params) -> Losses:
     advice = []
     if params.precision == 'fp16':
@@ -156,10 +139,7 @@ def _describe_losses(params: Params) -> Losses:
 
 
 def check_outputs(params: Params, *, is_chief: bool = True) -> None:
-    """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged.
-
-    `is_chief`: whether this process writes the files that a cluster writes once.
-    """
+    """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged."""
     refusals = Refusals()
     for name in (name for name, spec in SPECS.items() if spec.opened_by_tensorflow):
         with refusals.collecting():
@@ -195,13 +175,10 @@ def _check_name(name: str, path: str | None) -> None:
     try:
         (path or '').encode()
     except UnicodeEncodeError:
-        encoding = sys.getfilesystemencoding()
-        reason = (
-            'its name is not UTF-8, and TensorFlow opens no other; write another path'
-            if encoding == 'utf-8'
-            else f'file names are {encoding} in this locale; set PYTHONUTF8=1 if this one is UTF-8'
-        )
-        raise UsageError(f'{format_flag(name, path)}: {reason}') from None
+        raise UsageError(
+            f'{format_flag(name, path)}: its name is not UTF-8, and TensorFlow opens no other; write another path, or '
+            f'set PYTHONUTF8=1 if it is UTF-8 (file names are {sys.getfilesystemencoding()} in this locale)'
+        ) from None
     if name in _WITH_CHECKPOINTS and (found := sorted(set(path or '') & set(_WILDCARDS))):
         raise UsageError(
             f'{format_flag(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
@@ -250,13 +227,11 @@ def _is_among(path: str, flag: str, value: str) -> bool:
 
 def _check_new(name: str, folder: str) -> None:
     """Checks that a folder which will be renamed into place is missing or empty."""
-    if os.path.ismount(folder):
-        raise UsageError(f'{format_flag(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
-    if os.path.islink(folder):
-        raise UsageError(f'{format_flag(name, folder)}: a link cannot be replaced; write the path of a new folder')
-    with contextlib.suppress(FileNotFoundError):
-        # Raises if the name is too long.
-        os.lstat(folder)
+    if os.path.ismount(folder) or os.path.islink(folder):
+        raise UsageError(
+            f'{format_flag(name, folder)}: a link or a mounted folder cannot be replaced; write the path of a new one'
+        )
+    _check_length(Path(folder))
     if os.path.lexists(folder) and any(Path(folder).iterdir()):
         raise UsageError(f'{format_flag(name, folder)}: the folder is not empty; write the name of a new one')
 
@@ -274,7 +249,6 @@ def _refusing(name: str, path: str) -> Iterator[None]:
 
 
 def _try_file(path: Path) -> None:
-    # Create and remove the file that a symbolic link points to, not the link.
     file = path.resolve()
     if os.path.lexists(file):
         # Appending nothing leaves the content as it is.
@@ -282,13 +256,16 @@ def _try_file(path: Path) -> None:
         return
     _make_folder(file.parent)
     # The file itself is not made: another process might write it before this one has removed it.
+    _check_length(file)
+
+
+def _check_length(path: Path) -> None:
+    """Raises OSError if a name is too long for the file system."""
     with contextlib.suppress(FileNotFoundError):
-        # Raises if the name is too long.
-        file.lstat()
+        path.lstat()
 
 
 def _make_folder(folder: Path) -> None:
     """Makes a folder if it is missing, and writes to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The file is deleted when it is closed.
     tempfile.TemporaryFile(dir=folder).close()

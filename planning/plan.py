@@ -42,23 +42,13 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run.
+    """The processes of a run, and which of them this is."""
 
-    Attributes:
-      cluster: all processes, and which of them is this one; None for a run of one process.
-      horovod: the module horovod.tensorflow if Horovod started the processes, else None.
-      together: whether the workers take their steps together (synchronously); True for a run of one process. Of a
-        server: whether the loss of one trainer stops the others.
-      settings: the flags that all processes of the cluster need with the same values, by name.
-      connect: how long to wait for other tasks at the start.
-      place_on_host: the number of this process among the workers of its host, and how many these are.
-      devices_per_worker: how many devices compute in each process that has some.
-    """
-
-    cluster: Cluster | None
-    horovod: Any
+    cluster: Cluster | None  # None for a run of one process
+    horovod: Any  # the module horovod.tensorflow if Horovod started the processes, else None
+    # Whether the workers take their steps together; of a server: whether the loss of one trainer stops the others.
     together: bool
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # the flags that all processes of the cluster need with the same values
     connect: Timeout
     place_on_host: PlaceOnHost = ONLY_ONE
     devices_per_worker: int = 1
@@ -80,12 +70,10 @@ class Processes:
 
     @property
     def job(self) -> str:
-        """The job of this process in its cluster; that of a process alone is worker."""
         return self.cluster.job if self.cluster else 'worker'
 
     @property
     def holds_variables_only(self) -> bool:
-        """Whether this process is a parameter server."""
         return self.job == 'ps'
 
     @property
@@ -106,7 +94,6 @@ class Processes:
 
     @property
     def shape(self) -> Shape:
-        """The numbers of workers, their devices, and parameter servers."""
         num_ps = self.cluster.num_ps if self.cluster else 0
         return Shape(self.num_hosts * self.num_trainers, self.devices_per_worker, num_ps)
 
@@ -123,20 +110,12 @@ class Processes:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a run is about.
-
-    Attributes:
-      role: what the run does.
-      model: the facts of the model, for the data set.
-      folder: what --data_dir holds; None if the images are synthetic, or this process reads none.
-      exchange_bytes: the bytes of the tensor that stands for the model's gradients with --exchange_only; None: none
-        does.
-    """
+    """What a run is about: its role, the model for the data set, and what --data_dir holds."""
 
     role: Role
     model: ModelFacts
-    folder: DataFolder | None
-    exchange_bytes: int | None = None
+    folder: DataFolder | None  # None if the images are synthetic, or this process reads none
+    exchange_bytes: int | None = None  # of the tensor that stands for the gradients with --exchange_only, if one does
 
     @property
     def model_name(self) -> str:
@@ -146,43 +125,26 @@ class Subject:
 
 @dataclass(frozen=True)
 class Data:
-    """The images that a run reads, and how they are preprocessed.
-
-    Attributes:
-      data_set: its facts.
-      folder: --data_dir, None for synthetic images.
-      images: what steps read.
-      validation: what evaluations read. Each is None if unused or synthetic.
-      image_size: height and width in pixels of the images given to the model.
-      validation_augmentation: as augmentation, for the images of evaluations, which do not depend on the pipeline.
-      augmentation, distortions, in_yiq, resize_method, scaled_decode: see preprocessing.ImageOptions.
-      seed: of all random draws.
-      distinct_workers: whether each worker draws different images.
-      deterministic: whether the seed alone decides the order of the images.
-      preprocessor: how pixels become numbers.
-      pipeline: the name of the input pipeline, for images that it reads.
-        tf_data: its settings, if it is made of tf.data.
-      input_stages: the stages of the input pipeline that --input_only measures, in their order; empty without it.
-    """
+    """The images that a run reads, and how they are preprocessed; see also preprocessing.ImageOptions."""
 
     data_set: DataSet
-    folder: str | None
-    images: Source
-    validation: Source
-    image_size: int
+    folder: str | None  # --data_dir
+    images: Source  # what steps read; None if unused or synthetic, as is validation
+    validation: Source  # what evaluations read
+    image_size: int  # height and width in pixels of the images given to the model
     augmentation: str
-    validation_augmentation: str
+    validation_augmentation: str  # does not depend on the input pipeline
     distortions: bool
     in_yiq: bool
     resize_method: str
     scaled_decode: bool
     seed: int
-    distinct_workers: bool
-    deterministic: bool
+    distinct_workers: bool  # whether each worker draws different images
+    deterministic: bool  # whether the seed alone decides the order of the images
     preprocessor: Preprocessor
-    pipeline: str
+    pipeline: str  # the name of the input pipeline, for images that it reads
     tf_data: TfDataSettings
-    input_stages: tuple[str, ...] = ()
+    input_stages: tuple[str, ...] = ()  # those that --input_only measures, in order; empty without it
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -201,36 +163,25 @@ class Data:
 
     @property
     def validation_shards(self) -> Shards | None:
-        """The shards that evaluations read; None if they read none."""
         return self.validation if isinstance(self.validation, Shards) else None
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The settings that depend on the devices of the machine.
+    """The settings that depend on the devices of the machine."""
 
-    Attributes:
-      kind: of the devices of the towers, 'cpu' or 'gpu'.
-      towers: the device of each tower.
-      parameter_device_kind: 'gpu' if shared variables live on the towers' devices, also on a CPU; 'cpu' if on the host.
-      parameter_devices: where shared variables live; in a worker of parameter servers, the devices that receive
-        variables and sum gradients.
-      data_format: 'NCHW' or 'NHWC'.
-      hosts: the CPU of each process that has towers, in order.
-      all_reduce_spec: how towers sum gradients; None: the default of one process.
-      data_format_reason: why the run chose the data format, for the banner; empty if it had no choice.
-      tf32: whether fp32 is computed in TF32; None if that is unknown.
-    """
-
-    kind: str
-    towers: tuple[str, ...]
+    kind: str  # of the devices of the towers, 'cpu' or 'gpu'
+    towers: tuple[str, ...]  # the device of each
+    # 'gpu' if shared variables live on the towers' devices, also on a CPU; 'cpu' if on the host.
     parameter_device_kind: str
+    # Where shared variables live; in a worker of parameter servers, the devices that receive variables and sum
+    # gradients.
     parameter_devices: tuple[str, ...]
-    data_format: str
-    hosts: tuple[str, ...] = (HOST_DEVICE,)
-    all_reduce_spec: str | None = None
-    data_format_reason: str = ''
-    tf32: bool | None = False
+    data_format: str  # 'NCHW' or 'NHWC'
+    hosts: tuple[str, ...] = (HOST_DEVICE,)  # the CPU of each process that has towers, in order
+    all_reduce_spec: str | None = None  # how towers sum gradients; None: the default of one process
+    data_format_reason: str = ''  # for the banner; empty if the run had no choice
+    tf32: bool | None = False  # whether fp32 is computed in TF32; None if that is unknown
 
     @property
     def is_here(self) -> bool:
@@ -240,30 +191,18 @@ class Machine:
 
 @dataclass(frozen=True)
 class Counts:
-    """Batch sizes and numbers of steps.
+    """Batch sizes and numbers of steps."""
 
-    Attributes:
-      batch_size: images per step on each device.
-      global_batch_size: on all devices of all workers.
-      images_of_step: images per increment of the global step: those of all workers in synchronous modes, else of one.
-      num_warmup, num_timed: steps of each worker.
-      num_epochs: the timed steps of all workers, in epochs.
-      display_every: number of steps between printed lines.
-      newest_weight: of the last step in the printed rates, see results.statistics.summarize.
-      target_secs: how long timed steps are taken, in seconds; num_timed is then more than there will be.
-      steps_per_run: how many steps one run of the session takes.
-    """
-
-    batch_size: int
-    global_batch_size: int
-    images_of_step: int
-    num_warmup: int
+    batch_size: int  # images per step on each device
+    global_batch_size: int  # on all devices of all workers
+    images_of_step: int  # per increment of the global step: of all workers in synchronous modes, else of one
+    num_warmup: int  # steps of each worker, as num_timed
     num_timed: int
-    num_epochs: float
-    display_every: int
-    newest_weight: float | None = None
-    target_secs: float | None = None
-    steps_per_run: int = 1
+    num_epochs: float  # the timed steps of all workers, in epochs
+    display_every: int  # number of steps between printed lines
+    newest_weight: float | None = None  # of the last step in the printed rates, see results.statistics.summarize
+    target_secs: float | None = None  # how long timed steps are taken; num_timed is then more than there will be
+    steps_per_run: int = 1  # how many steps one run of the session takes
 
 
 @dataclass(frozen=True)
@@ -276,52 +215,31 @@ class OptimizerFacts:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """Where variables live, and how gradients are summed and applied.
+    """Where variables live, and how gradients are summed and applied; see also managers.buckets.Packing."""
 
-    Attributes:
-      variable_update: the name of the mode.
-      staged: whether its variables are one step old, --staged_vars.
-      relaxed: whether its gradients are, --variable_consistency=relaxed.
-      sync: whether the steps are synchronous.
-      sums: the all-reduce algorithm for each range of gradient sizes in bytes; None: --hierarchical_copy.
-      leaders: for --hierarchical_copy, the pairs of linked towers, see managers.all_reduce.by_halves.
-      shown_spec: the --all_reduce_spec that the banner shows; None: the banner shows none.
-      num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
-      transfer: the dtype in which gradients are sent; None: their own dtype.
-      slices_variables: whether large variables are cut into one part for each parameter server.
-      horovod_device: the device on which Horovod sums.
-      by_nccl: whether NCCL sums, at least gradients of some sizes.
-      optimizer: the update rule.
-    """
-
-    variable_update: str
-    staged: bool
-    relaxed: bool
-    sync: bool
-    sums: tuple[Range, ...] | None
-    leaders: tuple[tuple[int, int], ...]
-    shown_spec: str | None
+    variable_update: str  # the name of the mode
+    staged: bool  # whether variables are one step old, --staged_vars
+    relaxed: bool  # whether gradients are, --variable_consistency=relaxed
+    sync: bool  # whether the steps are synchronous
+    sums: tuple[Range, ...] | None  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
+    leaders: tuple[tuple[int, int], ...]  # its pairs of linked towers, see managers.all_reduce.by_halves
+    shown_spec: str | None  # the --all_reduce_spec that the banner shows
     num_packets: int
     small_max_bytes: int
     small_max_group: int
-    transfer: str | None
-    slices_variables: bool
-    horovod_device: str | None
-    by_nccl: bool
+    transfer: str | None  # the dtype in which gradients are sent; None: their own
+    slices_variables: bool  # whether large variables are cut into one part for each parameter server
+    horovod_device: str | None  # on which Horovod sums
+    by_nccl: bool  # whether NCCL sums, at least gradients of some sizes
     optimizer: OptimizerFacts
 
 
 @dataclass(frozen=True)
 class EvalSchedule:
-    """After which steps of the model training waits for an evaluation.
+    """After which steps of the model training waits for an evaluation."""
 
-    Attributes:
-      every: the interval in steps; if it is a fraction, the first step that reaches a multiple counts.
-      at: single steps.
-    """
-
-    every: Fraction | None = None
-    at: frozenset[int] = frozenset()
+    every: Fraction | None = None  # the interval in steps; the first step that reaches a multiple counts
+    at: frozenset[int] = frozenset()  # single steps
 
     def is_due(self, step: int, since: int) -> bool:
         """Whether an evaluation became due after step `since`, the last one asked about, and up to `step`."""
@@ -331,11 +249,8 @@ class EvalSchedule:
 
     def warning(self, start: int, end: int) -> str | None:
         """A warning if training from step `start` to `end` reaches no evaluation, or not all single ones; else None."""
-        late = [at for at in sorted(self.at) if at > end]
-        if late:
-            return (
-                f'training ends after {plural(end, "step")}: there is no evaluation after {", ".join(map(str, late))}'
-            )
+        if late := [str(at) for at in sorted(self.at) if at > end]:
+            return f'training ends after {plural(end, "step")}: there is no evaluation after {", ".join(late)}'
         if self.every is not None and not self.is_due(end, start):
             return (
                 f'training goes from step {start} to {end}: there is no evaluation, the next one is due after '
@@ -346,57 +261,33 @@ class EvalSchedule:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Which images are evaluated, and when.
+    """Which images are evaluated, and when."""
 
-    Attributes:
-      batch_size: images per batch on each device.
-      num_batches: how many times all devices take one batch each; None: until the last example.
-      num_examples: how many examples all processes evaluate together.
-      num_passes: how many times they evaluate the
-        whole set. If both are None, each example is evaluated once.
-      shown_batches, num_epochs: the amount that the banner shows; shown_batches None: all batches.
-      schedule: after which steps training waits for an evaluation.
-      goal: the top-1 accuracy that ends training.
-      interval_secs: how often --eval looks for new checkpoints; 0: it evaluates the last one only.
-      summary_folder: where this process writes summaries; None: it writes none.
-    """
-
-    batch_size: int
-    num_batches: int | None
-    num_examples: int | None
-    num_passes: float | None
-    shown_batches: int | None
+    batch_size: int  # images per batch on each device
+    num_batches: int | None  # how many times all devices take one batch each; None: until the last example
+    num_examples: int | None  # how many examples all processes evaluate together
+    num_passes: float | None  # over the whole set; if num_examples is None too, each example is evaluated once
+    shown_batches: int | None  # the amount that the banner shows, with num_epochs; None: all batches
     num_epochs: float
     schedule: EvalSchedule
-    goal: float | None
-    interval_secs: float
-    summary_folder: str | None
+    goal: float | None  # the top-1 accuracy that ends training
+    interval_secs: float  # how often --eval looks for new checkpoints; 0: it evaluates the last one only
+    summary_folder: str | None  # where this process writes summaries
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What is saved, and what training starts from.
+    """What is saved, and what training starts from."""
 
-    Attributes:
-      folder: --train_dir.
-      saves: whether this process saves checkpoints there.
-      every_secs, every_steps: how often, besides the first and the last step.
-      max_to_keep: how many are kept.
-      resume_from: the prefix of the checkpoint from which training continues.
-      warm_start: the prefix of another checkpoint from which training starts.
-      warm_start_flag: the flag that named it.
-      export_folder: where this process writes a SavedModel at the end; None: it writes none.
-    """
-
-    folder: str | None
-    saves: bool
-    every_secs: float
+    folder: str | None  # --train_dir
+    saves: bool  # whether this process saves checkpoints there
+    every_secs: float  # besides the first and the last step, as every_steps
     every_steps: int | None
     max_to_keep: int
-    resume_from: str | None
-    warm_start: str | None
-    warm_start_flag: str
-    export_folder: str | None
+    resume_from: str | None  # the prefix of the checkpoint from which training continues
+    warm_start: str | None  # the prefix of another checkpoint from which training starts
+    warm_start_flag: str  # the flag that named it
+    export_folder: str | None  # where this process writes a SavedModel at the end
 
 
 @dataclass(frozen=True)
@@ -424,17 +315,11 @@ class Instruments:
 
 @dataclass(frozen=True)
 class Losses:
-    """How losses are shown, and what happens if one is not finite.
-
-    Attributes:
-      name: the name under which losses are printed.
-      continue_on_nan: whether the run continues with a loss that is not finite.
-      advice: settings that may prevent such losses, for the error message.
-    """
+    """The name under which losses are printed, and what happens if one is not finite."""
 
     name: str
     continue_on_nan: bool
-    advice: tuple[str, ...]
+    advice: tuple[str, ...]  # settings that may prevent such losses, for the error message
 
 
 @dataclass(frozen=True)
@@ -448,46 +333,19 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Reports:
-    """Where the result goes, and what else is measured for it.
+    """Where the result goes, and what else is measured for it."""
 
-    Attributes:
-      result_file: the path of the JSON document, '-' for standard output; None if this process writes none.
-      log_folder: the folder of results.benchmark_log; None if this process writes none.
-      test_id: what stands in it.
-      measures_peak: whether the peak of the devices is measured after the steps.
-      idle_secs: how long the run may wait for idle cores before it starts; None: it does not wait.
-      losses: how losses are shown.
-    """
-
-    result_file: str | None
-    log_folder: str | None
-    test_id: str | None
-    measures_peak: bool
-    idle_secs: float | None
+    result_file: str | None  # the JSON document, '-' for standard output; None if this process writes none
+    log_folder: str | None  # of results.benchmark_log; None if this process writes none
+    test_id: str | None  # stands in that log
+    measures_peak: bool  # whether the peak of the devices is measured after the steps
+    idle_secs: float | None  # how long the run may wait for idle cores before it starts; None: it does not wait
     losses: Losses
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every fact of one run of one process.
-
-    Attributes:
-      params: the settings from which the plan was made; the result contains them.
-      warnings: lines about flags without effect, data and instruments.
-      processes: which there are, and which of them this is.
-      subject: what the run is about: its role, the model, the data folder.
-      data: the images, and what is done to them.
-      machine: the devices.
-      counts: batch sizes and numbers of steps.
-      step: what a step computes.
-      variables: where variables live, and how gradients are summed and applied.
-      session: the settings of sessions, and of the process.
-      evaluations: which images are evaluated, and when; None if none are.
-      checkpoints: what is saved, and what training starts from.
-      reports: where the result goes.
-      instruments: the diagnostic files.
-      surroundings: what the run runs on.
-    """
+    """Every fact of one run of one process. The result contains params, from which the plan was made."""
 
     params: Params
     warnings: tuple[str, ...]
@@ -529,16 +387,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The facts of a server process: a parameter server, or a worker whose devices a controller drives.
-
-    Attributes:
-      processes: which there are, and which of them this is.
-      session: the settings of its server, and of the process.
-      linger_secs: how long the server stays after the trainers are done.
-      warnings: lines about flags without effect.
-    """
+    """The facts of a server process: a parameter server, or a worker whose devices a controller drives."""
 
     processes: Processes
     session: 'SessionFacts'
-    linger_secs: float
+    linger_secs: float  # how long the server stays after the trainers are done
     warnings: tuple[str, ...]

@@ -60,11 +60,7 @@ def own_cores() -> tuple[int, ...]:
 
 
 def choose_start(
-    params: Params,
-    environment: Environment,
-    processes: Processes,
-    gpus: VisibleGpus | None,
-    warnings: list[str],
+    params: Params, environment: Environment, processes: Processes, gpus: VisibleGpus | None, warnings: list[str]
 ) -> ProcessSettings:
     """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without effect."""
     asked = {flag: getattr(params, flag) for flag in _OPENMP}
@@ -85,18 +81,15 @@ def choose_start(
     keeps_memory = has_server if params.keep_memory is None else params.keep_memory
     if own := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
         keeps_memory = False
-        if 'keep_memory' in params.given:
-            warnings.append(
-                f'{params.given["keep_memory"]} has no effect: {own[0]} is set in the environment; unset it'
-            )
+        if given_flag := params.given.get('keep_memory'):
+            warnings.append(f'{given_flag} has no effect: {own[0]} is set in the environment; unset it')
     memory = GpuMemory.of(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, params.verbose, variables, flags)
 
 
 def choose_gpu_variables(params: Params, environment: Environment, warnings: list[str]) -> Mapping[str, str | None]:
     """Returns the variables that GPUs read, except those that the user has set; warns of flags that these overrule."""
-    own = environment.variables
-    wanted = {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()}
+    own, wanted = environment.variables, {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()}
     warnings += (
         f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset it'
         for flag, name in _GPUS.items()
@@ -125,16 +118,10 @@ def _plain(value: str) -> str:
 
 @dataclass(frozen=True)
 class Threads:
-    """The threads of sessions, and why in words.
+    """The threads of sessions; 0 is TensorFlow's default, as many as cores in the affinity."""
 
-    Attributes:
-      intra_op: threads within operations, a pool that all CPU devices of a process share; 0 is TensorFlow's default: as
-        many as cores in the affinity.
-      inter_op: operations at the same time; 0 as for intra_op.
-    """
-
-    intra_op: int
-    inter_op: int
+    intra_op: int  # within operations, a pool that all CPU devices of a process share
+    inter_op: int  # operations at the same time
     reason: str
 
 
@@ -144,9 +131,8 @@ def choose_threads(
     """Chooses the threads of a process: those of the flags, of an earlier run in it, or that fit its towers.
 
     On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
-    has one thread: sharing it would only move work between busy cores. (8 towers of ResNet-50 with a global batch of 32
-    on 2 cores have 0.90 to 0.94 of the images/sec of one tower with two threads for each operation, 0.93 to 1.02 with
-    one.) The images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
+    has one thread: sharing it would only move work between busy cores (8 towers of ResNet-50 on 2 cores: +3 to +8 %).
+    The images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
     """
     chosen = (
         _beside_gpus(params, environment, machine, num_cores)
@@ -170,11 +156,10 @@ def choose_threads(
 
 def _beside_gpus(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:
     """As in the original, beside GPUs with threads of their own each operation has one thread, and all other operations
-    together have the cores less those threads. In contrast to it:
+    together have the cores less those threads.
 
-    - TensorFlow decides on the former if variables are updated on the host: a momentum update of 100 million weights
-      by one core takes longer than a step.
-    - At least half of the cores are left to the latter, since many GPUs in a machine need many decoded images.
+    In contrast to it, TensorFlow decides on the former if variables are updated on the host, which one core could not
+    do within a step; and at least half of the cores are left to the latter, to decode images.
     """
     reason = params.given.get('num_inter_threads', 'GPUs start their own kernels')
     if environment.variables.get(_THREAD_MODE, params.gpu_thread_mode).lower() == _SHARED_POOL:
@@ -205,13 +190,11 @@ def choose_binding(
     gpus: VisibleGpus | None,
     warnings: list[str],
 ) -> NumaBinding:
-    """Chooses the NUMA node to which this process is bound before TensorFlow starts its threads.
-
-    The workers of a controller are servers, and only TensorFlow binds their devices.
-    """
+    """Chooses the NUMA node to which this process is bound before TensorFlow starts its threads."""
     if not params.use_numa_affinity or not machine.is_here:
         return NumaBinding()
     if processes.serves:
+        # A worker of a controller, whose devices only TensorFlow binds.
         return NumaBinding(by_tensorflow=True)
     if bound := environment.process.setting(NUMA):
         return NumaBinding(bound)

@@ -38,7 +38,13 @@ def find_processes(params: Params, environment: Environment, warnings: list[str]
         place_on_host=place,
         devices_per_worker=params.num_gpus,
     )
-    _warn_if_others_are_unknown(params, environment, processes, warnings)
+    is_one = cluster is None or len(cluster.tasks) == 1
+    names_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
+    if is_one and not names_hosts and (unjoined := find_unjoined(environment.variables)):
+        warnings.append(
+            f'{unjoined}: this process may be one of several, but these variables do not connect them, and it runs '
+            'alone; to connect them write --worker_hosts=HOST:PORT,..., --job_name and --task_index in each'
+        )
     return processes
 
 
@@ -83,16 +89,3 @@ def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluste
             'with horovodrun, or install a Horovod that was built for this MPI'
         )
     return horovod, cluster
-
-
-def _warn_if_others_are_unknown(
-    params: Params, environment: Environment, processes: Processes, warnings: list[str]
-) -> None:
-    is_one = processes.cluster is None or len(processes.cluster.tasks) == 1
-    if not is_one or any(getattr(params, name) for name in HOSTS_FLAGS.values()):
-        return
-    if unjoined := find_unjoined(environment.variables):
-        warnings.append(
-            f'{unjoined}: this process may be one of several, but these variables do not connect them, and it runs '
-            'alone; to connect them write --worker_hosts=HOST:PORT,..., --job_name and --task_index in each'
-        )

@@ -21,6 +21,7 @@ from planning.process_settings import (
 )
 from planning.this_process import INTRA, NUMA, TF32, ProcessSettings
 
+# The graph passes that do not speed up the step, and the one that does, by fusing operations.
 _USELESS = (
     'arithmetic_optimization',
     'auto_mixed_precision',
@@ -35,7 +36,6 @@ _USELESS = (
     'scoped_allocator_optimization',
     'shape_optimization',
 )
-# Fusing operations is what is left.
 _USEFUL = ('remapping',)
 
 
@@ -90,9 +90,8 @@ def session_config(params: Params, machine: Machine, threads: Threads, *, in_clu
     config.inter_op_parallelism_threads = threads.inter_op
     config.gpu_options.CopyFrom(GpuMemory.of(params).options())
     config.log_device_placement = params.log_device_placement
-    # Otherwise TensorFlow places the whole graph before it assigns the first values, and copies all of it for the first
-    # step too, although a sixth of it never runs. But then it runs none of its graph passes, whose fusing makes steps
-    # forward faster by a twentieth, and training steps on GPUs; and servers do not support this.
+    # Otherwise TensorFlow places and copies the whole graph for the first step, although a sixth of it never runs. But
+    # then it runs no graph passes, whose fusing makes steps forward and on GPUs faster. Servers do not support it.
     has_copies = machine.kind == 'cpu' and len(machine.towers) > 1 and params.trains
     needs_passes = machine.data_format != 'NHWC' or params.rewriter_config is not None
     config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
@@ -102,10 +101,19 @@ def session_config(params: Params, machine: Machine, threads: Threads, *, in_clu
     if params.rewriter_config is not None:
         _read_graph_passes(params.rewriter_config, rewrite)
     else:
-        _choose_graph_passes(rewrite, params.enable_optimizations)
+        rewrite.meta_optimizer_iterations = rewrite.ONE
+        for name in _USELESS if params.enable_optimizations else (*_USELESS, *_USEFUL):
+            setattr(rewrite, name, rewrite.OFF)
+        rewrite.memory_optimization = rewrite.NO_MEM_OPT
         if not params.enable_optimizations:
+            rewrite.disable_model_pruning = True
             config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
-    _fit_layout(rewrite, machine)
+    if machine.kind == 'cpu' and machine.data_format == 'NCHW':
+        # The CPU's kernels are made for NHWC.
+        rewrite.cpu_layout_conversion = rewrite.cpu_layout_conversion or rewrite.NCHW_TO_NHWC
+    elif rewrite.layout_optimizer == rewrite.DEFAULT:
+        # On a GPU it would change the data format that the user chose.
+        rewrite.layout_optimizer = rewrite.OFF
     if in_cluster and params.precision == 'bf16':
         # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
         rewrite.remapping = rewrite.OFF
@@ -137,22 +145,3 @@ def _read_graph_passes(text: str, rewrite: Any) -> None:
             f'{format_flag("rewriter_config", text)}: it must be a RewriterConfig of TensorFlow as text, such as '
             f"'remapping: OFF': {reason}"
         ) from None
-
-
-def _choose_graph_passes(rewrite: Any, optimizes: bool) -> None:
-    """Switches off slow graph passes that do not speed up the step; without `optimizes`, also those that do."""
-    rewrite.meta_optimizer_iterations = rewrite.ONE
-    for name in _USELESS if optimizes else (*_USELESS, *_USEFUL):
-        setattr(rewrite, name, rewrite.OFF)
-    rewrite.disable_model_pruning = not optimizes
-    rewrite.memory_optimization = rewrite.NO_MEM_OPT
-
-
-def _fit_layout(rewrite: Any, machine: Machine) -> None:
-    """Sets the layout passes, unless --rewriter_config has."""
-    if machine.kind == 'cpu' and machine.data_format == 'NCHW':
-        # The CPU's kernels are made for NHWC.
-        rewrite.cpu_layout_conversion = rewrite.cpu_layout_conversion or rewrite.NCHW_TO_NHWC
-    elif rewrite.layout_optimizer == rewrite.DEFAULT:
-        # On a GPU it would change the data format that the user chose.
-        rewrite.layout_optimizer = rewrite.OFF

@@ -4,8 +4,6 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-import tensorflow.compat.v1 as tf
-
 from models.model_facts import ModelFacts, Network, RateSchedule
 from models.network_check import check_network
 from models.zoo import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
@@ -21,14 +19,7 @@ _DEFAULT_DECAY = 0.1
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What a step computes; most names are those of flags.
-
-    Attributes:
-      first_tower: the number of this process's first tower, counted over the towers of all processes.
-      deterministic: whether each op must repeat its results, which excludes reading the clock.
-      freezes: whether the network computes with constants instead of variables.
-      exchange_bytes: the size of the one tensor that --exchange_only exchanges; None: the gradients of the network are.
-    """
+    """What a step computes; most names are those of flags."""
 
     network: Network
     num_classes: int
@@ -40,23 +31,18 @@ class StepSettings:
     gradient_clip: float | None
     learning_rate: LearningRate
     seed: int
-    first_tower: int = 0
+    first_tower: int = 0  # the number of this process's first tower, counted over the towers of all processes
     precision: Precision = FP32
     single_l2_loss_op: bool = False
     label_smoothing: float = 0.0
-    deterministic: bool = False
-    freezes: bool = False
+    deterministic: bool = False  # whether each op must repeat its results, which excludes reading the clock
+    freezes: bool = False  # whether the network computes with constants instead of variables
     exchange_only: bool = False
-    exchange_bytes: int | None = None
+    exchange_bytes: int | None = None  # of the one tensor that is exchanged; None: the gradients of the network are
 
 
 def describe_step(
-    params: Params,
-    processes: Processes,
-    subject: Subject,
-    data: Data,
-    machine: Machine,
-    counts: Counts,
+    params: Params, processes: Processes, subject: Subject, data: Data, machine: Machine, counts: Counts
 ) -> StepSettings:
     model, precision = subject.model, _find_precision(params)
     if not model.network.is_builtin:
@@ -87,24 +73,14 @@ def _check_builds(
     params: Params, model: ModelFacts, data: Data, machine: Machine, counts: Counts, precision: Precision
 ) -> None:
     """Builds the network of a user's model in every way in which the run will: for steps, evaluations, export."""
-    builds: list[tuple[str, tf.DType, int | None, bool]] = []
+    check = functools.partial(check_network, model.network, model.name, data.image_shape, data.data_set.num_classes)
     if not params.eval:
-        builds.append((machine.data_format, precision.compute, counts.batch_size, params.trains))
+        check(machine.data_format, precision.compute, batch_size=counts.batch_size, trains=params.trains)
     if params.evaluates:
-        builds.append((machine.data_format, precision.compute, params.eval_batch_size or counts.batch_size, False))
+        batch_size = params.eval_batch_size or counts.batch_size
+        check(machine.data_format, precision.compute, batch_size=batch_size, trains=False)
     if params.export_saved_model:
-        builds.append(('NHWC', FP32.compute, None, False))
-    for data_format, dtype, batch_size, is_training in builds:
-        check_network(
-            model.network,
-            model.name,
-            data.image_shape,
-            data.data_set.num_classes,
-            data_format,
-            dtype,
-            batch_size=batch_size,
-            trains=is_training,
-        )
+        check('NHWC', FP32.compute, batch_size=None, trains=False)
 
 
 def _find_precision(params: Params) -> Precision:
@@ -130,9 +106,8 @@ def _make_learning_rate(params: Params, model: ModelFacts, data: Data, counts: C
     if model.residual and params.resnet_base_lr is not None:
         schedule, first = _resnet_schedule(model, data.data_set.name), params.resnet_base_lr
     if schedule.per_images:
-        first *= (
-            counts.images_of_step if MODES[params.variable_update].shares_model else counts.batch_size
-        ) / schedule.per_images
+        images = counts.images_of_step if MODES[params.variable_update].shares_model else counts.batch_size
+        first *= images / schedule.per_images
     if params.init_learning_rate is not None or params.num_epochs_per_decay:
         return LearningRate(
             (first if params.init_learning_rate is None else params.init_learning_rate,),
@@ -155,11 +130,9 @@ def _make_learning_rate(params: Params, model: ModelFacts, data: Data, counts: C
 
 
 def _resnet_schedule(model: ModelFacts, data_set: str) -> RateSchedule:
-    """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a warm-up.
-
-    The epochs are the model's own, or for a user's model those of its data set.
-    """
+    """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a warm-up."""
     schedule = model.schedule
     if not schedule.factors:
+        # A user's model has the epochs of its data set.
         schedule = RESNET_CIFAR_SCHEDULE if data_set == 'cifar10' else RESNET_SCHEDULE
     return replace(schedule, per_images=RESNET_SCHEDULE.per_images, warmup_epochs=RESNET_SCHEDULE.warmup_epochs)

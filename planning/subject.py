@@ -1,11 +1,9 @@
 """Plans what a run is about: the model, and the data set that its folder holds. Does not import TensorFlow."""
 
-from cluster.environments import is_evaluator
 from inputs.data_folder import open_folder, recognise
 from models.registry import MODELS, load_model_file
-from params import Params, RunFacts, check_run, find_idle
-from planning.environment import Environment
-from planning.plan import Processes, Role, Subject
+from params import Params, RunFacts, check_run
+from planning.plan import Role, Subject
 
 
 def find_subject(params: Params, *, reads: bool) -> Subject:
@@ -22,21 +20,9 @@ def find_subject(params: Params, *, reads: bool) -> Subject:
     return Subject(role, MODELS.find_model(params.model, name, source), folder)
 
 
-def check_rules(
-    params: Params, environment: Environment, processes: Processes, subject: Subject, warnings: list[str]
-) -> RunFacts:
-    """Returns the facts of the run for the rules between flags; warns of flags without effect."""
-    facts = check_run_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps)
-    # An evaluator is started with the flags of the training tasks, where they do have an effect.
-    if not is_evaluator(environment.variables):
-        warnings += find_idle(params, facts)
-    return facts
-
-
-def check_run_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> RunFacts:
+def check_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> RunFacts:
     """Checks the rules that depend on the run, and returns its facts. No rule refuses a run because of num_ps."""
-    folder = subject.folder
-    has_records = folder is None or folder.data_set.has_records
+    has_records = subject.folder is None or subject.folder.data_set.has_records
     facts = RunFacts(alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps)
     check_run(params, facts)
     return facts

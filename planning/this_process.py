@@ -40,32 +40,20 @@ class VisibleGpus:
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """What a run sets for its whole process.
+    """What a run sets for its whole process."""
 
-    Attributes:
-      gpus: those that the process sees; None if its host has none.
-      memory: how the memory of GPUs is taken; None if the process computes on none.
-      variables: environment variables, by name; None leaves one as it is.
-      flags: what else the runs of a process share, by the flag, such as '--xla'.
-      numa: what the banner shows as bound to NUMA nodes; empty if nothing is bound.
-      cores: those of the NUMA node to which the process is to be bound; empty if it is not.
-    """
-
-    gpus: VisibleGpus | None = None
-    memory: GpuMemory | None = None
+    gpus: VisibleGpus | None = None  # those that the process sees; None if its host has none
+    memory: GpuMemory | None = None  # how it is taken; None if the process computes on no GPU
     keeps_memory: bool = False
     is_verbose: bool = False
-    variables: Mapping[str, str | None] = field(default_factory=dict)
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    numa: str = ''
-    cores: tuple[int, ...] = ()
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # of the environment; None leaves one as it is
+    flags: Mapping[str, Any] = field(default_factory=dict)  # what else runs share, by the flag, such as '--xla'
+    numa: str = ''  # what the banner shows as bound to NUMA nodes
+    cores: tuple[int, ...] = ()  # those of the NUMA node to which the process is to be bound
 
 
 class ThisProcess:
-    """The settings that runs have given this process, and the methods that give them.
-
-    The methods raise UsageError if an earlier run, or another program in this process, used other settings.
-    """
+    """The settings of this process; methods raise UsageError if an earlier run or other program used other settings."""
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         self._environ = environ
@@ -115,12 +103,10 @@ class ThisProcess:
             bind(settings.cores)
 
     def show(self, gpus: VisibleGpus | None) -> None:
-        """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for them.
-
-        An earlier run in this process may have been shown more, but no others.
-        """
+        """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for them."""
         if gpus is None:
             return
+        # An earlier run in this process may have been shown more, but no others.
         shown = self._settings.setdefault(VISIBLE, gpus.value)
         if gpus.value and shown is not None and not f'{shown},'.startswith(f'{gpus.value},'):
             raise _differs(VISIBLE, gpus.value, shown)
@@ -152,28 +138,22 @@ class ThisProcess:
         self.keep(options)
 
     def _confirm_shown(self, gpus: VisibleGpus, num_found: int) -> None:
-        """Checks that TensorFlow, which has listed the GPUs, sees no more than it was shown; else it was used before.
-
-        That does no harm to a process that is alone on its host.
-        """
+        """Raises UsageError if TensorFlow was used before and sees the GPUs of other workers, too."""
         shown = self._settings[VISIBLE]
         names = gpus.value if shown is None else shown
         if num_found > len(list(filter(None, names.split(',')))):
             if gpus.is_share:
                 raise UsageError(
                     f'{VISIBLE}={gpus.value}: these are the GPUs of this worker, but TensorFlow was used in this '
-                    f'process before the run, and keeps all; start a new process, or set {VISIBLE} before TensorFlow '
-                    'is used'
+                    f'process before, and keeps all; start a new process, or set {VISIBLE} before TensorFlow is used'
                 )
             self._settings[VISIBLE] = None
 
 
 def keep_memory() -> None:
-    """Makes glibc keep freed memory, in one arena: it unmaps the heaps of other arenas when they are empty.
+    """Makes glibc keep freed memory, in one arena: the kernel clears each page of a large buffer that is mapped anew.
 
-    A step puts batches, gradients and what it receives into new buffers of up to hundreds of megabytes, and the kernel
-    clears each page that is mapped anew. Threads that exist already keep their arenas, so this comes before TensorFlow
-    starts its own.
+    Threads that exist already keep their arenas, so this comes before TensorFlow starts its own.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

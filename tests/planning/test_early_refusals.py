@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
+from machine.gpus import has_nvidia_gpu
 
 pytestmark = pytest.mark.unit
 
@@ -66,11 +67,9 @@ print(json.dumps(answers))
 
 
 def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> None:
-    from planning.environment import may_have_gpu
-
     (tmp_path / 'full' / 'something').mkdir(parents=True)
     (tmp_path / 'file').touch()
-    cases = REFUSED if may_have_gpu() else {**REFUSED, **WITHOUT_GPU}
+    cases = REFUSED if has_nvidia_gpu() else {**REFUSED, **WITHOUT_GPU}
     ran = subprocess.run(
         [sys.executable, '-c', SCRIPT, json.dumps([*cases])],
         capture_output=True,

@@ -5,7 +5,6 @@ The GPUs are those of a TensorFlow that claims to see some; none is opened.
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -28,24 +27,14 @@ BATCH_NORM = 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT'
 NUM_CORES = 16
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU that TensorFlow claims to see."""
-
-    compute_capability: tuple[int, int]
-
-
 @pytest.fixture
 def set_gpus(monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> Iterator[Callable[..., None]]:
     """Makes TensorFlow see GPUs of these compute capabilities; without arguments none."""
 
     def set_to(*capabilities: tuple[int, int]) -> None:
-        gpus = [Gpu(capability) for capability in capabilities]
-        monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: gpus if kind == 'GPU' else [])
+        monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: capabilities if kind == 'GPU' else [])
 
-    monkeypatch.setattr(
-        tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu.compute_capability}
-    )
+    monkeypatch.setattr(tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu})
     monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda _: list(range(NUM_CORES)))
     for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
         # Set first, so that what the run sets is taken back after the test.
@@ -119,26 +108,23 @@ def test_a_later_run_of_a_process_that_asks_for_other_settings_is_refused(set_gp
     ):
         with refused(fact, 'earlier run'):
             plan_of(**flags)
-
-
-def test_a_run_on_the_cpu_after_one_on_gpus_has_its_threads_and_a_warning(set_gpus: Any) -> None:
-    plan_of()
+    # One on the CPU has the threads of the first.
     plan = plan_of(device='cpu')
     assert threads_of(plan)[0] == 1
     (line,) = plan.warnings
     check_line(line, '1 thread', 'new process')
 
 
-def test_on_a_cpu_these_flags_are_named_as_idle() -> None:
+def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(set_gpus: Callable[..., None]) -> None:
+    facts = RunFacts(alone=True, residual=False)
     flags = {'gpu_thread_mode': 'global', 'per_gpu_thread_count': 4, 'batchnorm_persistent': False, 'tf32': False}
-    lines = find_idle(make_params(device='cpu', **flags), RunFacts(alone=True, residual=False))
-    assert len(lines) == len(flags)
-    for line, name in zip(lines, flags, strict=True):
+    for line, name in zip(find_idle(make_params(device='cpu', **flags), facts), flags, strict=True):
         check_line(line, f'--{name}=', 'CPU')
-    assert find_idle(make_params(gpu_thread_mode='gpu_shared', tf32=False), RunFacts(alone=True, residual=False)) == []
-
-
-def test_flags_for_gpus_are_named_as_idle_where_there_is_no_gpu(set_gpus: Callable[..., None]) -> None:
+    assert find_idle(make_params(gpu_thread_mode='gpu_shared', tf32=False), facts) == []
+    # The GPUs share the threads of all.
+    (line,) = find_idle(make_params(gpu_thread_mode='global', per_gpu_thread_count=4), facts)
+    check_line(line, '--per_gpu_thread_count=4', '--gpu_thread_mode=global')
+    # The run finds no GPU.
     set_gpus()
     (line,) = plan_of(tf32=False).warnings
     check_line(line, '--tf32=False', 'CPU')
@@ -156,62 +142,37 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
         plan_of(**flags)
 
 
-def test_threads_of_gpus_that_share_those_of_all_are_named_as_idle() -> None:
-    params = make_params(gpu_thread_mode='global', per_gpu_thread_count=4)
-    (line,) = find_idle(params, RunFacts(alone=True, residual=False))
-    check_line(line, '--per_gpu_thread_count=4', '--gpu_thread_mode=global')
-
-
 @pytest.mark.parametrize(
-    ('capability', 'flags', 'shown'),
+    ('capability', 'flags', 'shown', 'tf32'),
     [
-        ((8, 0), {}, 'NCHW (fp32 on GPUs)'),
-        ((7, 0), {'precision': 'fp16'}, 'NHWC (fp16 on GPUs of compute capability 7.0)'),
-        ((7, 0), {'precision': 'bf16'}, 'NCHW (bf16 on GPUs of compute capability 7.0)'),
-        ((8, 6), {'precision': 'bf16'}, 'NHWC (bf16 on GPUs of compute capability 8.6)'),
-        ((8, 0), {'precision': 'bf16', 'data_format': 'NCHW'}, 'NCHW'),
-        ((8, 0), {'device': 'cpu'}, 'NHWC'),
+        ((8, 0), {}, 'NCHW (fp32 on GPUs)', True),
+        ((8, 0), {'tf32': False}, 'NCHW (fp32 on GPUs)', False),
+        ((7, 0), {}, 'NCHW (fp32 on GPUs)', False),
+        ((7, 0), {'precision': 'fp16'}, 'NHWC (fp16 on GPUs of compute capability 7.0)', False),
+        ((7, 0), {'precision': 'bf16'}, 'NCHW (bf16 on GPUs of compute capability 7.0)', False),
+        ((8, 6), {'precision': 'bf16'}, 'NHWC (bf16 on GPUs of compute capability 8.6)', False),
+        ((8, 0), {'precision': 'bf16', 'data_format': 'NCHW'}, 'NCHW', False),
+        ((8, 0), {'device': 'cpu'}, 'NHWC', False),
     ],
     ids=str,
 )
-def test_the_banner_says_which_data_format_and_why(
-    set_gpus: Callable[..., None], capability: tuple[int, int], flags: dict[str, Any], shown: str
+def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_in_tf32(
+    set_gpus: Callable[..., None], capability: tuple[int, int], flags: dict[str, Any], shown: str, tf32: bool
 ) -> None:
     set_gpus(capability)
     plan = plan_of(**flags)
-    assert f'\nData format: {shown}\n' in make_banner(plan)
-    assert plan.machine.data_format == shown.split()[0]
-    # The layout pass leaves it as it is.
+    banner, machine = make_banner(plan), plan.machine
+    assert f'\nData format: {shown}\n' in banner
+    assert (machine.data_format, machine.tf32, 'TF32' in banner) == (shown.split()[0], tf32, tf32)
+    # The layout pass leaves the format as it is.
     rewrite = plan.session.config.graph_options.rewrite_options
     assert rewrite.layout_optimizer == rewrite.OFF
-
-
-@pytest.mark.parametrize(
-    ('capability', 'flags', 'environ', 'expected'),
-    [
-        ((8, 0), {}, {}, True),
-        ((8, 0), {'tf32': False}, {}, False),
-        ((8, 0), {}, {'NVIDIA_TF32_OVERRIDE': '0'}, False),
-        ((7, 0), {}, {}, False),
-        ((8, 0), {'precision': 'bf16'}, {}, False),
-        ((8, 0), {'device': 'cpu'}, {}, False),
-    ],
-    ids=str,
-)
-def test_the_banner_and_the_document_say_whether_fp32_is_computed_in_tf32(
-    set_gpus: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    capability: tuple[int, int],
-    flags: dict[str, Any],
-    environ: dict[str, str],
-    expected: bool,
-) -> None:
-    set_gpus(capability)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    plan = plan_of(**flags)
-    assert plan.machine.tf32 is expected
-    assert ('TF32' in make_banner(plan)) == expected
-    assert plan.surroundings.environment.get('NVIDIA_TF32_OVERRIDE') == environ.get('NVIDIA_TF32_OVERRIDE')
-    if plan.machine.kind == 'gpu':
+    if machine.kind == 'gpu':
         assert tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.tf32
+
+
+def test_the_environment_may_forbid_tf32(set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
+    plan = plan_of()
+    assert (plan.machine.tf32, 'TF32' in make_banner(plan)) == (False, False)
+    assert plan.surroundings.environment['NVIDIA_TF32_OVERRIDE'] == '0'

@@ -11,15 +11,13 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError
-from inputs.catalog import TF_DATA
 from models.registry import register_model
 from params import make_params
-from params.input_flags import chosen_pipeline
 from records.layout import shard_name
 from results.console import Console
 from results.result import Result
 from tests.support.images import encoded, example, write_cifar_pickles, write_noise, write_shard
-from tests.support.outputs import check_line, check_warning, refused
+from tests.support.outputs import check_line, check_warning
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -49,25 +47,6 @@ def test_training_with_tf_data_reads_the_same_images_in_each_run(data_dir: Path)
     first, second = (losses(run(data_dir, **settings)) for _ in range(2))
     assert first == pytest.approx(second, rel=1e-6)
     assert losses(run(data_dir, **settings, tf_random_seed=5)) != pytest.approx(first, rel=1e-3)
-
-
-def test_deterministic_runs_read_by_tf_data(data_dir: Path) -> None:
-    assert chosen_pipeline(make_params(deterministic=True, data_dir=str(data_dir))) == TF_DATA
-    with refused('--input_pipeline=record_input', '--deterministic'):
-        run(data_dir, deterministic=True, input_pipeline='record_input')
-
-
-def test_a_continued_training_with_tf_data_reads_in_another_order(data_dir: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        'use_datasets': True,
-        'augmentation': 'none',
-        'num_batches': 4,
-        'train_dir': str(tmp_path),
-    }
-    begun, went_on = (losses(run(data_dir, **settings)) for _ in range(2))
-    assert went_on != pytest.approx(begun, rel=1e-3)
-    # Each is an epoch of 16 images.
-    assert sum(went_on) == pytest.approx(sum(begun), rel=1e-4)
 
 
 def test_the_preprocessing_changes_what_the_model_sees_in_training_and_in_evaluation(data_dir: Path) -> None:

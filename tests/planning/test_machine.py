@@ -12,12 +12,11 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from machine.missing_gpu import explain_missing_gpu
-from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
 from planning.environment import Environment
 from planning.machine import find_machine
 from planning.make_plan import make_plan
-from planning.plan import Machine, Plan, Processes, ServerPlan
+from planning.plan import Machine, Plan, Processes
 from planning.processes import find_processes
 from planning.session import describe_session
 from planning.this_process import ProcessSettings
@@ -64,6 +63,12 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
     assert machine.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
     assert machine.parameter_devices == machine.towers
     assert machine.data_format == ('NCHW' if num_gpus_here else 'NHWC')
+    # The CPU has as many virtual devices as asked for.
+    params = make_params(device='cpu', num_gpus=3)
+    machine = machine_of(params)
+    assert machine.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
+    assert machine.parameter_devices == ('/cpu:0',)
+    assert config_of(params).device_count == {'CPU': 3, 'GPU': 0}
 
 
 @pytest.mark.parametrize('device', [None, 'cpu'])
@@ -82,15 +87,6 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
         check_line(line, explain_missing_gpu(), '--device=cpu')
 
 
-def test_the_cpu_has_as_many_virtual_devices_as_asked_for(num_gpus_here: int) -> None:
-    params = make_params(device='cpu', num_gpus=3)
-    machine = machine_of(params)
-    assert machine.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
-    assert machine.parameter_devices == ('/cpu:0',)
-    config = config_of(params)
-    assert config.device_count == {'CPU': 3, 'GPU': 0}
-
-
 @pytest.mark.parametrize('device', [None, 'gpu'])
 def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str | None) -> None:
     # With some GPUs it says how many there are; with none it names the flag that asked for GPUs.
@@ -102,13 +98,9 @@ def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str |
 
 
 def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> None:
-    if not num_gpus_here:
-        assert machine_of(make_params(local_parameter_device='gpu')).parameter_devices == ('/cpu:0',)
-        return
-    spread = machine_of(make_params(num_gpus=2, local_parameter_device='gpu'))
-    assert spread.parameter_devices == ('/gpu:0', '/gpu:1')
-    on_cpu = machine_of(make_params(num_gpus=2, local_parameter_device='cpu'))
-    assert on_cpu.parameter_devices == ('/cpu:0',)
+    for kind, places in (('gpu', ('/gpu:0', '/gpu:1')), ('cpu', ('/cpu:0',))):
+        params = make_params(num_gpus=max(num_gpus_here, 1), local_parameter_device=kind)
+        assert machine_of(params).parameter_devices == (places if num_gpus_here else ('/cpu:0',))
 
 
 @pytest.mark.parametrize('variable_update', ['parameter_server', 'replicated'])
@@ -124,25 +116,22 @@ def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
     assert kinds == {None: ['pscpu'], 'cpu': ['pscpu'], 'gpu': ['psgpu']}
 
 
-def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
-    on_cpu = {'device': 'cpu', 'num_gpus': 2}
-    idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
-    in_cluster = make_params(**on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu')
-    residual = MODELS.find_model('trivial').residual
-    assert len(find_idle(idle, RunFacts(alone=True, residual=residual))) == 2
-    assert len(find_idle(in_cluster, RunFacts(alone=False, residual=residual))) == 1
+def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here: int) -> None:
+    on_cpu: dict[str, Any] = {'device': 'cpu', 'num_gpus': 2}
     expected = machine_of(make_params(**on_cpu))
-    assert machine_of(in_cluster, in_cluster_of(in_cluster)) == expected
+    idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
+    assert len(find_idle(idle, RunFacts(alone=True, residual=False))) == 2
     assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
-
-
-def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
-    on_cpu: dict[str, Any] = {'variable_update': 'replicated', 'num_gpus': 2, 'device': 'cpu'}
-    assert machine_of(make_params(**on_cpu, use_nccl=True)) == machine_of(make_params(**on_cpu))
+    in_cluster = make_params(**on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu')
+    assert len(find_idle(in_cluster, RunFacts(alone=False, residual=False))) == 1
+    assert machine_of(in_cluster, in_cluster_of(in_cluster)) == expected
+    # NCCL is for GPUs.
+    assert machine_of(make_params(**on_cpu, variable_update='replicated', use_nccl=True)) == expected
     on_cpu['variable_update'] = 'distributed_all_reduce'
     controller = in_cluster_of(make_params(**on_cpu))
-    expected = machine_of(make_params(**on_cpu), controller)
-    assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), controller) == expected
+    assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), controller) == machine_of(
+        make_params(**on_cpu), controller
+    )
 
 
 def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
@@ -162,14 +151,6 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
             machine_of(make_params(**mode), controller)
 
 
-def test_only_nchw_on_a_cpu_is_converted() -> None:
-    for device, data_format, converted in (('cpu', 'NCHW', True), ('cpu', 'NHWC', False)):
-        params = make_params(device=device, data_format=data_format)
-        rewrite = config_of(params).graph_options.rewrite_options
-        assert (rewrite.cpu_layout_conversion == rewrite.NCHW_TO_NHWC) == converted
-        assert (rewrite.layout_optimizer == rewrite.OFF) != converted
-
-
 @pytest.mark.parametrize('device', [None, 'cpu'])
 @pytest.mark.usefixtures('num_gpus_here')
 def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
@@ -181,14 +162,7 @@ def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
 
 def test_the_number_of_gpus_of_a_parameter_server_has_no_effect() -> None:
     hosts = {'ps_hosts': '127.0.0.1:1', 'worker_hosts': '127.0.0.1:2', 'job_name': 'ps', 'task_index': 0}
-    plan = make_plan(make_params(num_gpus=0, device='gpu', **hosts), Environment({}))
-    assert isinstance(plan, ServerPlan)
-    assert plan.warnings == ()
-
-
-def test_xla_is_for_one_device_of_a_cpu() -> None:
-    with refused('--xla', '--num_gpus=2', '--num_gpus=1', '--noxla'):
-        machine_of(make_params(device='cpu', num_gpus=2, xla=True))
+    assert make_plan(make_params(num_gpus=0, device='gpu', **hosts), Environment({})).warnings == ()
 
 
 @pytest.mark.distributed

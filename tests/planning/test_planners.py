@@ -1,7 +1,9 @@
-"""Planners need no TensorFlow, and change nothing."""
+"""What is planned about processes, their settings and threads, and evaluations."""
 
 import subprocess
 import sys
+from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -9,54 +11,20 @@ from unittest import mock
 import pytest
 
 import tf_cnn_benchmarks
-from params import make_params
+from params import Params, make_params
 from planning.environment import Environment
-from planning.process_settings import choose_start
+from planning.plan import EvalSchedule, Machine
+from planning.process_settings import Threads, choose_start, choose_threads
 from planning.processes import find_processes
 from planning.this_process import INTRA, ProcessSettings, ThisProcess, VisibleGpus
+from results.summary import format_summary
+from tests.support.machines import write_files
 from tests.support.outputs import check_line, refused
+from tests.support.sample_results import sample_record
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
-
-
-# A machine with two GPUs that nobody opens, planned without TensorFlow.
-_PLANNERS = """
-import os, sys
-import planning.machine
-from params import make_params
-from planning.environment import Environment
-from planning.this_process import ThisProcess, VisibleGpus
-from planning.counts import count_steps
-from planning.data import find_data
-from planning.machine import find_machine
-from planning.processes import find_processes
-from planning.subject import find_subject
-from planning.machine import place_variables
-
-planning.machine.capabilities_of = lambda gpus: [(8, 0)] * len(gpus)
-before = dict(os.environ)
-environment, warnings = Environment({}, ThisProcess({})), []
-params = make_params(model='resnet50', num_gpus=2, precision='bf16', batch_size=8, variable_update='replicated')
-processes = find_processes(params, environment, warnings)
-subject = find_subject(params, reads=True)
-data = find_data(params, subject, warnings)
-counts = count_steps(params, processes, subject, data)
-shown = VisibleGpus('0,1', is_share=False)
-machine = find_machine(params, environment, processes, shown, ['one', 'another'])
-places = place_variables(params, processes, machine, 'bfloat16')
-print(machine.towers, machine.data_format, machine.data_format_reason, counts.global_batch_size, places.transfer)
-assert 'tensorflow' not in sys.modules
-assert before == dict(os.environ)
-assert not warnings
-"""
-
-
-def test_planners_need_no_tensorflow_and_change_nothing() -> None:
-    ran = subprocess.run([sys.executable, '-c', _PLANNERS], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "('/gpu:0', '/gpu:1') NHWC bf16 on GPUs of compute capability 8.0 16 bfloat16\n"
 
 
 def test_a_process_that_may_be_one_of_several_says_that_it_runs_alone() -> None:
@@ -171,3 +139,97 @@ def test_a_later_run_with_other_settings_is_refused_and_changes_nothing() -> Non
     assert environ == {'TF_SYNC_ON_FINISH': '1'}
     assert process.setting('--use_numa_affinity') is None
     process.apply(ProcessSettings(variables=variables, flags={INTRA: 3}))
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+def with_quota(root: Path, cores: float | None) -> Path:
+    """A system whose control group (version 2) grants the processor time of so many cores."""
+    files = {
+        'proc/self/cgroup': '0::/group\n',
+        'proc/self/mountinfo': '31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n',
+        'sys/fs/cgroup/group/cpu.max': f'{"max" if cores is None else round(100_000 * cores)} 100000\n',
+    }
+    return write_files(root, files)
+
+
+def threads_of(
+    params: Params, num_towers: int, earlier: int | None = None, root: Path = Path('/')
+) -> tuple[Threads, list[str]]:
+    """The threads of a run on 12 cores, and warnings; earlier: those of an earlier run within an operation."""
+    process = ThisProcess({})
+    if earlier is not None:
+        process.keep({INTRA: earlier})
+    machine = Machine('cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC')
+    warnings: list[str] = []
+    return choose_threads(params, Environment({}, process, root), machine, 12, warnings), warnings
+
+
+@pytest.mark.parametrize(
+    ('flags', 'num_towers', 'quota', 'threads', 'reason'),
+    [
+        ({}, 1, None, (0, 0), 'one tower'),
+        # One pool serves all towers.
+        ({}, 3, None, (0, 0), '3 towers share 12 cores'),
+        ({}, 12, None, (1, 0), '12 towers'),
+        ({}, 64, None, (1, 0), '64 towers'),
+        ({}, 1, 2.5, (2, 3), '2.5 cores'),
+        ({}, 1, 0.5, (1, 2), '0.5 cores'),
+        ({}, 4, 8, (8, 8), '8 cores'),
+        ({}, 3, 2.5, (1, 3), '3 towers'),
+        ({}, 1, 12, (0, 0), 'one tower'),
+        ({'num_intra_threads': 0}, 3, None, (0, 0), '--num_intra_threads=0'),
+        ({'num_intra_threads': 5, 'num_inter_threads': 2}, 3, 4, (5, 2), '--num_inter_threads=2'),
+        ({'num_inter_threads': 2}, 3, 6, (6, 2), '6 cores'),
+    ],
+)
+def test_towers_share_the_cores_that_the_process_may_use(
+    tmp_path: Path, flags: dict[str, Any], num_towers: int, quota: float | None, threads: tuple[int, int], reason: str
+) -> None:
+    root = with_quota(tmp_path, quota)
+    found, _ = threads_of(make_params(**flags), num_towers, root=root)
+    assert (found.intra_op, found.inter_op) == threads
+    assert reason in found.reason
+
+
+def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_they_are_too_few() -> None:
+    for earlier in (0, 13):
+        later, warnings = threads_of(make_params(), 1, earlier)
+        assert (later.intra_op, warnings) == (earlier, [])
+    assert threads_of(make_params(num_intra_threads=3), 2, 7)[0].intra_op == 3
+    later, (line,) = threads_of(make_params(), 1, 1)
+    assert later.intra_op == 1
+    check_line(line, '1 thread', 'new process')
+
+
+def test_the_summary_tells_the_threads_and_why() -> None:
+    record = sample_record(machine={'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}})
+    (line,) = [line for line in format_summary(record) if line.startswith('threads')]
+    assert all(part in line for part in ('1 thread', '8 operations', '8 towers share 8 cores'))
+
+
+# ---- evaluations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('every', 'due'), [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])]
+)
+def test_an_evaluation_comes_with_the_step_that_reaches_its_time(every: str, due: Sequence[int]) -> None:
+    schedule = EvalSchedule(every=Fraction(every))
+    assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
+
+
+def test_a_schedule_names_the_evaluations_that_the_run_does_not_reach() -> None:
+    every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
+    assert every.warning(0, 3) is None
+    # From step 3 to step 4; the next evaluation would be after step 5.
+    check_line(every.warning(3, 4), '3', '4', '5')
+    assert at.warning(5, 12) is None
+    # Two of its evaluations are after the last step, 7.
+    assert '3' not in check_line(at.warning(0, 7), '7', '8, 12')
+
+
+def test_an_evaluation_is_due_though_another_worker_took_its_step() -> None:
+    for schedule in (EvalSchedule(every=Fraction(4)), EvalSchedule(at=frozenset([4, 8]))):
+        assert [step for step in (3, 6, 7, 9, 11) if schedule.is_due(step, step - 3)] == [6, 9]

@@ -1,17 +1,18 @@
-"""Which way of keeping variables and summing gradients a run takes, and which of them are refused where."""
+"""How a run keeps variables and sums gradients, what is refused where, and whether a process is alone."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from params import make_params, parse_argv
+from params import make_params
 from params.all_reduce_spec import parse_spec
-from params.modes import MODES
 from planning.environment import Environment
 from planning.make_plan import make_plan
 from planning.plan import Plan, VariableFacts
 from run.build import build_step
+from tests.support.machines import TF_JOB, open_mpi, pmix, slurm_step, tf_config
 from tests.support.outputs import refused
 
 pytestmark = pytest.mark.graph
@@ -29,21 +30,14 @@ CLUSTERS = {
 }
 
 
-def variables_of(**flags: Any) -> VariableFacts:
-    plan = make_plan(make_params(model='trivial', device='cpu', **flags), Environment({}))
+def plan_of(**flags: Any) -> Plan:
+    plan = make_plan(make_params(**{'model': 'trivial', 'device': 'cpu', **flags}), Environment({}))
     assert isinstance(plan, Plan)
-    return plan.variables
+    return plan
 
 
-def test_an_unknown_mode_is_refused_with_the_known_ones() -> None:
-    with refused('--variable_update=replicate', *MODES):
-        parse_argv(['--variable_update=replicate'])
-
-
-@pytest.mark.parametrize('mode', [mode for mode in MODES if mode != 'parameter_server'])
-def test_a_mode_whose_towers_have_their_variables_has_none_to_stage(mode: str) -> None:
-    with refused('--staged_vars', f'--variable_update={mode}', '--variable_update=parameter_server'):
-        parse_argv(['--staged_vars', f'--variable_update={mode}'])
+def variables_of(**flags: Any) -> VariableFacts:
+    return plan_of(**flags).variables
 
 
 @pytest.mark.parametrize('where', [{}, WITH_SERVERS], ids=['alone', 'cluster'])
@@ -64,34 +58,11 @@ def test_variables_of_16_bits_are_refused_where_others_share_them(mode: str) -> 
 def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int) -> None:
     flags: Flags = {**WORKERS, 'ps_hosts': '10.0.0.3:1,10.0.0.4:1', 'variable_update': mode, 'model': 'lenet'}
     for slices, most in ((True, parts), (False, 1)):
-        plan = make_plan(make_params(device='cpu', slice_variables=slices, **flags), Environment({}))
-        assert isinstance(plan, Plan)
+        plan = plan_of(slice_variables=slices, **flags)
         assert plan.warnings == ()
         with tf.Graph().as_default():
             # 3136 x 512 values, 6.1 MiB, on two servers.
             assert max(map(len, build_step(plan).model_slices.values())) == most
-
-
-@pytest.mark.parametrize('mode', ['distributed_replicated', 'distributed_all_reduce'])
-def test_a_mode_of_clusters_is_refused_in_one_process(mode: str) -> None:
-    with refused(f'--variable_update={mode}', '--job_name', '--worker_hosts', '--variable_update=replicated'):
-        variables_of(variable_update=mode)
-
-
-@pytest.mark.parametrize('mode', ['replicated', 'independent'])
-@pytest.mark.parametrize(
-    ('where', 'instead'),
-    [(WORKERS, ['collective_all_reduce']), (WITH_SERVERS, ['parameter_server', 'distributed_replicated'])],
-    ids=['workers', 'servers'],
-)
-def test_a_mode_of_one_process_is_refused_in_a_cluster(mode: str, where: Flags, instead: list[str]) -> None:
-    with refused(f'--variable_update={mode}', '2 workers', *instead):
-        variables_of(variable_update=mode, **where)
-
-
-def test_a_malformed_spec_is_refused_before_several_towers_reduce() -> None:
-    with refused('--all_reduce_spec=ring', 'xring'):
-        parse_argv(['--all_reduce_spec=ring', '--variable_update=replicated', '--num_gpus=2', '--device=cpu'])
 
 
 @pytest.mark.parametrize(
@@ -128,20 +99,13 @@ def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_
     ids=str,
 )
 def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: Flags) -> None:
-    settings = {'model': 'trivial', 'device': 'cpu', 'variable_update': 'replicated', 'hierarchical_copy': True}
-    plan = make_plan(make_params(**{**settings, **flags}), Environment({}))
+    plan = plan_of(**{'variable_update': 'replicated', 'hierarchical_copy': True, **flags})
     assert any(line.startswith('--hierarchical_copy') for line in plan.warnings)
 
 
 def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
-    found = [
-        make_plan(make_params(model='trivial', device='cpu', optimizer='momentum', **flags), Environment({}))
-        for flags in ({}, {'nesterov': False})
-    ]
-    assert [plan.variables.optimizer.arguments for plan in found if isinstance(plan, Plan)] == [
-        (0.9, True),
-        (0.9, False),
-    ]
+    for flags, expected in (({}, True), ({'nesterov': False}, False)):
+        assert plan_of(optimizer='momentum', **flags).variables.optimizer.arguments == (0.9, expected)
 
 
 @pytest.mark.parametrize(
@@ -164,3 +128,28 @@ def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None
     # In two halves, nothing is summed on that device; this mode sums in no halves.
     assert variables_of(variable_update='replicated', **flags).sums is None
     assert variables_of(variable_update='collective_all_reduce', **flags).sums == parse_spec('psgpu')
+
+
+ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
+    'no launcher': ({}, True),
+    'Slurm with one task': ({'SLURM_STEP_NUM_TASKS': '1', 'PMIX_RANK': '0'}, True),
+    'Slurm with several tasks': (slurm_step(1), False),
+    # The daemon of mpirun is the one task of a step of Slurm.
+    'Open MPI within Slurm': ({**open_mpi(1, 2, 2), 'SLURM_STEP_NUM_TASKS': '1'}, False),
+    # PMIx does not say how many processes there are; other ranks than the first fail.
+    'PMIx': (pmix(0), True),
+    'TF_CONFIG of one process': ({'TF_CONFIG': '{}'}, True),
+    'TF_CONFIG of a worker': (tf_config('worker', 1, **TF_JOB), False),
+    # It gets the command line of the others.
+    'TF_CONFIG of an evaluator': (tf_config('evaluator', 0, **TF_JOB), False),
+}
+
+
+@pytest.mark.parametrize('case', ENVIRONMENTS)
+def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(case: str, tmp_path: Path) -> None:
+    environ, is_alone = ENVIRONMENTS[case]
+    flags: Flags = {'model': 'lenet', 'device': 'cpu', 'optimizer': 'momentum', 'train_dir': str(tmp_path)}
+    warnings = make_plan(make_params(**flags, connect_timeout_secs=9.0), Environment(environ)).warnings
+    assert [line.startswith('--connect_timeout_secs=9.0 ') for line in warnings].count(True) == is_alone
+    # An evaluator of others is not warned of their flags.
+    assert warnings == () or 'evaluator' not in case
