@@ -20,7 +20,7 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
         # A pipe or a device, such as /dev/stdout.
         target.write_bytes(data)
         return
-    # Its length does not depend on the name of the file, which may already be as long as names can be.
+    # Its length does not depend on that of the name.
     part = target.with_name(f'.tf_cnn_benchmarks-{secrets.token_hex(8)}.part')
     try:
         with part.open('xb') as file:

@@ -15,21 +15,9 @@ from machine.tensorflow_build import TensorFlowBuild, runs_on
 # Without persistence mode, the driver starts each GPU before it answers.
 _ASK_SECS = 60.0
 
-# The oldest drivers for Linux that run programs of a CUDA version: NVIDIA, "CUDA Compatibility", table "CUDA minor
-# version compatibility" for the majors, and "CUDA Toolkit Release Notes", table "CUDA Toolkit and Corresponding Driver
-# Versions" for the minors.
+# The oldest drivers for Linux that run programs of a major version of CUDA: NVIDIA, "CUDA Compatibility", table "CUDA
+# minor version compatibility".
 _OLDEST_OF_MAJOR: Mapping[int, str] = {11: '450.80.02', 12: '525.60.13', 13: '580.65.06'}
-_OLDEST_OF_MINOR: Mapping[tuple[int, int], str] = {
-    (12, 0): '525.60.13',
-    (12, 1): '530.30.02',
-    (12, 2): '535.54.03',
-    (12, 3): '545.23.06',
-    (12, 4): '550.54.14',
-    (12, 5): '555.42.02',
-    (12, 6): '560.28.03',
-    (12, 8): '570.26',
-    (12, 9): '575.51.03',
-}
 # What to do about errors of cuInit (cuda.h, CUresult).
 _ADVICE: Mapping[str, str] = {
     'CUDA_ERROR_STUB_LIBRARY': 'a stub of the CUDA toolkit was found instead of the driver; take stubs/ out of '
@@ -75,19 +63,12 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Driver:
-    """The facts that the driver reports.
+    """The facts that the driver reports."""
 
-    Attributes:
-      version: the version of its kernel module, '550.54.15'; None if the module is not loaded.
-      cuda_version: the newest CUDA version that it supports, (12, 4); None if its library cannot be opened.
-      error: why it does not start: a name of CUresult or a text; None if it starts.
-      capabilities: the compute capability of each GPU that CUDA_VISIBLE_DEVICES shows, ('8.0', '8.0').
-    """
-
-    version: str | None
-    cuda_version: tuple[int, int] | None = None
-    error: str | None = None
-    capabilities: tuple[str, ...] = ()
+    version: str | None  # of its kernel module, '550.54.15'; None if that is not loaded
+    cuda_version: tuple[int, int] | None = None  # the newest that it supports; None if its library cannot be opened
+    error: str | None = None  # why it does not start: a name of CUresult or a text
+    capabilities: tuple[str, ...] = ()  # of each GPU that CUDA_VISIBLE_DEVICES shows, ('8.0', '8.0')
 
 
 def check_driver(environ: Mapping[str, str] = os.environ, root: Path = ROOT, timeout_secs: float = _ASK_SECS) -> Driver:
@@ -127,11 +108,9 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
     compiled = [name for name in driver.capabilities if runs_on(name, build.architectures) is None]
     if compiled and driver.cuda_version and driver.cuda_version < (major, minor):
         # "CUDA Compatibility": code that the driver compiles (PTX) has no minor version compatibility.
-        newer = _OLDEST_OF_MINOR.get((major, minor))
         return (
-            f'{has} cannot compile the kernels that TensorFlow has for GPUs of compute capability {compiled[0]}, '
-            f'which are made for CUDA {major}.{minor}; install {newer or f"a driver for CUDA {major}.{minor}"} or a '
-            'newer one'
+            f'{has} cannot compile the kernels that TensorFlow has for GPUs of compute capability {compiled[0]}; '
+            f'install a driver for CUDA {major}.{minor} or a newer one'
         )
     return None
 

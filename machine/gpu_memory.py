@@ -32,21 +32,19 @@ class GpuMemory:
         """Returns the options of sessions and servers. Fields with their default are not set."""
         import tensorflow.compat.v1 as tf
 
-        options = tf.GPUOptions(
+        more = tf.GPUOptions.Experimental(
+            use_unified_memory=self.use_unified_memory,
+            timestamped_allocator=self.timestamped_allocator,
+            kernel_tracker_max_interval=self.gpu_kt_max_interval,
+            kernel_tracker_max_bytes=self.gpu_kt_max_bytes,
+            kernel_tracker_max_pending=self.gpu_kt_max_pending,
+        )
+        return tf.GPUOptions(
             allow_growth=self.allow_growth,
             per_process_gpu_memory_fraction=self.gpu_memory_frac_for_testing,
             force_gpu_compatible=self.force_gpu_compatible,
+            experimental=more if more.ByteSize() else None,
         )
-        for name, value in (
-            ('use_unified_memory', self.use_unified_memory),
-            ('timestamped_allocator', self.timestamped_allocator),
-            ('kernel_tracker_max_interval', self.gpu_kt_max_interval),
-            ('kernel_tracker_max_bytes', self.gpu_kt_max_bytes),
-            ('kernel_tracker_max_pending', self.gpu_kt_max_pending),
-        ):
-            if value:
-                setattr(options.experimental, name, value)
-        return options
 
 
 def share_memory_options(memory: GpuMemory) -> bool:

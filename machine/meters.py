@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import operator
 import os
 import resource
 import sys
@@ -33,7 +34,7 @@ _IDLE_SECS = 2.0
 
 @dataclass
 class _Counter:
-    """A counter of energy: it starts at 0 again after `full`. joules: since the first update; None if unknown."""
+    """A counter of energy, which starts at 0 again after `full`; joules since the first update, None if unknown."""
 
     read: Callable[[], int | None]
     joules_per_count: float
@@ -52,11 +53,10 @@ class _Counter:
 
 
 class EnergyMeter:
-    """Measures the energy of the chips of one kind of device: the packages of the CPU (RAPL), or the GPUs (NVML).
+    """Measures the energy of the packages of the CPU (RAPL, which Linux lets only root read), or of the GPUs (NVML).
 
-    It is the energy of the whole chips, whichever program uses them, but only of GPUs that CUDA_VISIBLE_DEVICES shows.
-    RAPL does not include parts outside of the package, such as memory modules on most machines; Linux lets only root
-    read it. A thread reads counters that may wrap every counter_secs.
+    It is the energy of the whole chips, whichever program uses them, but only of GPUs that CUDA_VISIBLE_DEVICES shows;
+    that of memory modules is not in it. A thread reads counters that may wrap every counter_secs.
     """
 
     def __init__(
@@ -168,15 +168,11 @@ class Disturbances:
         self._before = self._read()
 
     def stop(self) -> dict[str, Any]:
-        """Returns the object "disturbance" of a result; unknown values are None. Shares are of the usable cores' time.
+        """Returns the object "disturbance" of a result; unknown values are None.
 
-        seconds: from start() to stop().
-        load_average_start, load_average_end: over 1, 5 and 15 minutes.
-        cgroup_throttled_seconds: how long a CPU quota stopped threads, summed over cores.
-        thermal_throttles: how often the hottest core was slowed down.
-        steal_share: the share that a hypervisor gave to other machines.
-        other_cpu_share: the share of processes that do not belong to this run.
-        other_cpu_share_of_cgroup: the part of that in the cgroup of this process (its container, its login).
+        Shares are of the usable cores' time: what a hypervisor gave to other machines (steal), and what processes used
+        that do not belong to this run, all of them or those in the control group of this process. Throttled seconds
+        are summed over cores; thermal throttles are those of the hottest core.
         """
         if self._before is None:
             raise ValueError('start() comes before stop()')
@@ -195,9 +191,7 @@ class Disturbances:
             'load_average_start': before.load_average,
             'load_average_end': after.load_average,
             'cgroup_throttled_seconds': _difference(before.throttled, after.throttled),
-            'thermal_throttles': max(
-                (last - first for first, last in zip(before.thermal, after.thermal, strict=False)), default=None
-            ),
+            'thermal_throttles': max(map(operator.sub, after.thermal, before.thermal), default=None),
             'steal_share': share(after.steal - before.steal),
             'other_cpu_share': share(after.busy - before.busy, own),
             'other_cpu_share_of_cgroup': share(_difference(before.in_group, after.in_group), own),

@@ -1,6 +1,5 @@
 """The machine of a run, the versions of its software, and environment variables. Does not import TensorFlow itself."""
 
-import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -110,6 +109,7 @@ def machine_facts(
     found = processor_facts(root)
     if sys.platform == 'darwin':
         found |= _mac_facts()
+    found['cpu_model'] = found['cpu_model'] or platform.processor() or platform.machine() or None
     affinity = list(cores) if cores else usable_cores()
     default = len(affinity or ()) or found['num_cores']
     gpus, driver = gpu_facts()
@@ -117,20 +117,14 @@ def machine_facts(
         'hostname': platform.node() or None,
         'os': _system(root),
         'kernel': platform.release() or None,
-        'cpu_model': found['cpu_model'] or platform.processor() or platform.machine() or None,
-        'num_cores': found['num_cores'],
-        'num_physical_cores': found['num_physical_cores'],
-        'num_sockets': found['num_sockets'],
-        'cpu_features': found['cpu_features'],
-        'is_virtual': found['is_virtual'],
-        'governor': found['governor'],
+        **found,
         'memory_bytes': psutil.virtual_memory().total,
         'affinity': affinity,
         'cgroup_cpus': cgroups.cpu_limit(root),
         'cgroup_memory_bytes': cgroups.memory_limit(root),
         'load_average': load_average(),
         'gpus': gpus,
-        'versions': _versions(driver or driver_version(root), has_gpus=bool(gpus)),
+        'versions': _versions(driver or driver_version(root)),
         'threads': {
             'intra_op': num_intra_threads or default,
             'inter_op': num_inter_threads or default,
@@ -217,7 +211,7 @@ def _output(*command: str) -> str | None:
     return ran.stdout.strip() or None
 
 
-def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
+def _versions(driver: str | None) -> dict[str, str | None]:
     # TensorFlow is not imported for this, which would take seconds. Its build info names the versions of CUDA for which
     # it was made: without packages of these, the system has them.
     tensorflow = sys.modules.get('tensorflow')
@@ -228,7 +222,7 @@ def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
         'numpy': _package('numpy'),
         'cuda': _package('nvidia-cuda-runtime-cu12') or build.get('cuda_version'),
         'cudnn': _package('nvidia-cudnn-cu12') or build.get('cudnn_version'),
-        'nccl': _package('nvidia-nccl-cu12', 'nvidia-nccl-cu13') or (_nccl_version() if has_gpus else None),
+        'nccl': _package('nvidia-nccl-cu12', 'nvidia-nccl-cu13'),
         'driver': driver,
     }
 
@@ -246,15 +240,3 @@ def _package(*names: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-def _nccl_version() -> str | None:
-    """Returns the version of the library that the loader finds. NCCL encodes 2.21.3 as 22103 (before 2.9: 2808)."""
-    version = ctypes.c_int()
-    try:
-        ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    number = version.value
-    major, rest = divmod(number, 10_000) if number >= 10_000 else divmod(number, 1000)
-    return f'{major}.{rest // 100}.{rest % 100}'

@@ -32,16 +32,13 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
     """Returns the CUDA_VISIBLE_DEVICES of this process, whose host has `count` GPUs (None: enough).
 
     A list in environ (indices, UUIDs or MIG names) that is long enough for all workers of the host is divided among
-    them, which is also right if each process has a different list. Without a list, all GPUs of the host are divided.
-    A shorter list belongs to this process alone, which uses its first GPUs, in these cases:
+    them; without a list, all GPUs of the host are. A shorter list belongs to this process alone in these cases:
 
     - Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK).
     - The Slurm step has enough GPUs on this node (SLURM_GPUS_ON_NODE) for a different list in each worker.
-    - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has chosen them, or this
-      program did before it restarted itself. So nothing is divided twice.
+    - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has chosen them.
 
-    Too few GPUs for several workers are a UsageError. A single worker gets all GPUs there are, and TensorFlow reports
-    if they are too few.
+    Too few GPUs for several workers are a UsageError; a single worker gets all GPUs there are.
     """
     if not needed:
         return ''
@@ -51,11 +48,10 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
     if is_short and VISIBLE in environ and _is_own(len(names), needed, size, environ):
         rank, size = ONLY_ONE
     elif is_short and size > 1:
-        fewer = len(names) // needed
-        remedies = [f'start at most {plural(fewer, "worker")} here'] if fewer else []
+        remedies = [f', or start at most {plural(fewer, "worker")} here'] if (fewer := len(names) // needed) else []
         if VISIBLE in environ:
-            remedies.append(f'give each process a {VISIBLE} of its own with {plural(needed, "GPU")}')
-        raise _too_few(needed, size, len(names), environ, others=remedies)
+            remedies.append(f', or give each process a {VISIBLE} of its own with {plural(needed, "GPU")}')
+        raise _too_few(needed, size, len(names), environ, ''.join(remedies))
     return _part(names, rank, needed)
 
 
@@ -72,7 +68,7 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
     names = _names(environ, num_workers * needed if count is None else count)
     if len(names) < num_workers * needed and num_workers > 1:
         fewer = len(names) // needed
-        raise _too_few(needed, num_workers, len(names), environ, flags=[f'--workers={fewer}'] if fewer else [])
+        raise _too_few(needed, num_workers, len(names), environ, f' or --workers={fewer}' if fewer else '')
     return [_part(names, rank, needed) for rank in range(num_workers)]
 
 
@@ -132,20 +128,11 @@ def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bo
     return num_listed * size <= int(on_node) if on_node.isdigit() else num_listed == needed
 
 
-def _too_few(
-    needed: int,
-    size: int,
-    num_gpus: int,
-    environ: Environment,
-    flags: Sequence[str] = (),
-    others: Sequence[str] = (),
-) -> UsageError:
-    """Returns the error that there are too few GPUs; flags may be written instead, and others are more remedies."""
+def _too_few(needed: int, size: int, num_gpus: int, environ: Environment, remedies: str) -> UsageError:
     text = environ.get(VISIBLE)
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
-    fewer = [f'--num_gpus={num_gpus // size}'] if num_gpus >= size else []
-    written = ' or '.join([*fewer, *flags, '--device=cpu'])
+    fewer = f'--num_gpus={num_gpus // size} or ' if num_gpus >= size else ''
     return UsageError(
         f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and {there}; '
-        f'{", or ".join([f"write {written}", *others])}'
+        f'write {fewer}--device=cpu{remedies}'
     )

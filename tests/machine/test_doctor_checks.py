@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from machine import doctor_checks
-from machine.cuda_libraries import check_libraries
 from machine.doctor_checks import OK, SKIPPED, WARNING, WRONG, Finding
 from machine.gpus import has_nvidia_gpu
 from tests.support.machines import (
     CONTAINER_V2,
     NEEDED,
-    compile_driver,
-    compile_library,
-    folder_with,
+    compile_cuda,
     use_pynvml,
     without_pynvml,
     write_files,
@@ -42,26 +39,25 @@ WITH_DRIVER = {
 }
 
 
+def check(finding: Finding, outcome: str, *facts: str) -> None:
+    """Checks a finding, and that what it found or advises has these facts."""
+    assert finding.outcome == outcome, finding
+    assert [fact for fact in facts if fact not in f'{finding.found}\n{finding.advice}'] == [], finding
+
+
 # ---- the host --------------------------------------------------------------------------------------------------------
 
 
-def test_without_limits_there_are_as_many_threads_as_cores(tmp_path: Path) -> None:
-    assert doctor_checks.cores(tmp_path).outcome is OK
-
-
 def test_a_quota_of_less_than_the_cores_is_a_warning_that_says_how_many_threads(tmp_path: Path) -> None:
+    check(doctor_checks.cores(tmp_path), OK)
     quota = {**CONTAINER_V2, 'sys/fs/cgroup/cpu.max': '50000 100000\n'}
-    found = doctor_checks.cores(write_files(tmp_path, quota))
-    assert found.outcome == WARNING
-    assert '0.5 cores' in found.found
-    assert '--num_intra_threads=1' in (found.advice or '')
+    check(doctor_checks.cores(write_files(tmp_path, quota)), WARNING, '0.5 cores', '--num_intra_threads=1')
 
 
 def test_a_container_with_little_memory_is_a_warning(tmp_path: Path) -> None:
-    root = write_files(tmp_path, CONTAINER_V2)
-    found = doctor_checks.memory(root)
-    assert (found.outcome, found.figures['cgroup_bytes_left']) == (WARNING, 4 * 2**30)
-    assert 'control group' in found.found
+    found = doctor_checks.memory(write_files(tmp_path, CONTAINER_V2))
+    check(found, WARNING, 'control group')
+    assert found.figures['cgroup_bytes_left'] == 4 * 2**30
 
 
 @pytest.mark.parametrize(('limit', 'outcome'), [(1 << 30, WRONG), (8 << 30, WARNING)])
@@ -71,16 +67,14 @@ def test_a_limit_of_the_shell_is_named_and_it_is_wrong_where_tensorflow_cannot_s
     limits = {resource.RLIMIT_AS: (limit, limit)}
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, 'getrlimit', lambda number: limits.get(number, unlimited))
-    found = doctor_checks.memory()
-    assert (found.outcome, found.found.startswith('ulimit -v ')) == (outcome, True)
+    check(doctor_checks.memory(), outcome, 'ulimit -v ')
 
 
 def test_few_open_files_are_a_warning_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, 'getrlimit', lambda number: (256, 4096))
-    found = doctor_checks.open_files()
-    assert (found.outcome, 'ulimit -n 4096' in (found.advice or '')) == (WARNING, True)
+    check(doctor_checks.open_files(), WARNING, 'ulimit -n 4096')
     monkeypatch.setattr(resource, 'getrlimit', lambda number: (4096, 4096))
-    assert doctor_checks.open_files().outcome == OK
+    check(doctor_checks.open_files(), OK)
 
 
 # ---- the GPUs --------------------------------------------------------------------------------------------------------
@@ -88,14 +82,7 @@ def test_few_open_files_are_a_warning_with_the_command(monkeypatch: pytest.Monke
 
 @pytest.fixture(scope='module')
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which the driver and all libraries can be opened."""
-    folder = tmp_path_factory.mktemp('libraries')
-    environ = folder_with(
-        folder, compile_library(folder, 'libgood.so'), *(library.name for library in check_libraries())
-    )
-    (folder / 'libcuda.so.1').unlink()
-    compile_driver(folder)
-    return environ
+    return compile_cuda(tmp_path_factory.mktemp('libraries'))
 
 
 @pytest.fixture
@@ -118,44 +105,24 @@ def driver_of(tmp_path: Path, files: dict[str, str]) -> Finding:
 
 
 def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
-    assert doctor_checks.driver(tmp_path).outcome == SKIPPED
+    check(doctor_checks.driver(tmp_path), SKIPPED)
     if not has_nvidia_gpu():
-        rest = (doctor_checks.libraries, doctor_checks.architecture, doctor_checks.shared_memory)
-        assert [check().outcome for check in rest] == [SKIPPED] * 3
-
-
-def test_a_gpu_on_the_bus_without_a_driver_is_wrong(tmp_path: Path) -> None:
-    found = driver_of(tmp_path, ON_BUS)
-    assert (found.outcome, found.found.startswith('1 GPU ')) == (WRONG, True)
-    assert 'docs/gpu.md' in (found.advice or '')
+        for other in (doctor_checks.libraries, doctor_checks.architecture, doctor_checks.shared_memory):
+            check(other(), SKIPPED)
+    check(driver_of(tmp_path, ON_BUS), WRONG, '1 GPU ', 'docs/gpu.md')
 
 
 @pytest.mark.usefixtures('_nvidia')
-def test_a_driver_that_starts_is_told_with_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = driver_of(tmp_path, WITH_DRIVER)
-    assert found.outcome == OK
-    facts = ('550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
-    assert [fact for fact in facts if fact not in found.found] == []
-    without_pynvml(monkeypatch)
-    assert 'nvidia-ml-py' in driver_of(tmp_path, WITH_DRIVER).found
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-    found = driver_of(tmp_path, WITH_DRIVER)
-    assert (found.outcome, 'CUDA_VISIBLE_DEVICES' in found.found) == (SKIPPED, True)
-
-
-@pytest.mark.usefixtures('_nvidia')
-@pytest.mark.parametrize(
-    ('changes', 'fact'),
-    [({'STAND_IN_ERROR': '803'}, 'CUDA_ERROR_SYSTEM_DRIVER_MISMATCH'), ({'STAND_IN_CUDA': '11040'}, 'CUDA 11.4')],
-    ids=str,
-)
-def test_a_driver_that_does_not_start_or_is_too_old_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], fact: str
+def test_a_driver_that_starts_is_told_with_its_gpus_and_one_that_does_not_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in changes.items():
-        monkeypatch.setenv(name, value)
-    found = driver_of(tmp_path, WITH_DRIVER)
-    assert (found.outcome, fact in found.found) == (WRONG, True)
+    check(driver_of(tmp_path, WITH_DRIVER), OK, '550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
+    without_pynvml(monkeypatch)
+    check(driver_of(tmp_path, WITH_DRIVER), OK, 'nvidia-ml-py')
+    monkeypatch.setenv('STAND_IN_ERROR', '803')
+    check(driver_of(tmp_path, WITH_DRIVER), WRONG, 'CUDA_ERROR_SYSTEM_DRIVER_MISMATCH')
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
+    check(driver_of(tmp_path, WITH_DRIVER), SKIPPED, 'CUDA_VISIBLE_DEVICES')
 
 
 @pytest.mark.usefixtures('_nvidia')
@@ -168,8 +135,7 @@ def test_a_gpu_needs_kernels_of_its_architecture(
 ) -> None:
     monkeypatch.setenv('STAND_IN_CAPABILITY', capability)
     found = doctor_checks.architecture()
-    assert (found.outcome, fact in (found.advice or '')) == (outcome, True)
-    assert f'{capability[:-1]}.{capability[-1]}' in found.found
+    check(found, outcome, fact, f'{capability[:-1]}.{capability[-1]}')
     assert ('CUDA_CACHE_MAXSIZE' in (found.advice or '')) == (outcome == WARNING)
 
 
@@ -177,39 +143,30 @@ def test_a_gpu_needs_kernels_of_its_architecture(
 def test_libraries_that_can_all_be_opened_are_fine_and_one_that_cannot_is_named(
     compiled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert doctor_checks.libraries().outcome == OK
+    check(doctor_checks.libraries(), OK)
     broken = write_files(tmp_path / 'broken', {'libnccl.so.2': 'this is no library'})
     monkeypatch.setenv('LD_LIBRARY_PATH', f'{broken}:{compiled["LD_LIBRARY_PATH"]}')
-    found = doctor_checks.libraries()
-    assert (found.outcome, 'nvidia-nccl-cu12' in (found.advice or '')) == (WARNING, True)
+    check(doctor_checks.libraries(), WARNING, 'nvidia-nccl-cu12')
     write_files(tmp_path / 'broken', {'libcudart.so.12': 'this is no library'})
-    found = doctor_checks.libraries()
-    assert (found.outcome, 'libcudart.so.12' in found.found) == (WRONG, True)
+    check(doctor_checks.libraries(), WRONG, 'libcudart.so.12')
 
 
 def test_two_gpus_need_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_checks, 'count_gpus', lambda: 2)
-    found = doctor_checks.shared_memory(tmp_path / 'shm')
-    assert (found.outcome, 'tmpfs' in (found.advice or '')) == (WARNING, True)
+    check(doctor_checks.shared_memory(tmp_path / 'shm'), WARNING, 'tmpfs')
     monkeypatch.setattr(doctor_checks, '_FEWEST_SHARED_BYTES', 1 << 62)
-    assert '--shm-size' in (doctor_checks.shared_memory(tmp_path).advice or '')
+    check(doctor_checks.shared_memory(tmp_path), WARNING, '--shm-size')
 
 
 def test_gpus_of_one_kind_are_listed_once() -> None:
     fast = {'name': 'A100', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
-    other = {'name': None, 'memory_bytes': None, 'compute_capability': None}
+    other = dict.fromkeys(fast)
     listed = doctor_checks.list_gpus([fast, other, fast])
-    assert listed.startswith('2 x A100 (compute capability 8.0, 40.0 GiB)')
-    assert listed.count('A100') == 1
-
-
-# ---- TensorFlow ------------------------------------------------------------------------------------------------------
+    assert listed.startswith('2 x A100 (compute capability 8.0, 40.0 GiB), 1 x unknown GPU')
 
 
 def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> None:
-    assert doctor_checks.compare_counts('it computes', 2, 2, {}).outcome == OK
+    check(doctor_checks.compare_counts('it computes', 2, 2, {}), OK)
     found = doctor_checks.compare_counts('it computes', 1, 3, {'num_gpus': 1})
-    assert (found.outcome, found.figures) == (WARNING, {'num_gpus': 1})
-    assert 'ignores 2 of 3' in found.found
-    facts = ['TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES']
-    assert [fact for fact in facts if fact not in (found.advice or '')] == []
+    check(found, WARNING, 'ignores 2 of 3', 'TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES')
+    assert found.figures == {'num_gpus': 1}

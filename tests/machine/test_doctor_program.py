@@ -11,6 +11,7 @@ from machine import doctor_program
 from machine.doctor_checks import OK, SKIPPED, WRONG
 from managers.all_reduce import by_copies
 from params.all_reduce_spec import COLLECTIVE
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.graph
 
@@ -33,30 +34,20 @@ def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
         session.run(total, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
     ran = [node for part in metadata.partition_graphs for node in part.node]
     (found,) = doctor_program.list_moved(graph.as_graph_def().node, ran)
-    assert found == {
-        'name': 'moved',
-        'op': 'Tanh',
-        'dtype': 'float32',
-        'asked': 'GPU:0',
-        'ran': 'CPU:0',
-        'is_floating': True,
-    }
+    expected = {'name': 'moved', 'op': 'Tanh', 'dtype': 'float32', 'asked': 'GPU:0', 'ran': 'CPU:0'}
+    assert found == {**expected, 'is_floating': True}
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
-def test_sums_of_every_type_are_exact(dtype: str) -> None:
-    assert doctor_program.list_faults(TOWERS, by_copies(TOWERS), tf.as_dtype(dtype)) == []
+def test_sums_of_every_type_are_exact_and_those_that_miss_a_tower_are_found_on_its_device() -> None:
+    for dtype in (tf.float32, tf.float16, tf.bfloat16):
+        assert doctor_program.list_faults(TOWERS, by_copies(TOWERS), dtype) == []
 
-
-def test_sums_that_miss_a_tower_are_found_on_its_device() -> None:
     def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
         right = by_copies(TOWERS)(tensors, index)
         return right if index else [*right[:-1], tf.add_n(tensors[:-1])]
 
-    faults = doctor_program.list_faults(TOWERS, forgets_the_last, tf.float32)
-    assert len(faults) == 1
-    assert '1 of 1 sums' in faults[0]
-    assert TOWERS[-1] in faults[0]
+    (fault,) = doctor_program.list_faults(TOWERS, forgets_the_last, tf.float32)
+    check_line(fault, '1 of 1 sums', TOWERS[-1])
 
 
 @pytest.mark.parametrize('algorithm', ['nccl', COLLECTIVE])

@@ -51,22 +51,31 @@ for name, runs in json.loads(sys.argv[1]).items():
 """
 
 
+def both(growth: bool, fraction: float) -> list[list[object]]:
+    """The options of sessions and of the eager context."""
+    return [[growth, fraction]] * 2
+
+
 def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
-    growing: dict[str, Any] = {'allow_growth': True}
-    half: dict[str, Any] = {'gpu_memory_frac_for_testing': 0.5}
-    cases = {
-        'none': [{}],
-        'both': [growing | half, growing | half],
-        'growth later': [{}, growing],
-        'more than there is': [{'gpu_memory_frac_for_testing': 1.5, 'use_unified_memory': True}],
-        'another fraction': [half, {'gpu_memory_frac_for_testing': 0.25}],
-        'used before': [None, half, half],
-        'used before, to no harm': [None, {}],
-        'on the CPU': [{'device': 'cpu'} | growing],
+    growing, half = {'allow_growth': True}, {'gpu_memory_frac_for_testing': 0.5}
+    more = {'gpu_memory_frac_for_testing': 1.5, 'use_unified_memory': True}
+    used_before = ['--gpu_memory_frac_for_testing=0.5', 'before', 'new process']
+    # The runs of a process, (settings, options or the facts of a refusal); without settings TensorFlow is used.
+    cases: dict[str, list[tuple[dict[str, Any] | None, Any]]] = {
+        'none': [({}, both(False, 0))],
+        'both': [(growing | half, both(True, 0.5))] * 2,
+        'growth later': [({}, both(False, 0)), (growing, ['--allow_growth=True', 'did not set it', 'new process'])],
+        'more than there is': [(more, both(False, 1.5))],
+        'another fraction': [(half, both(False, 0.5)), (more, ['testing=1.5', 'testing=0.5', 'new process'])],
+        'used before': [(None, 2), (half, used_before), (half, used_before)],
+        'used before, to no harm': [(None, 2), ({}, both(False, 0))],
+        # No GPU is opened.
+        'on the CPU': [({'device': 'cpu', **growing}, [[True, 0], [False, 0]])],
     }
+    settings = {name: [flags for flags, _ in runs] for name, runs in cases.items()}
     environment = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
     ran = subprocess.run(
-        [sys.executable, '-c', CODE, json.dumps(cases)],
+        [sys.executable, '-c', CODE, json.dumps(settings)],
         cwd=ROOT,
         env=environment | {'PYTHONPATH': str(write_pynvml(tmp_path, 1).parent)},
         capture_output=True,
@@ -74,26 +83,13 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
         timeout=120,
     )
     assert ran.returncode == 0, ran.stderr
-    results = {}
-    for name, found, is_eager in map(json.loads, ran.stdout.splitlines()):
-        results[name] = found
+    results = {name: (found, is_eager) for name, found, is_eager in map(json.loads, ran.stdout.splitlines())}
+    assert results.keys() == cases.keys()
+    for name, (found, is_eager) in results.items():
         # The process of the caller computes as before.
         assert is_eager, name
-
-    def both(growth: bool, fraction: float) -> list[list[object]]:
-        return [[growth, fraction]] * 2
-
-    assert results['none'] == [both(False, 0)]
-    assert results['both'] == [both(True, 0.5)] * 2
-    assert results['more than there is'] == [both(False, 1.5)]
-    first, refusal = results['growth later']
-    assert first == both(False, 0)
-    check_line(refusal, '--allow_growth=True', 'did not set it', 'new process')
-    first, refusal = results['another fraction']
-    assert first == both(False, 0.5)
-    check_line(refusal, '--gpu_memory_frac_for_testing=0.25', '0.5', 'new process')
-    for refusal in results['used before'][1:]:
-        check_line(refusal, '--gpu_memory_frac_for_testing=0.5', 'before', 'new process')
-    assert results['used before, to no harm'][1] == both(False, 0)
-    # No GPU is opened.
-    assert results['on the CPU'] == [[[True, 0], [False, 0]]]
+        for one, (_, expected) in zip(found, cases[name], strict=True):
+            if isinstance(one, str):
+                check_line(one, *expected)
+            else:
+                assert one == expected, name

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +35,8 @@ def test_the_energy_is_that_of_the_packages(tmp_path: Path) -> None:
     # The second counter has started anew.
     second = domain('0', 'package-0', 12_500_000) | domain('1', 'package-1', 1_000_000)
     write_files(tmp_path, second | domain('0:0', 'core', 6_000_000) | domain('2', 'psys', 90_000_000))
-    found = meter.joules()
-    assert found is not None
-    assert found[0] == 'RAPL'
-    assert found[1] == pytest.approx(2.5 + (262143.32885 - 262143.0 + 1.0))
+    source, joules = meter.joules() or ('', 0.0)
+    assert (source, joules) == ('RAPL', pytest.approx(2.5 + (262143.32885 - 262143.0 + 1.0)))
 
 
 def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path: Path) -> None:
@@ -53,9 +51,7 @@ def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path: Path) ->
         deadline = time.monotonic() + 10
         while meter._counters[0].last != half_full and time.monotonic() < deadline:
             time.sleep(0.001)
-    found = meter.joules()
-    assert found is not None
-    assert found[1] == pytest.approx(2 * 262143.32885 + 20_000)
+    assert meter.joules() == ('RAPL', pytest.approx(2 * 262143.32885 + 20_000))
 
 
 def test_energy_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
@@ -89,34 +85,40 @@ class Clock:
 
 
 class Times(NamedTuple):
-    """The times of a core, as psutil has them on Linux."""
+    """The times of a core, as psutil has them on Linux; that of guests is a part of user."""
 
     user: float
     idle: float
     steal: float = 0.0
-    # The time of guests is a part of user.
     guest: float = 0.0
 
 
 class Cores:
     """The cores of a machine: the process may use some of them, and has used no time itself."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, usable: list[int]) -> None:
-        self.times: list[Times] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, usable: list[int], first: list[Times]) -> None:
+        self.times = first
         monkeypatch.setattr(psutil, 'cpu_times', lambda percpu: self.times)
         monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: usable)
         monkeypatch.setattr(psutil.Process, 'cpu_times', lambda process: (0.0, 0.0, 0.0, 0.0, 0.0))
 
 
 def disturbances(
-    root: Path, before: Mapping[str, str], after: Mapping[str, str], seconds: float = 10.0
+    root: Path,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    cores: Cores | None = None,
+    times: Sequence[Times] = (),
+    seconds: float = 10.0,
 ) -> dict[str, Any]:
-    """What is found after files have changed from `before` to `after`."""
+    """What is found after files have changed from `before` to `after`, and the times of the cores to these."""
     clock = Clock()
     found = Disturbances(root=write_files(root, before), clock=clock)
     found.start()
     write_files(root, after)
     clock.now += seconds
+    if cores:
+        cores.times = list(times)
     return found.stop()
 
 
@@ -124,55 +126,42 @@ def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Core 0 is offline, so that psutil lists only the other three.
-    write_files(tmp_path, {'sys/devices/system/cpu/online': '1-3\n'})
-    cores, clock = Cores(monkeypatch, [0, 1, 2]), Clock()
-    cores.times = [Times(5.0, 5.0)] * 3
-    meter = Disturbances(root=tmp_path, clock=clock)
-    meter.start()
-    clock.now += 10.0
+    online = {'sys/devices/system/cpu/online': '1-3\n'}
+    cores = Cores(monkeypatch, [0, 1, 2], [Times(5.0, 5.0)] * 3)
     # On cores 1 and 2 something else worked for 4 of 20 seconds, and on the other core all the time.
-    cores.times = [Times(9.0, 11.0, guest=2.0), Times(5.0, 14.0, 1.0), Times(15.0, 5.0)]
-    found = meter.stop()
+    times = [Times(9.0, 11.0, guest=2.0), Times(5.0, 14.0, 1.0), Times(15.0, 5.0)]
+    found = disturbances(tmp_path, online, {}, cores, times)
     assert found['seconds'] == 10.0
     assert found['other_cpu_share'] == pytest.approx(0.2)
     assert found['steal_share'] == pytest.approx(0.05)
-    assert found['other_cpu_share_of_cgroup'] is None
-    assert found['thermal_throttles'] is None
+    assert (found['other_cpu_share_of_cgroup'], found['thermal_throttles']) == (None, None)
+    # A short time has no shares.
+    found = disturbances(tmp_path, {}, {}, seconds=0.2)
+    assert (found['other_cpu_share'], found['steal_share']) == (None, None)
 
 
 def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cores, clock = Cores(monkeypatch, list(range(16))), Clock()
-    cores.times = [Times(0.0, 0.0)] * 16
-    meter = Disturbances(root=write_files(tmp_path, CONTAINER_V2), clock=clock)
-    meter.start()
-    clock.now += 10.0
-    cores.times = [Times(5.0, 5.0)] * 16
-    write_files(tmp_path, {'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'})
-    found = meter.stop()
+    cores = Cores(monkeypatch, list(range(16)), [Times(0.0, 0.0)] * 16)
+    after = {'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'}
+    found = disturbances(tmp_path, CONTAINER_V2, after, cores, [Times(5.0, 5.0)] * 16)
     assert found['other_cpu_share'] == pytest.approx(0.5)
     assert found['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160)
     assert found['cgroup_throttled_seconds'] == pytest.approx(1.5)
 
 
-def test_a_short_time_has_no_shares(tmp_path: Path) -> None:
-    found = disturbances(tmp_path, {}, {}, seconds=0.2)
-    assert (found['other_cpu_share'], found['steal_share']) == (None, None)
-
-
-def test_the_hottest_core_counts(tmp_path: Path) -> None:
+def test_the_hottest_core_counts_and_the_load_of_the_start_and_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def counts(*throttles: int) -> dict[str, str]:
         return {
             f'sys/devices/system/cpu/cpu{core}/thermal_throttle/core_throttle_count': f'{count}\n'
             for core, count in enumerate(throttles)
         }
 
-    assert disturbances(tmp_path, counts(3, 100), counts(10, 101))['thermal_throttles'] == 7
-
-
-def test_the_load_is_that_of_the_start_and_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = [(0.25, 0.5, 0.75), (4.00390625, 1.0, 0.7998046875)]
     monkeypatch.setattr(psutil, 'getloadavg', lambda: loads.pop(0))
-    found = disturbances(tmp_path, {}, {})
+    found = disturbances(tmp_path, counts(3, 100), counts(10, 101))
+    assert found['thermal_throttles'] == 7
     assert found['load_average_start'] == [0.25, 0.5, 0.75]
     assert found['load_average_end'] == [4.0, 1.0, 0.8]
 
@@ -202,26 +191,8 @@ def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none()
     assert seen['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
 
 
-def test_processes_that_cannot_be_read_leave_the_share_of_others_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def deny(process: psutil.Process, *, recursive: bool) -> list[psutil.Process]:
-        raise psutil.AccessDenied(process.pid)
-
-    monkeypatch.setattr(psutil.Process, 'children', deny)
-    monkeypatch.setattr(os, 'getppid', os.getpid)
-    clock = Clock()
-    meter = Disturbances(in_cluster=True, root=tmp_path, clock=clock)
-    meter.start()
-    time.sleep(0.05)
-    clock.now += 2.0
-    found = meter.stop()
-    assert found['other_cpu_share'] is None
-    assert found['steal_share'] is not None
-
-
 def test_a_run_waits_until_others_hardly_use_the_cores_or_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores, clock, busy = Cores(monkeypatch, [0, 1]), Clock(), 0.0
+    cores, clock, busy = Cores(monkeypatch, [0, 1], []), Clock(), 0.0
 
     def run_others(*shares: float) -> tuple[float, float | None, list[float]]:
         """The wait for at most 60 seconds while others use these shares of two cores, 2 seconds each."""

@@ -1,8 +1,8 @@
 """--use_numa_affinity: the node for a process, from files as Linux has them, and real bindings of threads."""
 
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.unit
 
 NODES = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
 MINE = sorted(os.sched_getaffinity(0))
+needs_two_cores = pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
 
 
 def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | None = None) -> Path:
@@ -30,14 +31,9 @@ def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | N
         f'sys/devices/system/node/node{number}/cpulist': f'{cores}\n' for number, cores in enumerate(cores_of_nodes)
     }
     files |= {'sys/devices/system/node/possible': '0-1\n', 'sys/bus/pci/devices/0000:00:02.0/vendor': '0x8086\n'}
-    for address, node in (gpus or {}).items():
-        folder = f'sys/bus/pci/devices/{address}'
-        files |= {f'{folder}/vendor': '0x10de\n', f'{folder}/class': '0x030200\n', f'{folder}/numa_node': f'{node}\n'}
-    # The audio function of a GPU.
-    files |= {
-        'sys/bus/pci/devices/0000:09:00.1/vendor': '0x10de\n',
-        'sys/bus/pci/devices/0000:09:00.1/class': '0x040300\n',
-    }
+    for address, node in {**(gpus or {}), '0000:09:00.1': 'the sound of a GPU'}.items():
+        folder, kind = f'sys/bus/pci/devices/{address}', '0x030200' if address.endswith('0') else '0x040300'
+        files |= {f'{folder}/vendor': '0x10de\n', f'{folder}/class': f'{kind}\n', f'{folder}/numa_node': f'{node}\n'}
     return write_files(root, files)
 
 
@@ -96,15 +92,8 @@ def test_why_a_process_stays_where_it_is(nodes: dict[int, tuple[int, ...]], gpus
 
 def in_a_thread(work: Callable[[], Any]) -> tuple[Any, set[int]]:
     """What it returns, and the cores of its thread afterwards; binding a thread leaves the others as they are."""
-    found: list[Any] = []
-
-    def run_and_look() -> None:
-        found.extend((work(), os.sched_getaffinity(0)))
-
-    thread = threading.Thread(target=run_and_look)
-    thread.start()
-    thread.join(30)
-    return found[0], found[1]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: (work(), os.sched_getaffinity(0))).result(30)
 
 
 def binding(
@@ -122,7 +111,7 @@ def binding(
 
 
 @pytest.mark.usefixtures('fresh_process')
-@pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
+@needs_two_cores
 def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
     found, cores = in_a_thread(lambda: binding(root, (1, 2)))
@@ -137,20 +126,22 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures('fresh_process')
-@pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
-def test_a_process_with_gpus_is_bound_to_their_node(tmp_path: Path) -> None:
+@needs_two_cores
+@pytest.mark.parametrize(
+    ('kind', 'count', 'bound', 'expected'),
+    [
+        # To the node of its GPU.
+        ('gpu', 1, MINE[1:2], NumaBinding('True (node 1, 1 cores)', tuple(MINE[1:2]))),
+        # TensorFlow binds the devices of the only process.
+        ('cpu', 3, MINE, NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True)),
+    ],
+)
+def test_the_only_process_of_a_host_is_bound(
+    tmp_path: Path, kind: str, count: int, bound: list[int], expected: NumaBinding
+) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])], {'0000:07:00.0': '1', '0000:0a:00.0': '0'})
-    _, cores = in_a_thread(lambda: binding(root, (0, 1), 'gpu', 1))
-    assert cores == {MINE[1]}
-
-
-@pytest.mark.usefixtures('fresh_process')
-@pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
-def test_tensorflow_binds_the_devices_of_one_process(tmp_path: Path) -> None:
-    root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
-    found, cores = in_a_thread(lambda: binding(root, (0, 1), count=3))
-    assert cores == set(MINE)
-    assert found == (NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True), [])
+    found, cores = in_a_thread(lambda: binding(root, (0, 1), kind, count))
+    assert (found, cores) == ((expected, []), set(bound))
 
 
 @pytest.mark.usefixtures('fresh_process')

@@ -60,20 +60,22 @@ def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path: Path)
     assert facts['cpu_features'] == ['asimd', 'asimddp', 'asimdhp', 'asimdrdm', 'fphp']
 
 
-def test_an_arm_processor_that_nobody_knows_is_told_by_its_numbers(tmp_path: Path) -> None:
-    text = 'processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0xabc\n'
-    facts = processor_facts(write_files(tmp_path, {'proc/cpuinfo': text}))
-    assert '0x99' in facts['cpu_model']
-    assert '0xabc' in facts['cpu_model']
-
-
-def test_a_board_with_fast_and_slow_processors_names_both(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('processors', 'model'),
+    [
+        ([('0x99', '0xabc')], 'ARM implementer 0x99 part 0xabc'),
+        # A board with fast and slow processors.
+        ([('0x41', '0xd03'), ('0x41', '0xd08')], 'ARM Cortex-A53 + ARM Cortex-A72'),
+    ],
+)
+def test_arm_processors_are_told_by_their_numbers(
+    tmp_path: Path, processors: list[tuple[str, str]], model: str
+) -> None:
     text = ''.join(
-        f'processor\t: {i}\nCPU implementer\t: 0x41\nCPU part\t: {p}\n' for i, p in enumerate(['0xd03', '0xd08'])
+        f'processor\t: {i}\nCPU implementer\t: {maker}\nCPU part\t: {part}\n'
+        for i, (maker, part) in enumerate(processors)
     )
-    assert processor_facts(write_files(tmp_path, {'proc/cpuinfo': text}))['cpu_model'] == (
-        'ARM Cortex-A53 + ARM Cortex-A72'
-    )
+    assert processor_facts(write_files(tmp_path, {'proc/cpuinfo': text}))['cpu_model'] == model
 
 
 def test_this_machine_is_what_lscpu_says() -> None:
@@ -112,25 +114,23 @@ def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ('machine', 'files'),
+    ('machine', 'used', 'table', 'rows'),
     [
-        (CONTAINER_V2, {'memory.current': '3221225472\n', 'memory.stat': 'inactive_file 1000\nactive_file 24\n'}),
+        (CONTAINER_V2, 'memory.current', 'memory.stat', 'inactive_file 1000\nactive_file 24\n'),
         (
-            CONTAINER_V1,
-            {
-                'memory/memory.usage_in_bytes': '3221225472\n',
-                'memory/memory.stat': 'inactive_file 7\ntotal_inactive_file 1000\ntotal_active_file 24\n',
-            },
+            *(CONTAINER_V1, 'memory/memory.usage_in_bytes', 'memory/memory.stat'),
+            'inactive_file 7\ntotal_inactive_file 1000\ntotal_active_file 24\n',
         ),
     ],
     ids=['version 2', 'version 1'],
 )
 def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
-    tmp_path: Path, machine: dict[str, str], files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, machine: dict[str, str], used: str, table: str, rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_host(monkeypatch)
-    assert cgroups.memory_left(write_files(tmp_path / 'idle', machine)) == 2**32
-    root = write_files(tmp_path, {**machine, **{f'sys/fs/cgroup/{name}': text for name, text in files.items()}})
+    root = write_files(tmp_path, machine)
+    assert cgroups.memory_left(root) == 2**32
+    write_files(root / 'sys/fs/cgroup', {used: f'{3 * 2**30}\n', table: rows})
     assert cgroups.memory_left(root) == 2**30 + 1024
     assert free_memory(root) == 2**30 + 1024
     use_host(monkeypatch, memory_bytes=1024)
@@ -139,16 +139,13 @@ def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
     assert cgroups.memory_left(root) is None
 
 
-def test_no_limit_is_none(tmp_path: Path) -> None:
+def test_without_limits_or_these_files_there_is_no_limit(tmp_path: Path) -> None:
     unlimited = CONTAINER_V1 | {
         'sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us': '-1\n',
         'sys/fs/cgroup/memory/memory.limit_in_bytes': '9223372036854771712\n',
     }
-    root = write_files(tmp_path, unlimited)
+    root = write_files(tmp_path / 'unlimited', unlimited)
     assert (cgroups.cpu_limit(root), cgroups.memory_limit(root)) == (None, None)
-
-
-def test_a_system_without_these_files_raises_nothing(tmp_path: Path) -> None:
     facts = machine_facts(root=tmp_path)
     assert facts['num_cores'] == os.cpu_count()
     for name in ('num_sockets', 'cgroup_cpus', 'governor', 'is_virtual'):
@@ -157,19 +154,15 @@ def test_a_system_without_these_files_raises_nothing(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_what_its_kernel_says() -> None:
-    facts = machine_facts()
+    facts, cores = machine_facts(), sorted(os.sched_getaffinity(0))
     assert (facts['hostname'], facts['kernel']) == (os.uname().nodename, os.uname().release)
-    assert facts['affinity'] == sorted(os.sched_getaffinity(0))
+    assert facts['affinity'] == cores
     assert facts['memory_bytes'] == psutil.virtual_memory().total
     assert facts['load_average'] == pytest.approx(os.getloadavg(), abs=1)
     assert all(load == round(load, 2) for load in facts['load_average'] or ())
-
-
-def test_the_threads_are_those_that_tensorflow_takes() -> None:
-    num_cores = len(os.sched_getaffinity(0))
-    assert machine_facts()['threads'] == {'intra_op': num_cores, 'inter_op': num_cores, 'reason': None}
-    given = machine_facts(4, 2, 'why')['threads']
-    assert given == {'intra_op': 4, 'inter_op': 2, 'reason': 'why'}
+    # The threads that TensorFlow takes.
+    assert facts['threads'] == {'intra_op': len(cores), 'inter_op': len(cores), 'reason': None}
+    assert machine_facts(4, 2, 'why')['threads'] == {'intra_op': 4, 'inter_op': 2, 'reason': 'why'}
 
 
 @pytest.mark.parametrize(
@@ -185,22 +178,22 @@ def test_a_gpu_is_found_by_what_its_driver_makes(device: str, tmp_path: Path) ->
         assert not has_nvidia_gpu({'CUDA_VISIBLE_DEVICES': hidden}, root)
 
 
+def fingerprint_of(monkeypatch: pytest.MonkeyPatch, root: Path, **host: Any) -> str:
+    use_host(monkeypatch, **host)
+    return machine_facts(root=root)['fingerprint']
+
+
 def test_the_fingerprint_tells_machines_apart_and_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epyc = write_files(tmp_path / 'a', epyc_2_sockets())
-
-    def fingerprint_of(root: Path, **host: Any) -> str:
-        use_host(monkeypatch, **host)
-        return machine_facts(root=root)['fingerprint']
-
-    first = fingerprint_of(epyc)
+    first = fingerprint_of(monkeypatch, epyc)
     assert len(first) == 12
-    assert fingerprint_of(write_files(tmp_path / 'b', graviton())) != first
+    assert fingerprint_of(monkeypatch, write_files(tmp_path / 'b', graviton())) != first
     # Another kernel has other software, leaves a little less memory and has another load.
     monkeypatch.setattr(platform, 'release', lambda: '6.8.0')
     monkeypatch.setattr(psutil, 'getloadavg', lambda: (9.0, 9.0, 9.0))
-    assert fingerprint_of(epyc, memory_bytes=2**38 - 6_000_000) == first
-    assert fingerprint_of(epyc, name='another') != first
-    assert fingerprint_of(epyc, cores=48) != first
+    assert fingerprint_of(monkeypatch, epyc, memory_bytes=2**38 - 6_000_000) == first
+    assert fingerprint_of(monkeypatch, epyc, name='another') != first
+    assert fingerprint_of(monkeypatch, epyc, cores=48) != first
 
 
 @pytest.mark.parametrize('mark', [{'.dockerenv': ''}, {'run/.containerenv': ''}, {'proc/1/cgroup': '0::/kubepods/x\n'}])
@@ -211,39 +204,27 @@ def test_a_name_that_a_container_generated_is_no_part_of_the_fingerprint(
     mark: dict[str, str], names: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_files(tmp_path, epyc_2_sockets() | mark)
-
-    def mark_of(name: str, memory_bytes: int = 2**38) -> str:
-        use_host(monkeypatch, name=name, memory_bytes=memory_bytes)
-        return machine_facts(root=root)['fingerprint']
-
-    assert mark_of(names[0]) == mark_of(names[1])
-    assert mark_of(names[0]) != mark_of(names[1], 2**37)
+    first = fingerprint_of(monkeypatch, root, name=names[0])
+    assert fingerprint_of(monkeypatch, root, name=names[1]) == first
+    assert fingerprint_of(monkeypatch, root, name=names[1], memory_bytes=2**37) != first
     # A name that somebody chose tells machines apart.
-    assert len({mark_of(names[0]), mark_of('bench-1'), mark_of('bench-2')}) == 3
+    assert len({first, *(fingerprint_of(monkeypatch, root, name=name) for name in ('bench-1', 'bench-2'))}) == 3
 
 
 def test_without_a_name_gpus_tell_containers_of_different_machines_apart() -> None:
     machine = {'hostname': '3f2a9c81d0be', 'cpu_model': 'x', 'num_cores': 8, 'memory_bytes': None}
-    gpus = [[{'name': 'A100', 'uuid': uuid}] for uuid in ('GPU-1', 'GPU-2')]
-    first, second = (fingerprint({**machine, 'gpus': found}, in_container=True) for found in gpus)
-    assert first != second
-    first, second = (fingerprint({**machine, 'gpus': found}, in_container=False) for found in gpus)
-    assert first == second
+    for in_container, number in ((True, 2), (False, 1)):
+        gpus = ([{'name': 'A100', 'uuid': uuid}] for uuid in ('GPU-1', 'GPU-2'))
+        found = {fingerprint({**machine, 'gpus': those}, in_container=in_container) for those in gpus}
+        assert len(found) == number
 
 
 def test_only_variables_that_change_the_computation_are_kept() -> None:
-    kept = {
-        'TF_XLA_FLAGS': '1',
-        'OMP_NUM_THREADS': '2',
-        'KMP_AFFINITY': 'compact',
-        'GOMP_CPU_AFFINITY': '0',
-        'CUDA_VISIBLE_DEVICES': '',
-        'NCCL_DEBUG': 'INFO',
-        'XLA_FLAGS': 'x',
-        'LD_PRELOAD': 'libtcmalloc.so',
-        'MALLOC_ARENA_MAX': '1',
-        'HOROVOD_FUSION_THRESHOLD': '0',
-    }
+    names = (
+        'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES NCCL_DEBUG XLA_FLAGS '
+        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD'
+    )
+    kept = dict.fromkeys(names.split(), '1')
     others = {'HOME': '/h', 'AWS_SECRET_ACCESS_KEY': 's', 'MY_TF_TOKEN': 's', 'CUDA_VISIBLE_DEVICES_OLD': '1', 'LD': ''}
     # What a launcher tells each process differs from run to run, and would make each run a setting of its own.
     others |= dict.fromkeys(('TF_CONFIG', 'HOROVOD_RANK', 'HOROVOD_LOCAL_SIZE', 'HOROVOD_HOSTNAME'), '1')
@@ -254,18 +235,17 @@ def test_only_variables_that_change_the_computation_are_kept() -> None:
     assert list(environment_facts(kept)) == sorted(kept)
 
 
-def git(folder: Path, *arguments: str) -> str:
-    who = ('-c', 'user.name=A', '-c', 'user.email=a@example.org')
-    ran = subprocess.run(['git', '-C', str(folder), *who, *arguments], capture_output=True, text=True, check=True)
-    return ran.stdout.strip()
-
-
 def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None:
-    git(tmp_path, 'init', '-q')
+    def git(*arguments: str) -> str:
+        who = ('-c', 'user.name=A', '-c', 'user.email=a@example.org')
+        command = ['git', '-C', str(tmp_path), *who, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git('init', '-q')
     assert git_commit(tmp_path) is None
     git_commit.cache_clear()
-    git(tmp_path, 'commit', '-q', '--allow-empty', '-m', 'first')
-    assert git_commit(tmp_path) == git(tmp_path, 'rev-parse', 'HEAD')
+    git('commit', '-q', '--allow-empty', '-m', 'first')
+    assert git_commit(tmp_path) == git('rev-parse', 'HEAD')
     installed = tmp_path / 'venv' / 'site-packages'
     installed.mkdir(parents=True)
     assert git_commit(installed) is None
@@ -280,17 +260,7 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(library, 'nvmlDeviceGetEnforcedPowerLimit', lambda gpu: unknown() if gpu else 400_000)
     # The driver has lost the third GPU.
     monkeypatch.setattr(library, 'nvmlDeviceGetHandleByIndex', lambda index: unknown() if index == 2 else index)
-    gpus, driver = gpu_facts()
-    assert driver == '550.54.15'
-    assert gpus[0] == {
-        'name': 'NVIDIA A100-SXM4-40GB',
-        'uuid': 'GPU-05a2',
-        'memory_bytes': 40 * 2**30,
-        'compute_capability': '8.0',
-        'max_clock_mhz': 1410,
-        'max_memory_clock_mhz': 1215,
-        'power_limit_watts': 400.0,
-    }
+    gpus, _ = gpu_facts()
     assert gpus[1:] == [gpus[0] | {'uuid': 'GPU-15a2', 'power_limit_watts': None}]
     lines = format_machine(machine_facts())
     assert lines[1].startswith('NVIDIA A100-SXM4-40GB x 2, 40 GiB each, compute capability 8.0; driver 550.54.15')
@@ -319,14 +289,17 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
     (gpus, driver), first, by_name, both, none = json.loads(ran.stdout)
     assert driver == '550.54.15'
     assert [gpu['uuid'] for gpu in gpus] == ['GPU-05a2', 'GPU-15a2']
-    assert gpus[0]['memory_bytes'] == 40 * 2**30
-    assert gpus[0]['compute_capability'] == '8.0'
-    assert (gpus[0]['max_clock_mhz'], gpus[0]['max_memory_clock_mhz']) == (1410, 1215)
-    assert gpus[0]['power_limit_watts'] == 400
-    assert first == by_name == ['NVML', 2.5]
+    assert gpus[0] == {
+        'name': 'NVIDIA A100-SXM4-40GB',
+        'uuid': 'GPU-05a2',
+        'memory_bytes': 40 * 2**30,
+        'compute_capability': '8.0',
+        'max_clock_mhz': 1410,
+        'max_memory_clock_mhz': 1215,
+        'power_limit_watts': 400.0,
+    }
     # The second GPU does not count its energy.
-    assert both is None
-    assert none is None
+    assert (first, by_name, both, none) == (['NVML', 2.5], ['NVML', 2.5], None, None)
 
 
 def test_visible_gpus_are_chosen_as_cuda_does() -> None:
@@ -344,12 +317,10 @@ def test_visible_gpus_are_chosen_as_cuda_does() -> None:
         assert visible(uuids, environ) == expected, chosen
 
 
-@pytest.mark.parametrize(
-    'text',
-    [
-        'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12\n',
-        'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)\n',
-    ],
-)
-def test_the_kernel_module_tells_the_version_of_the_driver(tmp_path: Path, text: str) -> None:
-    assert driver_version(write_files(tmp_path, {'proc/driver/nvidia/version': text})) == '550.54.15'
+def test_the_kernel_module_tells_the_version_of_the_driver(tmp_path: Path) -> None:
+    for text in (
+        'x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12.3.0\n',
+        'Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)\n',
+    ):
+        files = {'proc/driver/nvidia/version': f'NVRM version: NVIDIA UNIX {text}'}
+        assert driver_version(write_files(tmp_path, files)) == '550.54.15'

@@ -47,18 +47,16 @@ def test_a_run_imports_neither_keras_nor_what_keras_finds() -> None:
     assert (loaded, collects, shape, optimizer) == ('loaded:', 'collects: True', '(2, 3)', 'SGD')
 
 
-@pytest.mark.parametrize(('end', 'expected'), [(GUARDED, 'False'), (UNGUARDED, 'True')], ids=['guarded', 'unguarded'])
+@pytest.mark.parametrize(
+    ('end', 'expected'),
+    [(GUARDED, 'False'), (UNGUARDED, 'True'), (f'import keras\n{GUARDED}', 'True')],
+    ids=['guarded', 'unguarded', 'imports it itself'],
+)
 def test_a_tensorflow_that_cannot_do_without_keras_gets_it(tmp_path: Path, end: str, expected: str) -> None:
     folder = make_packages(tmp_path, end)
     show = 'print("keras" in sys.modules, sys.modules["tensorflow"].__file__, len(sys.meta_path)); import keras'
     before = python('print(len(sys.meta_path))', folder)
     assert python(IMPORT + show, folder) == f'{expected} {folder}/tensorflow/__init__.py {before}'
-
-
-def test_what_tensorflow_imports_itself_may_import_keras(tmp_path: Path) -> None:
-    folder = make_packages(tmp_path, 'import beside\n' + GUARDED)
-    (folder / 'beside.py').write_text('import keras\n')
-    assert python(IMPORT + 'print("keras" in sys.modules)', folder) == 'True'
 
 
 def test_where_tensorflow_is_loaded_nothing_changes(tmp_path: Path) -> None:

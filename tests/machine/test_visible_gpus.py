@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from cluster.environments import find_place_on_host
-from machine.gpus import count_gpus, listed_gpus
+from machine.gpus import count_gpus
 from machine.visible_gpus import choose_visible, own_gpus, shares_of_workers
 from planning.this_process import THIS_PROCESS, ProcessSettings, VisibleGpus
 from tests.support.machines import (
@@ -27,7 +27,7 @@ from tests.support.machines import (
     without_pynvml,
     write_pynvml,
 )
-from tests.support.outputs import refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 
@@ -86,9 +86,8 @@ def test_too_few_gpus_are_refused_with_both_numbers(
 
 @pytest.mark.parametrize(('text', 'twice'), [('0,0', 'lists 0 '), ('1, GPU-5a,2,GPU-5a', 'lists GPU-5a ')])
 def test_a_list_with_a_gpu_twice_is_refused(text: str, twice: str) -> None:
-    for place in ((0, 1), (1, 2)):
-        with refused(f'CUDA_VISIBLE_DEVICES={text}', twice):
-            own_gpus(1, place, listing(text), None)
+    with refused(f'CUDA_VISIBLE_DEVICES={text}', twice):
+        own_gpus(1, (1, 2), listing(text), None)
     # It computes on none of them.
     assert own_gpus(0, (0, 1), listing(text), None) == ''
     # CUDA does not read what follows an entry that names no GPU.
@@ -98,7 +97,6 @@ def test_a_list_with_a_gpu_twice_is_refused(text: str, twice: str) -> None:
 # Tasks that a launcher gave GPUs of their own keep these: (GPUs needed, place, environment, expected).
 PINNED: dict[str, tuple[int, tuple[int, int], Mapping[str, str], str]] = {
     'a script chose as many as are needed': (1, (2, 4), listing('2'), '2'),
-    'this program did, before it restarted': (2, (1, 4), listing('2,3'), '2,3'),
     'cluster did, inside of a job': (2, (1, 2), listing('GPU-25a2,GPU-35a2'), 'GPU-25a2,GPU-35a2'),
     # In the cgroup of each task its first GPU is number 0.
     '--gpus-per-task=1': (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), '0'),
@@ -115,20 +113,11 @@ def test_what_a_launcher_has_shared_out_is_not_shared_out_again(case: str) -> No
     assert own_gpus(needed, place, environ, None) == expected
 
 
-@pytest.mark.parametrize(
-    ('place', 'environ'),
-    [
-        # All tasks of the step see its only GPU.
-        ((0, 2), listing('0', SLURM_GPUS_ON_NODE='1')),
-        # --gpu-bind=closest: of four tasks, two see the same two.
-        ((0, 4), listing('0,1', SLURM_GPUS_ON_NODE='4')),
-    ],
-)
-def test_a_list_that_tasks_of_slurm_must_share_is_not_taken_for_their_own(
-    place: tuple[int, int], environ: Mapping[str, str]
-) -> None:
-    with refused('--num_gpus=1', f'{place[1]} GPUs', environ['CUDA_VISIBLE_DEVICES']):
-        own_gpus(1, place, environ, None)
+def test_a_list_that_tasks_of_slurm_must_share_is_not_taken_for_their_own() -> None:
+    # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the same two.
+    for size, listed, on_node in ((2, '0', '1'), (4, '0,1', '4')):
+        with refused('--num_gpus=1', f'{size} GPUs', f'CUDA_VISIBLE_DEVICES={listed}'):
+            own_gpus(1, (0, size), listing(listed, SLURM_GPUS_ON_NODE=on_node), None)
 
 
 def test_workers_of_one_host_are_counted_by_its_name() -> None:
@@ -151,14 +140,6 @@ def test_launchers_tell_a_process_its_place_on_the_host() -> None:
         find_place_on_host({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
 
 
-@pytest.mark.parametrize(
-    ('text', 'expected'),
-    [(None, None), ('', []), ('-1', []), ('NoDevFiles', []), ('1, 0', ['1', '0']), (MIGS, MIGS.split(','))],
-)
-def test_the_list_is_read_as_cuda_reads_it(text: str | None, expected: list[str] | None) -> None:
-    assert listed_gpus(listing(text)) == expected
-
-
 def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_pynvml(monkeypatch)
     assert count_gpus(tmp_path) == 0
@@ -171,13 +152,11 @@ def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path: Path, monk
     # The job has one of the three.
     use_pynvml(monkeypatch, write_pynvml(tmp_path, 1))
     assert count_gpus(tmp_path) == 1
-
-
-def test_gpus_of_windows_cannot_be_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those of Windows cannot be counted.
     without_pynvml(monkeypatch)
-    for name in ('dev/dxg', 'usr/lib/wsl/lib/libcuda.so.1'):
+    for name in ('windows/dev/dxg', 'windows/usr/lib/wsl/lib/libcuda.so.1'):
         (tmp_path / name).mkdir(parents=True)
-    assert count_gpus(tmp_path) is None
+    assert count_gpus(tmp_path / 'windows') is None
 
 
 @pytest.fixture
@@ -205,7 +184,7 @@ def shown() -> str | None:
     return os.environ.get('CUDA_VISIBLE_DEVICES')
 
 
-def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pynvml(monkeypatch)
     monkeypatch.setattr('machine.visible_gpus.has_nvidia_gpu', lambda environ: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
@@ -213,17 +192,14 @@ def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert not show_gpus(1, (0, 2))
     assert shares_of_workers(1, 2, os.environ) is None
     assert shown() is None
-
-
-@pytest.mark.usefixtures('four_gpus')
-def test_hidden_gpus_stay_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
+    monkeypatch.setattr('machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
     assert not show_gpus(1, (0, 2))
     assert shown() == '-1'
 
 
 @pytest.mark.usefixtures('four_gpus')
-def test_the_launcher_shares_out_all_gpus_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_shares_out_all_gpus_of_the_machine() -> None:
     assert shares_of_workers(2, 2, os.environ) == ['0,1', '2,3']
     assert shares_of_workers(1, 2, os.environ) == ['0', '1']
     assert shares_of_workers(0, 2, os.environ) == ['', '']
@@ -238,36 +214,27 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures('four_gpus')
-def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown() -> None:
-    look(2, show_gpus(2, (0, 1)))
-    for needed in (2, 1, 0):
-        look(2, show_gpus(needed, (0, 1)))
-        assert shown() == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES') == '0,1'
-    with refused('CUDA_VISIBLE_DEVICES=0,1,2', 'had CUDA_VISIBLE_DEVICES=0,1,', 'earlier', 'new process'):
-        show_gpus(3, (0, 1))
+@pytest.mark.parametrize('first', [2, 0])
+def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int) -> None:
+    expected = '0,1'[: 2 * first]
+    for needed in (first, *range(first, -1, -1)):
+        look(first, show_gpus(needed, (0, 1)))
+        assert shown() == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES') == expected
+    with refused('CUDA_VISIBLE_DEVICES=0', f'had CUDA_VISIBLE_DEVICES={expected}', 'earlier', 'new process'):
+        show_gpus(first + 1, (0, 1))
 
 
 @pytest.mark.usefixtures('four_gpus')
-def test_a_run_on_the_cpu_hides_the_gpus_from_later_runs_of_the_process() -> None:
-    look(0, show_gpus(0, (0, 1)))
-    assert shown() == ''
-    with refused('CUDA_VISIBLE_DEVICES=0', 'earlier'):
-        show_gpus(1, (0, 1))
-
-
-@pytest.mark.usefixtures('four_gpus')
-def test_a_process_that_used_tensorflow_before_keeps_all_gpus() -> None:
+def test_a_process_that_used_tensorflow_before_keeps_all_gpus_unless_they_are_those_of_other_workers() -> None:
     for needed in (1, 4, 0, 2):
         look(4, show_gpus(needed, (0, 1)))
-
-
-@pytest.mark.usefixtures('four_gpus')
-def test_a_worker_that_used_tensorflow_before_would_use_the_gpus_of_others() -> None:
     for _ in range(2):
         with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
             look(4, show_gpus(1, (2, 4)))
 
 
+# Prints for each case, (flags, environment), what a plan leaves in a process of its own on a host with four GPUs:
+# CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result; or the error.
 PLAN_EACH = """
 import json, os, sys
 from params import make_params
@@ -277,7 +244,6 @@ from planning.this_process import THIS_PROCESS
 from machine.gpus import VISIBLE
 from errors import UsageError
 import tensorflow.compat.v1 as tf
-seen = {}
 def listed(kind):
     # What TensorFlow would see: the GPUs that are shown.
     shown = os.environ.get(VISIBLE)
@@ -307,26 +273,6 @@ for name, (flags, environ) in cases.items():
 """
 
 
-def resolved(tmp_path: Path, cases: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]]) -> dict[str, Any]:
-    """For each case, (flags, environment), what a plan leaves in a process of its own on a host with four GPUs:
-
-    CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result; or the error. TensorFlow is
-    imported once, in the process from which the others are forked.
-    """
-    kept = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
-    write_pynvml(tmp_path, 4)
-    ran = subprocess.run(
-        [sys.executable, '-c', PLAN_EACH, json.dumps([{'model': 'lenet'}, cases])],
-        cwd=ROOT,
-        env={**kept, 'PYTHONPATH': str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return dict(json.loads(line) for line in ran.stdout.splitlines())
-
-
 # Two processes on one host, as the second of them finds itself.
 HOROVOD = """
 import os
@@ -346,34 +292,40 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None
     with_ps = {'ps_hosts': 'localhost:3', 'worker_hosts': workers}
     (tmp_path / 'horovod').mkdir()
     (tmp_path / 'horovod/tensorflow.py').write_text(HOROVOD)
+    write_pynvml(tmp_path, 4)
     horovod = {'variable_update': 'horovod'}
-    results = resolved(
-        tmp_path,
-        {
-            'alone': ({}, {}),
-            'alone with two': ({'num_gpus': 2}, listing('3,1,0')),
-            'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}),
-            'worker 1': ({**peers, 'task_index': 1, 'num_gpus': 2}, {}),
-            'worker 1, pinned': ({**peers, 'task_index': 1}, listing('1')),
-            'too few': ({**peers, 'task_index': 1, 'num_gpus': 3}, {}),
-            'ps': ({**with_ps, 'job_name': 'ps'}, {}),
-            'worker under a controller': ({**controlled, 'job_name': 'worker', 'task_index': 1}, {}),
-            'controller': ({**controlled, 'job_name': 'controller'}, {}),
-            'controller on the CPU': ({**controlled, 'job_name': 'controller', 'device': 'cpu'}, {}),
-            'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **listing('0,1,2,3'))),
-            'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1'))),
-            'Slurm, its ps': ({}, slurm_step(0, **listing('0,1,2,3'))),
-            'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4)),
-            'horovodrun': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}),
-            'horovodrun, pinned': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2', **listing('3')}),
-            'another launcher of Horovod': (horovod, {}),
-        },
+    cases: dict[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
+        'alone': ({}, {}),
+        'alone with two': ({'num_gpus': 2}, listing('3,1,0')),
+        'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}),
+        'worker 1': ({**peers, 'task_index': 1, 'num_gpus': 2}, {}),
+        'worker 1, pinned': ({**peers, 'task_index': 1}, listing('1')),
+        'too few': ({**peers, 'task_index': 1, 'num_gpus': 3}, {}),
+        'ps': ({**with_ps, 'job_name': 'ps'}, {}),
+        'worker under a controller': ({**controlled, 'job_name': 'worker', 'task_index': 1}, {}),
+        'controller': ({**controlled, 'job_name': 'controller'}, {}),
+        'controller on the CPU': ({**controlled, 'job_name': 'controller', 'device': 'cpu'}, {}),
+        'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **listing('0,1,2,3'))),
+        'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1'))),
+        'Slurm, its ps': ({}, slurm_step(0, **listing('0,1,2,3'))),
+        'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4)),
+        'horovodrun': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}),
+        'horovodrun, pinned': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2', **listing('3')}),
+        'another launcher of Horovod': (horovod, {}),
+    }
+    kept = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
+    ran = subprocess.run(
+        [sys.executable, '-c', PLAN_EACH, json.dumps([{'model': 'lenet'}, cases])],
+        cwd=ROOT,
+        env={**kept, 'PYTHONPATH': str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
+    assert ran.returncode == 0, ran.stderr
+    results = dict(json.loads(line) for line in ran.stdout.splitlines())
     one = ['/gpu:0']
-    refusal = results.pop('too few')
-    assert len(refusal) == 1
-    assert '--num_gpus=3' in refusal[0]
-    assert '6 GPUs' in refusal[0]
+    check_line(*results.pop('too few'), '--num_gpus=3', '6 GPUs')
     of_workers = [f'/job:worker/task:{worker}/gpu:{index}' for worker in range(2) for index in range(2)]
     assert results == {
         'alone': ['0', one, '0'],

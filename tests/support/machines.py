@@ -17,6 +17,7 @@ import pytest
 
 from cluster.discovery import find_cluster
 from cluster.topology import Cluster
+from machine.cuda_libraries import check_libraries
 from machine.tensorflow_build import tensorflow_build
 from params import Params
 
@@ -357,8 +358,12 @@ def compile_library(folder: Path, name: str, code: str = 'int nothing;', *option
     return folder / name
 
 
-def compile_driver(folder: Path) -> Path:
-    return compile_library(folder, 'libcuda.so.1', _CUDA.read_text())
+def compile_cuda(folder: Path) -> dict[str, str]:
+    """Makes stand-ins for NVIDIA's driver and all libraries; returns the environment in which they can be opened."""
+    environ = folder_with(folder, compile_library(folder, 'libgood.so'), *(found.name for found in check_libraries()))
+    (folder / 'libcuda.so.1').unlink()
+    compile_library(folder, 'libcuda.so.1', _CUDA.read_text())
+    return environ
 
 
 def folder_with(folder: Path, library: Path, *names: str) -> dict[str, str]:
