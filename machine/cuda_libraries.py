@@ -145,8 +145,9 @@ def _open(paths: Sequence[str], environ: Mapping[str, str], timeout_secs: float)
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_secs, env=dict(environ))
             out = ran.stdout
-            if ran.returncode:
-                fault = f'opening it ended the process by {_name_of(-ran.returncode)}'
+            if code := ran.returncode:
+                name = signal.Signals(-code).name if code < 0 else f'exit code {code}'
+                fault = f'opening it ended the process by {name}'
         except subprocess.TimeoutExpired as expired:
             out = expired.stdout.decode() if isinstance(expired.stdout, bytes) else expired.stdout or ''
             fault = f'opening it took more than {timeout_secs:g} s'
@@ -159,10 +160,3 @@ def _open(paths: Sequence[str], environ: Mapping[str, str], timeout_secs: float)
         (found or (path if os.path.isabs(path) else None), error)
         for path, (found, error) in zip(paths, answers, strict=True)
     ]
-
-
-def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f'exit code {-number}'

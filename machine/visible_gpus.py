@@ -23,9 +23,7 @@ ONLY_ONE: PlaceOnHost = (0, 1)
 
 def has_visible_gpus(environ: Environment) -> bool:
     """Whether this host has GPUs, and CUDA_VISIBLE_DEVICES does not hide them all."""
-    if listed_gpus(environ) == []:
-        return False
-    return has_nvidia_gpu(environ) or bool(count_gpus())
+    return listed_gpus(environ) != [] and (has_nvidia_gpu(environ) or bool(count_gpus()))
 
 
 def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
