@@ -25,18 +25,14 @@ _OPEN_SECS = 120.0
 
 @dataclass(frozen=True)
 class Library:
-    """A library that TensorFlow opens; is_required: without it TensorFlow uses no GPU.
-
-    package is what to install: the pip package with it, or with a missing library that it needs; or DRIVER.
-    error is None if it can be opened, and path is None if there is no such file.
-    """
+    """A library that TensorFlow opens."""
 
     name: str
     purpose: str
-    package: str
-    error: str | None = None
-    path: str | None = None
-    is_required: bool = True
+    package: str  # what to install: the pip package with it, or with a missing library that it needs; or DRIVER
+    error: str | None = None  # None if it can be opened
+    path: str | None = None  # None if there is no such file
+    is_required: bool = True  # whether TensorFlow uses no GPU without it
 
 
 # The libraries of CUDA 12: all builds of the TensorFlow that this program needs are made for it. {} is the version of

@@ -18,15 +18,11 @@ _NODE = re.compile(r'node(\d+)')
 
 @dataclass(frozen=True)
 class NumaBinding:
-    """What is bound to NUMA nodes, as the banner shows it, or the reason why nothing is.
+    """What is bound to NUMA nodes, or the reason why nothing is."""
 
-    cores are those of the node to which this process is to be bound; empty if it is not, or already is.
-    by_tensorflow: TensorFlow binds the threads of each device of the CPU itself.
-    """
-
-    shown: str = ''
-    cores: tuple[int, ...] = ()
-    by_tensorflow: bool = False
+    shown: str = ''  # in the banner
+    cores: tuple[int, ...] = ()  # to which this process is to be bound; empty if it is not, or already is
+    by_tensorflow: bool = False  # whether TensorFlow binds the threads of each device of the CPU itself
     reason: str = ''
 
 

@@ -18,15 +18,13 @@ _OPENMP_LIBRARIES = ('libiomp5.so', 'libomp.so')
 
 @dataclass(frozen=True)
 class TensorFlowBuild:
-    """The installed TensorFlow; cuda_version ('12.5.1') and cudnn_version ('9') are None if it was built without CUDA.
-
-    architectures are the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
-    'compute_90' is code that the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
-    """
+    """The installed TensorFlow; the versions are None if it was built without CUDA."""
 
     folder: Path
-    cuda_version: str | None
-    cudnn_version: str | None
+    cuda_version: str | None  # '12.5.1'
+    cudnn_version: str | None  # '9'
+    # The kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9, 'compute_90' is code that
+    # the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
     architectures: tuple[str, ...]
 
 

@@ -16,8 +16,8 @@ from params import make_params
 from records.layout import shard_name
 from results.console import Console
 from results.result import Result
-from tests.support.images import encoded, example, write_cifar_pickles, write_noise, write_shard
-from tests.support.outputs import check_line, check_warning
+from tests.support.images import encoded, example, write_noise, write_shard
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -29,13 +29,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(data_dir: Path, warned: io.StringIO | None = None, **overrides: Any) -> Result:
+def run(data_dir: Path, **overrides: Any) -> Result:
     settings: dict[str, Any] = {
         'model': 'lenet', 'device': 'cpu', 'batch_size': 4, 'num_batches': 6, 'num_warmup_batches': 0,
         'data_dir': str(data_dir), 'init_learning_rate': 0.0, 'weight_decay': 0.0,
     }  # fmt: skip
-    console = Console(io.StringIO(), warned or io.StringIO())
-    return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
+    return BenchmarkCNN(make_params(**{**settings, **overrides}), Console(io.StringIO(), io.StringIO())).run()
 
 
 def losses(result: Result) -> list[float]:
@@ -100,12 +99,3 @@ def test_a_bad_record_is_named_with_its_shard(tmp_path: Path, bad: bytes) -> Non
         with pytest.raises(RunError) as error:
             run(tmp_path, **flags)
         check_line(error.value, shard, 'record 1')
-
-
-def test_arrays_are_not_read_by_tf_data(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, [20, 32, 32, 3], np.uint8)
-    write_cifar_pickles(tmp_path / 'cifar-10-batches-py', images, np.arange(20) % 10)
-    warned = io.StringIO()
-    result = run(tmp_path, warned, model='trivial', use_datasets=True)
-    assert (result.data_set, result.is_synthetic) == ('cifar10', False)
-    check_warning(warned.getvalue(), '--use_datasets=True', 'records')
