@@ -1,21 +1,16 @@
 """Trains small networks in any precision, mode and number of towers, and returns the values of a checkpoint."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
 from inputs.pipeline import Batch, InputPipeline
 from managers.all_reduce import make_algorithm
 from models.layers import LayerBuilder
 from models.model_facts import Build
-from params import make_params
 from params.all_reduce_spec import parse_spec
-from results.console import Console
-from results.result import Result
 from run.step_graph import build_step_graph
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.networks import make_manager
@@ -37,16 +32,9 @@ def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
 
-def faint(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    return cnn.dense(cnn.flatten(x), num_classes, 'logits') * 2.0**-24
-
-
-def zero(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    return cnn.dense(cnn.flatten(x), num_classes, 'logits') * 0.0
-
-
-def infinite(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    return cnn.dense(cnn.flatten(x), num_classes, 'logits') * np.inf
+def scaled(factor: float) -> Build:
+    """Returns a network whose logits are multiplied by this."""
+    return lambda cnn, x, num_classes: cnn.dense(cnn.flatten(x), num_classes, 'logits') * factor
 
 
 def residual(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
@@ -72,9 +60,9 @@ def modern(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 class FixedInput(InputPipeline):
     """The same images in every step, divided among the towers."""
 
-    def __init__(self, num_towers: int) -> None:
+    def __init__(self, num_towers: int, images: np.ndarray = IMAGES, labels: np.ndarray = LABELS) -> None:
         super().__init__()
-        self._parts = list(zip(np.split(IMAGES, num_towers), np.split(LABELS, num_towers), strict=True))
+        self._parts = list(zip(np.split(images, num_towers), np.split(labels, num_towers), strict=True))
 
     def tower_batch(self, tower: int) -> Batch:
         images, labels = self._parts[tower]
@@ -136,15 +124,3 @@ def state_of(weights: Weights) -> State:
         weights[f'loss_scale/{name}'] for name in ('scale', 'good_steps', 'skipped_steps')
     )
     return float(scale), int(good_steps), int(skipped_steps)
-
-
-def run_lenet(console: Console | None = None, **overrides: Any) -> Result:
-    """Makes a whole run of LeNet, with two steps by default."""
-    settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 8, 'num_batches': 2, 'num_warmup_batches': 0}
-    return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
-
-
-def saved(folder: Path, step: int) -> Weights:
-    """Returns the values in the checkpoint of a step."""
-    reader = tf.train.load_checkpoint(str(folder / f'model.ckpt-{step}'))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

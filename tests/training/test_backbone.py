@@ -1,6 +1,6 @@
 """--backbone_model_path: training starts from those variables of another checkpoint that fit this model."""
 
-import io
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,35 +9,14 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
-from params import make_params
-from results.console import Console
 from tests.support.oracles import Weights
 from tests.support.outputs import check_line, check_warning, failed, refused, warnings_in
+from tests.support.runs import ran, values_in
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-SETTINGS: dict[str, Any] = {
-    'model': 'lenet',
-    'device': 'cpu',
-    'batch_size': 4,
-    'num_batches': 1,
-    'num_warmup_batches': 1,
-    'optimizer': 'momentum',
-}
+run = functools.partial(ran, num_batches=1, optimizer='momentum')
 NUM_CLASSES = 7
-
-
-def run(**flags: Any) -> tuple[list[float], str]:
-    """The losses of a run, and its standard error."""
-    err = io.StringIO()
-    result = BenchmarkCNN(make_params(**{**SETTINGS, **flags}), Console(None, err)).run()
-    return [step.values.loss for step in result.steps], err.getvalue()
-
-
-def weights_in(prefix: Path) -> Weights:
-    reader = tf.train.load_checkpoint(str(prefix))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def write(prefix: Path, weights: Weights) -> Path:
@@ -56,7 +35,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the network for other classes, of step 3, with slots that are not zero."""
     folder = tmp_path_factory.mktemp('backbone')
     run(train_dir=str(folder), num_batches=2, tf_random_seed=5)
-    weights = weights_in(folder / 'model.ckpt-3')
+    weights = values_in(folder / 'model.ckpt-3')
     for name in list(weights):
         if name.startswith('logits/'):
             weights[name] = np.ascontiguousarray(weights[name][..., :NUM_CLASSES])
@@ -74,8 +53,8 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=['16 bits', 'replicated', 'parameter_server'],
 )
 def test_training_starts_from_the_variables_that_fit(mode: dict[str, Any], backbone: Path, tmp_path: Path) -> None:
-    _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(backbone), **mode)
-    begun, pretrained = weights_in(tmp_path / 'train' / 'model.ckpt-0'), weights_in(backbone)
+    _, _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(backbone), **mode)
+    begun, pretrained = values_in(tmp_path / 'train' / 'model.ckpt-0'), values_in(backbone)
     assert begun['global_step'] == 0
     for layer in ('conv1', 'conv2', 'fc1'):
         for name in (f'{layer}/kernel', f'{layer}/bias'):
@@ -98,23 +77,22 @@ def test_training_starts_from_the_variables_that_fit(mode: dict[str, Any], backb
 
 def test_all_towers_start_from_the_backbone(backbone: Path) -> None:
     flags: dict[str, Any] = {'backbone_model_path': str(backbone), 'num_gpus': 2, 'batch_size': 2}
-    expected, _ = run(**flags)
-    assert run(**flags, variable_update='replicated')[0] == pytest.approx(expected, rel=1e-5)
-    fresh, _ = run(num_gpus=2, batch_size=2)
-    assert fresh[0] != pytest.approx(expected[0], rel=1e-3)
+    expected = run(**flags).losses
+    assert run(**flags, variable_update='replicated').losses == pytest.approx(expected, rel=1e-5)
+    assert run(num_gpus=2, batch_size=2).losses[0] != pytest.approx(expected[0], rel=1e-3)
 
 
 def test_a_folder_stands_for_its_newest_checkpoint_and_one_that_fits_whole_brings_no_warning(
     tmp_path: Path,
 ) -> None:
     run(train_dir=str(tmp_path / 'other'), optimizer='adam')
-    _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
+    _, _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
     assert warnings_in(told) == []
-    begun, other = weights_in(tmp_path / 'train' / 'model.ckpt-0'), weights_in(tmp_path / 'other' / 'model.ckpt-2')
+    begun, other = values_in(tmp_path / 'train' / 'model.ckpt-0'), values_in(tmp_path / 'other' / 'model.ckpt-2')
     np.testing.assert_array_equal(begun['logits/kernel'], other['logits/kernel'])
     # A run that resumes its own training does not need it any more.
     shutil.rmtree(tmp_path / 'other')
-    _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
+    _, _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
     check_warning(told, f'--backbone_model_path={tmp_path}/other', f'{tmp_path}/train/model.ckpt-2')
     # Besides the warning, a line announces the checkpoint from which training resumes.
     assert sum(f'{tmp_path}/train/model.ckpt-2' in line for line in told.splitlines()) == 2

@@ -3,9 +3,7 @@
 import os
 import re
 import shutil
-import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from cluster.hosts import reserved_addresses
 from tests.support.graphs import (
     DATA,
     Model,
@@ -21,7 +20,6 @@ from tests.support.graphs import (
     damage,
     file_size_limit,
     files_of,
-    open_model,
     open_session,
     restored,
 )
@@ -29,12 +27,6 @@ from tests.support.outputs import failed
 from training.checkpoint_files import READY, UNFINISHED, latest_checkpoint
 
 pytestmark = pytest.mark.graph
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[tuple[Model, Any]]:
-    with open_model(tmp_path) as model_and_session:
-        yield model_and_session
 
 
 def test_tensorflow_reads_what_was_saved(tmp_path: Path, opened: tuple[Model, Any]) -> None:
@@ -104,15 +96,11 @@ def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path: Pat
         inodes.append(os.stat(f'{model.save(session, number, step=4)}.{DATA}').st_ino)
         assert restored(tmp_path) == number
         assert set(os.listdir(tmp_path)) == files_of('model.ckpt-3', 'model.ckpt-4')
-    # A checkpoint is not replaced by an equal one while somebody may be reading it.
+    # A checkpoint is not replaced by an equal one while somebody may be reading it; a damaged one is.
     assert inodes[0] == inodes[1]
-
-
-def test_a_damaged_checkpoint_is_saved_again(tmp_path: Path, opened: tuple[Model, Any]) -> None:
-    model, session = opened
-    damage(Path(f'{model.save(session, 1, step=3)}.{DATA}'))
-    model.save(session, 1, step=3)
-    assert restored(tmp_path) == 1
+    damage(tmp_path / f'model.ckpt-4.{DATA}')
+    model.save(session, 2, step=4)
+    assert restored(tmp_path) == 2
 
 
 def test_checkpoints_are_saved_on_a_file_system_without_links(
@@ -169,28 +157,15 @@ def test_a_checkpoint_whose_variables_change_while_it_is_saved_is_given_up(
     assert restored(tmp_path) == 8
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(('localhost', 0)) for _ in range(count)]
-    ports = [bound.getsockname()[1] for bound in sockets]
-    for bound in sockets:
-        bound.close()
-    return ports
-
-
 def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
-    ports = free_ports(3)
-    cluster = {
-        'ps': [f'localhost:{port}' for port in ports[:2]],
-        'worker': [f'localhost:{ports[2]}'],
-    }
-    servers = [
-        tf.train.Server(cluster, job_name=job, task_index=index)
-        for job, tasks in cluster.items()
-        for index in range(len(tasks))
-    ]
+    with reserved_addresses(3) as [*ps, worker]:
+        cluster = {'ps': ps, 'worker': [worker]}
+        tasks = [('ps', 0), ('ps', 1), ('worker', 0)]
+        *_, server = servers = [tf.train.Server(cluster, job_name=job, task_index=index) for job, index in tasks]
+    assert len(servers) == 3
     with tf.Graph().as_default():
         model = Model(tmp_path, ['/job:ps/task:0/cpu:0', '/job:ps/task:1/cpu:0'], '/job:worker/task:0/cpu:0')
-        with tf.Session(servers[-1].target) as session:
+        with tf.Session(server.target) as session:
             prefix = model.save(session, 4, step=1)
             session.run(model.set, {model.number: 9})
             model.checkpointer.restore(session, prefix)
