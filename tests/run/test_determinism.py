@@ -1,25 +1,68 @@
 """--deterministic: the same seed gives the same losses bit for bit, in one process and in two fresh ones."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from errors import UsageError
+from models.layers import LayerBuilder
+from models.registry import register_model
 from params import make_params
 from params.all_rules import check_run
 from params.rules import RunFacts
-from tests.run import deterministic_runs
 from tests.support.images import write_cifar, write_noise
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import refused
+from tests.support.runs import losses, made
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-IN_A_CLUSTER = RunFacts(alone=False, residual=False)
+MODES: list[dict[str, Any]] = [
+    {'num_gpus': 3},
+    {'num_gpus': 2, 'staged_vars': True, 'precision': 'bf16'},
+    {'num_gpus': 2, 'variable_update': 'independent', 'optimizer': 'rmsprop'},
+    {'num_gpus': 3, 'variable_update': 'replicated', 'all_reduce_spec': 'pscpu#2:1k:xring'},
+    {'num_gpus': 2, 'variable_update': 'replicated', 'hierarchical_copy': True},
+    {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed', 'data_format': 'NCHW'},
+]
+OF_RECORDS: dict[str, Any] = {
+    'model': 'network_of_imagenet', 'num_gpus': 2, 'distortions': True,
+    'eval_during_training_every_n_steps': 2, 'num_eval_batches': 1,
+}  # fmt: skip
+
+
+def network(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 16, 5, 'first', strides=2, use_bias=False), 'norm'))
+    x = cnn.relu(cnn.conv(cnn.drop_path(cnn.dropout(x, 0.3), 0.1), 32, 3, 'second', strides=2))
+    x = cnn.dropout(cnn.relu(cnn.dense(cnn.flatten(x), 32, 'hidden')), 0.5)
+    return cnn.dense(x, num_classes, 'logits')
+
+
+def exact_losses(**flags: Any) -> list[str]:
+    return [loss.hex() for loss in losses(deterministic=True, **flags)]
+
+
+def main(folder: str, modes: str) -> None:
+    """Runs in every local mode, and prints the losses as JSON, by the settings of the run."""
+    for data_set, size in (('cifar10', 32), ('imagenet', 64)):
+        name = f'network_of_{data_set}'
+        register_model(name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05)
+    rows: list[dict[str, Any]] = [
+        *({'model': 'network_of_cifar10', **mode} for mode in (MODES if modes == 'all' else [MODES[0], MODES[3]])),
+        *([{'model': 'network_of_cifar10', 'measure_peak': True}] if modes == 'all' else []),
+        {'model': 'network_of_cifar10', 'data_dir': f'{folder}/cifar'},
+        {**OF_RECORDS, 'data_dir': f'{folder}/records'},
+    ]
+    found = {str(row).replace(folder, ''): exact_losses(**row) for row in rows}
+    found['again'] = exact_losses(**rows[0])
+    found['another seed'] = exact_losses(**rows[0], tf_random_seed=5)
+    # TensorFlow keeps it until the process ends.
+    with refused('--deterministic=False', '--deterministic=True'):
+        made(model='network_of_cifar10')
+    print(json.dumps(found))
 
 
 @pytest.mark.parametrize('modes', ['few', pytest.param('all', marks=pytest.mark.all_modes)])
@@ -28,12 +71,9 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes
     write_cifar(tmp_path / 'cifar', images, np.arange(64) % 10)
     (tmp_path / 'records').mkdir()
     write_noise(tmp_path / 'records', 12)
-    script = Path(deterministic_runs.__file__)
-    environ = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(script.parents[2]), *sys.path])}
+    command = [sys.executable, '-c', f'from tests.run.test_determinism import main; main({str(tmp_path)!r}, {modes!r})']
     processes = [
-        subprocess.Popen(
-            [sys.executable, script, tmp_path, modes], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
-        )
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
         for _ in range(2)
     ]
     found = []
@@ -42,25 +82,17 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes
         assert process.returncode == 0, err.decode()[-3000:]
         found.append(json.loads(out))
     assert found[0] == found[1]
-    (first,) = {tuple(found[0][row]) for row in (str({'model': 'network_of_cifar10', 'num_gpus': 3}), 'again')}
-    assert first != tuple(found[0]['another seed'])
-    assert all(len(set(losses)) == len(losses) == 4 for row, losses in found[0].items() if row != 'without')
-    # TensorFlow keeps it until the process ends.
-    for line in found[0]['without']:
-        check_line(line, '--deterministic=False', '--deterministic=True')
+    first = found[0][str({'model': 'network_of_cifar10', 'num_gpus': 3})]
+    assert found[0]['again'] == first != found[0]['another seed']
+    assert all(len(set(losses)) == len(losses) == 4 for losses in found[0].values())
 
 
-@pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated', 'horovod'])
-def test_sums_in_the_order_in_which_they_arrive_are_refused(mode: str) -> None:
-    params = make_params(deterministic=True, variable_update=mode)
-    with refused('--deterministic', f'--variable_update={mode}', '--variable_update=collective_all_reduce'):
-        check_run(params, IN_A_CLUSTER)
-
-
-def test_a_cluster_that_sums_in_one_order_is_deterministic() -> None:
+def test_a_cluster_must_sum_in_one_order() -> None:
+    in_a_cluster = RunFacts(alone=False, residual=False)
+    for mode in ('parameter_server', 'distributed_replicated', 'horovod'):
+        with refused('--deterministic', f'--variable_update={mode}', '--variable_update=collective_all_reduce'):
+            check_run(make_params(deterministic=True, variable_update=mode), in_a_cluster)
     for mode in ('collective_all_reduce', 'distributed_all_reduce'):
-        check_run(make_params(deterministic=True, variable_update=mode), IN_A_CLUSTER)
+        check_run(make_params(deterministic=True, variable_update=mode), in_a_cluster)
     # Nothing is summed.
-    check_run(make_params(deterministic=True, forward_only=True), IN_A_CLUSTER)
-    with pytest.raises(UsageError):
-        check_run(make_params(deterministic=True), IN_A_CLUSTER)
+    check_run(make_params(deterministic=True, forward_only=True), in_a_cluster)

@@ -1,8 +1,6 @@
 """--freeze_when_forward_only: constant weights with folded batch norm compute what variables and batch norm do."""
 
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,24 +8,17 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import run.constant_weights
-from benchmark_cnn import BenchmarkCNN
 from models.folding import Folded, fold
 from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
-from params import make_params
-from params.all_rules import find_idle
-from params.rules import RunFacts
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan
-from results.console import Console
 from run.build import build_step, make_banner
 from run.constant_weights import FrozenNetwork
 from run.evaluation import FixedVariables
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import random_images
-from tests.support.outputs import check_line, check_warning, refused
+from tests.support.outputs import refused
+from tests.support.runs import losses, plan_of
 
 pytestmark = pytest.mark.graph
 
@@ -67,21 +58,12 @@ def plain_logits(network: Network, images: Any) -> tuple[Any, Folded]:
 def frozen_logits(network: Network, images: Any, folded: Folded, data_format: str, dtype: tf.DType) -> Any:
     frozen = FrozenNetwork(folded, dtype)
     with tf.Graph().as_default() as graph, open_session(has_nchw=data_format == 'NCHW') as session:
-        source = frozen.constants_for('/cpu:0')
-        logits = build_network(
-            network,
-            tf.constant(images),
-            NUM_CLASSES,
-            source,
-            data_format,
-            is_training=False,
-            dtype=dtype,
-            norms=frozen.norms,
-        ).logits
+        more = {'is_training': False, 'dtype': dtype, 'norms': frozen.norms}
+        source, image = frozen.constants_for('/cpu:0'), tf.constant(images)
+        logits = build_network(network, image, NUM_CLASSES, source, data_format, **more).logits
         types = {op.type for op in graph.get_operations()}
         assert not {kind for kind in types if 'BatchNorm' in kind or 'Variable' in kind}
-        if dtype == tf.float32:
-            assert 'Cast' not in types
+        assert dtype != tf.float32 or 'Cast' not in types
         return session.run(logits)
 
 
@@ -117,26 +99,6 @@ def test_constants_give_the_logits_of_batch_norm(name: str) -> None:
     assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
 
 
-def test_a_batch_norm_that_is_not_of_the_layer_builder_stays_as_it_is() -> None:
-    def network(cnn: Any, x: Any, num_classes: int) -> Any:
-        x = cnn.conv(x, 4, 3, 'conv')
-        facts = {'scale': [1.5] * 4, 'offset': [0.5] * 4, 'mean': [0.1] * 4, 'variance': [2.0] * 4}
-        x = tf.raw_ops.FusedBatchNormV3(x=x, **facts, is_training=False).y
-        return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
-
-    _, folded = plain_logits(Network(network), random_images((8, 8, 3)))
-    assert (folded.norms, set(folded.values)) == ({}, {'conv/kernel', 'conv/bias', 'logits/kernel', 'logits/bias'})
-
-
-def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm() -> None:
-    _, folded = plain_logits(NETWORKS['twice'][0], random_images((8, 8, 3)))
-    norms = {name: (norm.factor is not None, norm.shift is not None) for name, norm in folded.norms.items()}
-    kept, taken = (True, True), (False, False)
-    assert norms == {'shared': kept, 'norm_of_first': kept, 'norm_of_sum': kept, 'norm_with_bias': taken}
-    _, folded = plain_logits(NETWORKS['mobilenet'][0], random_images((32, 32, 3)))
-    assert {norm.factor for norm in folded.norms.values()} == {None}
-
-
 def normalised(cnn: Any, x: Any, num_classes: int) -> Any:
     x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
@@ -149,9 +111,7 @@ def small_model(forget_models: None) -> str:
 
 
 def first_loss(model: str, **flags: Any) -> float:
-    params = make_params(model=model, device='cpu', forward_only=True, num_batches=1, num_warmup_batches=0, **flags)
-    (step,) = BenchmarkCNN(params).run().steps
-    return step.values.loss
+    return losses(model=model, forward_only=True, num_batches=1, batch_size=2, **flags)[-1]
 
 
 @pytest.mark.parametrize(
@@ -170,9 +130,7 @@ def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model: s
 
 
 def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
-    params = make_params(model=small_model, device='cpu', num_gpus=2, forward_only=True, freeze_when_forward_only=True)
-    plan = make_plan(params, Environment({}))
-    assert isinstance(plan, Plan)
+    plan = plan_of(model=small_model, num_gpus=2, forward_only=True, freeze_when_forward_only=True)
     assert 'Weights:     constant' in make_banner(plan)
     with tf.Graph().as_default() as graph:
         built = build_step(plan, 0)
@@ -182,38 +140,10 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
     assert sorted(op.name.split('constants/')[1] for op in constants) == ['conv/kernel', 'logits/bias', 'logits/kernel']
 
 
-@pytest.mark.parametrize('freezes', [False, True])
-def test_summaries_have_what_there_is_without_training(small_model: str, freezes: bool, tmp_path: Path) -> None:
-    err = io.StringIO()
-    params = make_params(
-        model=small_model,
-        device='cpu',
-        num_batches=1,
-        num_warmup_batches=0,
-        forward_only=True,
-        freeze_when_forward_only=freezes,
-        train_dir=str(tmp_path),
-        save_summaries_steps=1,
-        summary_verbosity=3,
-    )
-    BenchmarkCNN(params, Console(io.StringIO(), err)).run()
-    check_warning(err.getvalue(), '--summary_verbosity=3', '--forward_only')
-    (file,) = tmp_path.glob('events*')
-    tags = {value.tag for event in tf.train.summary_iterator(str(file)) for value in event.summary.value}
-    assert 'images_per_second' in tags
-    assert any(tag.startswith('variables/') for tag in tags) is not freezes
-
-
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.constant_weights, '_MOST_BYTES', 1000)
     frozen = FrozenNetwork(Folded({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
-    frozen.constants_for('/gpu:0')
-    frozen.constants_for('/gpu:1')
+    for number in range(2):
+        frozen.constants_for(f'/gpu:{number}')
     with refused('--freeze_when_forward_only', '--num_gpus=2'):
         frozen.constants_for('/gpu:2')
-
-
-def test_freezing_has_no_effect_while_training() -> None:
-    params = make_params(freeze_when_forward_only=True)
-    (line,) = find_idle(params, RunFacts(alone=True, residual=False))
-    check_line(line, '--freeze_when_forward_only=True', '--forward_only')

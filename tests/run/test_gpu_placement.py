@@ -1,7 +1,7 @@
 """On GPUs, which these tests do without: every op has a kernel, collectives have an order, little crosses devices."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -41,13 +41,7 @@ NETWORKS = (
 )
 # In CI these alone, with one precision and format each: together they have all kinds of layers.
 WITH_ALL_LAYERS = (
-    'alexnet',
-    'inception3_aux',
-    'mobilenet',
-    'resnet20',
-    'resnet50_v2',
-    'efficientnet_b0',
-    'convnext_tiny',
+    *('alexnet', 'inception3_aux', 'mobilenet', 'resnet20', 'resnet50_v2', 'efficientnet_b0', 'convnext_tiny'),
 )
 # Batch norm has two small gradients of equal shape in each layer.
 SMALL: dict[str, Any] = {'model': 'resnet20', 'data_name': 'cifar10'}
@@ -61,27 +55,19 @@ def check_placement(built: GpuGraph) -> None:
     assert strangers_of_resources(built) == []
 
 
-def rows_of_networks() -> list[Any]:
-    rows = []
+def rows_of_networks() -> Iterator[Any]:
     for (number, model), (turn, precision) in itertools.product(enumerate(NETWORKS), enumerate(PRECISIONS)):
         for data_format in FORMATS:
             in_turn = turn == 1 + number % 2 and data_format == FORMATS[(number + turn) % 2]
-            runs = in_turn and model in WITH_ALL_LAYERS
-            marks = [] if runs else [pytest.mark.all_modes]
-            rows.append(pytest.param(model, precision, data_format, marks=marks))
-    return rows
+            marks = [] if in_turn and model in WITH_ALL_LAYERS else [pytest.mark.all_modes]
+            yield pytest.param(model, precision, data_format, marks=marks)
 
 
 @pytest.mark.parametrize(('model', 'precision', 'data_format'), rows_of_networks())
 def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str, data_format: str) -> None:
     flags: dict[str, Any] = {'data_name': 'cifar10'} if model in ('resnet20', 'densenet40_k12') else {}
-    built = build_on_gpus(
-        model=model,
-        data_format=data_format,
-        eval_during_training_every_n_steps=5,
-        **PRECISIONS[precision],
-        **flags,
-    )
+    flags |= {'model': model, 'data_format': data_format, 'eval_during_training_every_n_steps': 5}
+    built = build_on_gpus(**flags, **PRECISIONS[precision])
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE
     convolutions = built.of_type('Conv2D', 'MatMul')
@@ -89,13 +75,11 @@ def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str,
     assert all(is_on_gpu(op) for op in convolutions)
 
 
-def in_turn(ways: Iterable[str], precisions: Sequence[str], others: Sequence[str] = ()) -> list[Any]:
+def in_turn(ways: Iterable[str], precisions: Sequence[str], others: Sequence[str] = ()) -> Iterator[Any]:
     """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also all others."""
-    rows = []
     for (number, way), precision in itertools.product(enumerate(ways), (*precisions, *others)):
         marks = [] if precision == precisions[number % len(precisions)] else [pytest.mark.all_modes]
-        rows.append(pytest.param(way, precision, marks=marks))
-    return rows
+        yield pytest.param(way, precision, marks=marks)
 
 
 @pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, ['fp16', 'bf16'], ['fp32']))
@@ -111,16 +95,6 @@ def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> No
         signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])) for model in ('vgg11', 'vgg19')
     )
     assert len(small) == len(large)
-
-
-def test_parameter_servers_exchange_few_signals_for_each_segment() -> None:
-    small, large = (
-        signals(build_on_gpus(4, model=model, **WAYS['servers, staged'], **PRECISIONS['fp16']))
-        for model in ('vgg11', 'vgg19')
-    )
-    # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2, in segments of 2 MiB.
-    more_segments = 4 * (144e6 - 133e6) / (2 << 20)
-    assert len(large) - len(small) <= 5 * more_segments
 
 
 @pytest.mark.parametrize(
@@ -139,32 +113,28 @@ def test_every_optimizer_has_kernels_for_gpus(optimizer: str) -> None:
     check_placement(build_on_gpus(optimizer=optimizer, gradient_clip=1.0))
 
 
-@pytest.mark.parametrize('precision', PRECISIONS)
-def test_forward_only_has_kernels_for_gpus(precision: str) -> None:
-    check_placement(build_on_gpus(2, **SMALL, forward_only=True, precision=precision))
+def test_forward_only_has_kernels_for_gpus() -> None:
+    check_placement(build_on_gpus(2, **SMALL, forward_only=True, precision='bf16'))
 
 
 # ---- collectives --------------------------------------------------------------------------------------------------
 
 
-def order_of_collectives(built: GpuGraph) -> list[tuple[int, list[int | None]]]:
-    """The instance keys of the sums over all towers in the order in which they start, with their shapes.
+def order_of_collectives(built: GpuGraph) -> list[tuple[int, str]]:
+    """The instance keys and shapes of the sums over all towers in the order in which they start.
 
     Fails unless for any two of them one waits for the other.
     """
-    waits: dict[int, list[int]] = {}
-    shapes: dict[int, list[int | None]] = {}
+    waits: dict[tuple[int, str], list[int]] = {}
     for op in built.of_type('CollectiveReduce'):
-        key = op.get_attr('instance_key')
-        waits.setdefault(key, list(op.get_attr('wait_for')))
+        before = list(op.get_attr('wait_for'))
         # All towers of a process say the same.
-        assert waits[key] == list(op.get_attr('wait_for'))
-        shapes[key] = op.inputs[0].shape.as_list()
-    order: list[int] = []
+        assert waits.setdefault((op.get_attr('instance_key'), str(op.inputs[0].shape)), before) == before
+    order: list[tuple[int, str]] = []
     while len(order) < len(waits):
-        (following,) = [key for key, before in waits.items() if before == order[-1:]]
+        (following,) = [sum_ for sum_, before in waits.items() if before == [key for key, _ in order[-1:]]]
         order.append(following)
-    return [(key, shapes[key]) for key in order]
+    return order
 
 
 @pytest.mark.parametrize('packing', [{}, {'gradient_repacking': 4}, {'agg_small_grads_max_bytes': 1024}], ids=str)
@@ -233,18 +203,6 @@ def test_a_worker_that_is_told_to_sums_on_its_cpu() -> None:
     assert bytes_between(built, 'gpu', 'gpu') == 0
     assert bytes_between(built, 'gpu', 'cpu') >= 3 * weights(built)
     assert bytes_between(built, 'cpu', 'gpu') >= 3 * weights(built)
-
-
-@pytest.mark.parametrize('staged', [False, True])
-def test_a_cpu_that_is_divided_spreads_its_variables_as_gpus_do(staged: bool) -> None:
-    flags: dict[str, Any] = {'staged_vars': staged, 'local_parameter_device': 'gpu', 'data_format': 'NHWC'}
-    places = {
-        kind: {variable.name: variable.device for variable in built.step_graph.variables}
-        for kind in ('cpu', 'gpu')
-        for built in [build_on_gpus(3, device=kind, **flags)]
-    }
-    assert {*places['cpu'].values()} == {'/cpu:0', '/cpu:1', '/cpu:2'}
-    assert places['cpu'] == {name: place.replace('gpu', 'cpu') for name, place in places['gpu'].items()}
 
 
 def weights(built: GpuGraph) -> int:

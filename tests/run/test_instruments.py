@@ -1,8 +1,12 @@
-"""Graphs, traces, profiles and summaries of a run, read by the formats' own definitions, contain what was trained."""
+"""Graphs, traces, profiles, summaries and logs of a run, read by their formats' definitions, hold what was trained."""
 
+import contextlib
+import functools
 import io
 import json
 from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +16,18 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
-from benchmark_cnn import BenchmarkCNN
 from params import make_params
 from results.console import Console
-from results.result import Result
 from run.instruments import write_scalars
+from tests.support.graphs import file_size_limit
 from tests.support.outputs import check_warning, failed, refused, warnings_in
+from tests.support.runs import made, ran, values_in
 
 pytestmark = pytest.mark.graph
 
 BATCH, NUM_WARMUP, NUM_TIMED, RATE = 4, 2, 4, 0.01
+run = functools.partial(ran, num_batches=NUM_TIMED, num_warmup_batches=NUM_WARMUP, init_learning_rate=RATE)
 TOWERS: dict[str, Any] = {'num_gpus': 2, 'variable_update': 'replicated'}
-
-
-def run(err: io.StringIO | None = None, **flags: Any) -> Result:
-    settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': BATCH, 'init_learning_rate': RATE}
-    steps = {'num_batches': NUM_TIMED, 'num_warmup_batches': NUM_WARMUP}
-    return BenchmarkCNN(make_params(**{**settings, **steps, **flags}), Console(None, err)).run()
 
 
 @pytest.fixture(scope='module')
@@ -48,15 +47,18 @@ def parsed(path: Path) -> tf.GraphDef:
     return text_format.Parse(path.read_text(), tf.GraphDef())
 
 
-def test_the_graph_is_one_that_tensorflow_imports(files: Path, tmp_path: Path) -> None:
+def test_the_graph_is_one_that_tensorflow_imports_and_a_trace_may_be_text(files: Path, tmp_path: Path) -> None:
     text = parsed(files / 'graph.pbtxt')
-    run(graph_file=str(tmp_path / 'graph.pb'), num_batches=1, **TOWERS)
+    flags = {'trace_file': str(tmp_path / 'trace'), 'use_chrome_trace_format': False}
+    run(graph_file=str(tmp_path / 'graph.pb'), num_batches=1, **flags, **TOWERS)
     binary = tf.GraphDef.FromString((tmp_path / 'graph.pb').read_bytes())
     assert [node.name for node in binary.node] == [node.name for node in text.node]
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(text, name='')
     for tower in range(2):
         assert graph.get_tensor_by_name(f'tower_{tower}/conv1:0').shape == [BATCH, 28, 28, 32]
+    step_stats = text_format.Parse((tmp_path / 'trace').read_text(), tf.RunMetadata().step_stats)
+    assert any('conv1_grad' in node.node_name for device in step_stats.dev_stats for node in device.node_stats)
 
 
 def test_each_partition_is_what_ran_on_one_device(files: Path) -> None:
@@ -82,12 +84,6 @@ def test_the_trace_has_every_op_of_one_step_with_its_time(files: Path) -> None:
         assert not any(name.startswith(f'tower_{1 - tower}/conv') for name in own)
 
 
-def test_a_trace_that_is_not_for_chrome_is_text(tmp_path: Path) -> None:
-    run(trace_file=str(tmp_path / 'trace'), use_chrome_trace_format=False, num_batches=1)
-    step_stats = text_format.Parse((tmp_path / 'trace').read_text(), tf.RunMetadata().step_stats)
-    assert any('conv1_grad' in node.node_name for device in step_stats.dev_stats for node in device.node_stats)
-
-
 def test_the_profile_of_tfprof_has_the_work_of_each_layer(files: Path) -> None:
     profile = ProfileProto.FromString((files / 'profile').read_bytes())
     nodes = {node.name: node for node in profile.nodes.values()}
@@ -97,75 +93,55 @@ def test_the_profile_of_tfprof_has_the_work_of_each_layer(files: Path) -> None:
     assert executed.latest_end_micros > 0
 
 
-def weights_after(train_dir: Path, step: int) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(train_dir / f'model.ckpt-{step}'))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != 'global_step'}
+def summaries_in(folder: Path) -> Iterator[tuple[int, Any]]:
+    """Each value, with its step."""
+    for file in sorted(folder.glob('events.*')):
+        for event in tf.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                yield event.step, value
 
 
 def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path: Path) -> None:
     for step in range(12):
         write_scalars(str(tmp_path), 'eval_dir', step, {'accuracy': step / 100})
-    steps = [
-        event.step
-        for file in sorted(tmp_path.iterdir())
-        for event in tf.train.summary_iterator(str(file))
-        if event.summary.value
-    ]
-    assert steps == list(range(12))
+    assert [step for step, _ in summaries_in(tmp_path)] == list(range(12))
 
 
 @pytest.mark.parametrize('level', [1, 3])
 def test_summaries_contain_what_their_verbosity_promises(tmp_path: Path, level: int) -> None:
     flags = {'save_summaries_steps': 2, 'summary_verbosity': level, 'print_training_accuracy': True}
-    err = io.StringIO()
-    result = run(err, train_dir=str(tmp_path), save_model_steps=1, max_ckpts_to_keep=20, **flags, **TOWERS)
+    result, _, err = run(train_dir=str(tmp_path), save_model_steps=1, max_ckpts_to_keep=20, **flags, **TOWERS)
     found: dict[str, dict[int, Any]] = {}
-    for file in tmp_path.glob('events.*'):
-        for event in tf.train.summary_iterator(str(file)):
-            for value in event.summary.value:
-                told = value.histo if value.HasField('histo') else value.simple_value
-                found.setdefault(value.tag, {})[event.step] = told
+    for step, value in summaries_in(tmp_path):
+        found.setdefault(value.tag, {})[step] = value.histo if value.HasField('histo') else value.simple_value
     scalars = {'total_loss', 'images_per_second', 'learning_rate', 'top_1_accuracy', 'top_5_accuracy'}
-    weights = weights_after(tmp_path, NUM_WARMUP)
-    assert set(found) == (
-        scalars
-        | ({f'variables/{name}' for name in weights} if level > 1 else set())
-        | ({f'gradients/{name}' for name in weights} if level > 2 else set())
-    )
+    weights = [name for name in values_in(tmp_path) if level == 3 and name != 'global_step']
+    assert set(found) == {*scalars, *(f'{kind}/{name}' for kind in ('variables', 'gradients') for name in weights)}
     # Every second timed step, by the number of steps that the model took.
     steps = [NUM_WARMUP + 2, NUM_WARMUP + 4]
-    for told in found.values():
-        assert list(told) == steps
+    assert all(list(told) == steps for told in found.values())
     for step in steps:
-        values = result.steps[step - 1].values
-        assert found['total_loss'][step] == pytest.approx(values.loss)
-        assert found['top_5_accuracy'][step] == pytest.approx(values.top_5)
-        seconds = result.steps[step - 1].seconds
-        assert found['images_per_second'][step] == pytest.approx(2 * BATCH / seconds, rel=1e-5)
-        before, after = weights_after(tmp_path, step - 1), weights_after(tmp_path, step)
-        for name in after:
-            expected = {}
-            if level > 1:
-                expected['variables'] = after[name]
-            if level > 2:
-                expected['gradients'] = (before[name] - after[name]) / RATE
-            for kind, numbers in expected.items():
+        taken = result.steps[step - 1]
+        assert found['total_loss'][step] == pytest.approx(taken.values.loss)
+        assert found['top_5_accuracy'][step] == pytest.approx(taken.values.top_5)
+        assert found['images_per_second'][step] == pytest.approx(2 * BATCH / taken.seconds, rel=1e-5)
+        before, after = (values_in(tmp_path / f'model.ckpt-{number}') for number in (step - 1, step))
+        for name in weights:
+            for kind, numbers in (('variables', after[name]), ('gradients', (before[name] - after[name]) / RATE)):
                 histogram = found[f'{kind}/{name}'][step]
                 assert histogram.num == numbers.size
-                scale = float(np.abs(numbers).max())
-                assert histogram.max == pytest.approx(numbers.max(), abs=1e-3 * scale)
-                assert histogram.min == pytest.approx(numbers.min(), abs=1e-3 * scale)
+                extremes = pytest.approx([numbers.min(), numbers.max()], abs=1e-3 * float(np.abs(numbers).max()))
+                assert [histogram.min, histogram.max] == extremes
                 assert histogram.sum_squares == pytest.approx(float((numbers.astype(np.float64) ** 2).sum()), rel=1e-3)
     # Writing histograms of gradients lowers the rate, of which the user is warned.
-    warned = [line for line in warnings_in(err.getvalue()) if '--summary_verbosity' in line]
+    warned = [line for line in warnings_in(err) if '--summary_verbosity' in line]
     assert ['--summary_verbosity=3' in line for line in warned] == ([True] if level == 3 else [])
 
 
 def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path: Path) -> None:
     reason = 'not every supported TensorFlow ships the proto that a profile is made of'
     xplane_pb2 = pytest.importorskip('tensorflow.tsl.profiler.protobuf.xplane_pb2', reason=reason)
-    err = io.StringIO()
-    run(err, profile_steps='2,3', profile_dir=str(tmp_path / 'new'), **TOWERS)
+    _, _, err = run(profile_steps='2,3', profile_dir=str(tmp_path / 'new'), **TOWERS)
     # The folders and the name by which TensorBoard's plugin finds it.
     (file,) = (tmp_path / 'new' / 'plugins' / 'profile').glob('*/*.xplane.pb')
     space = xplane_pb2.XSpace.FromString(file.read_bytes())
@@ -182,31 +158,84 @@ def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path: Path) -> None:
     counts = Counter(name.split(':')[0] for name, _ in events)
     for tower in range(2):
         assert counts[f'tower_{tower}/gradients/tower_{tower}/conv1_grad/Conv2DBackpropFilter'] == 2
-    check_warning(err.getvalue(), '--profile_steps=2,3')
-
-
-def test_a_run_may_be_profiled_from_its_first_step_to_its_last(tmp_path: Path) -> None:
-    run(profile_steps=f'1,{NUM_TIMED}', profile_dir=str(tmp_path), num_warmup_batches=0)
-    assert len(list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))) == 1
+    check_warning(err, '--profile_steps=2,3')
 
 
 def test_profiling_steps_that_are_not_timed_is_refused_or_warned_of(tmp_path: Path) -> None:
     with refused('--profile_steps=3,5', NUM_TIMED):
         run(profile_steps='3,5', profile_dir=str(tmp_path))
-    err = io.StringIO()
     stopped = {'eval_during_training_every_n_steps': 1, 'stop_at_top_1_accuracy': 0.0, 'num_eval_batches': 1}
-    run(err, profile_steps='2,4', profile_dir=str(tmp_path), **stopped)
-    check_warning(err.getvalue(), '0', '--profile_steps')
+    _, _, err = run(profile_steps='2,4', profile_dir=str(tmp_path), **stopped)
+    check_warning(err, '0', '--profile_steps')
     assert not list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))
-    # A second profiler cannot start in one process, and none was left by the run before.
-    run(profile_steps='2,2', profile_dir=str(tmp_path))
+    # A second profiler cannot start in one process, and none was left by the run before. The first and the last step:
+    run(profile_steps=f'1,{NUM_TIMED}', profile_dir=str(tmp_path), num_warmup_batches=0)
     assert len(list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))) == 1
 
 
-def test_a_profile_that_cannot_start_ends_the_run_with_its_folder(tmp_path: Path) -> None:
-    tf.compat.v2.profiler.experimental.start(str(tmp_path / 'other'))
-    try:
-        with failed(f'--profile_dir={tmp_path}/own'):
-            run(profile_steps='1,2', profile_dir=str(tmp_path / 'own'))
-    finally:
-        tf.compat.v2.profiler.experimental.stop()
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+
+
+def test_a_run_writes_itself_and_every_number_that_it_prints(tmp_path: Path) -> None:
+    folder = tmp_path / 'logs'
+    flags = {'benchmark_log_dir': str(folder), 'benchmark_test_id': 'lenet-4', 'print_training_accuracy': True}
+    every_two = {'num_batches': 5, 'display_every': 2, 'eval_during_training_every_n_steps': 4, 'num_eval_batches': 1}
+    result, out, _ = ran(**flags, **every_two)
+    (run,) = lines_of(folder / 'benchmark_run.log')
+    assert (run['model_name'], run['dataset'], run['test_id']) == ('lenet', {'name': 'imagenet'}, 'lenet-4')
+    assert run['tensorflow_version'] == {'version': tf.version.VERSION, 'git_hash': tf.version.GIT_VERSION}
+    machine = run['machine_config']
+    assert machine['cpu_info']['num_cores'] > 0
+    assert machine['memory_total'] > machine['memory_available'] > 0
+    parameters = {row['name']: row for row in run['run_parameters']}
+    assert parameters['batch_size'] == {'name': 'batch_size', 'long_value': 4}
+    assert parameters['model'] == {'name': 'model', 'string_value': 'lenet'}
+    assert parameters['print_training_accuracy'] == {'name': 'print_training_accuracy', 'bool_value': 'True'}
+    # What the run decided, not the flag that was not given.
+    assert parameters['data_format'] == {'name': 'data_format', 'string_value': 'NHWC'}
+    assert 'train_dir' not in parameters
+    metrics = lines_of(folder / 'metric.log')
+    assert all(set(row) == {'name', 'value', 'unit', 'global_step', 'timestamp', 'extras'} for row in metrics)
+    at_a_step = ['current_examples_per_sec', 'total_loss', 'top_1_accuracy', 'top_5_accuracy']
+    evaluated = ['eval_top_1_accuracy', 'eval_top_5_accuracy', 'eval_average_examples_per_sec']
+    expected = [(name, step) for step in (1, 2) for name in at_a_step]
+    # Global step 4 is the third timed step.
+    expected += [(name, 4) for name in evaluated]
+    expected += [(name, step) for step in (4, 5) for name in at_a_step] + [('average_examples_per_sec', 5)]
+    assert [(row['name'], row['global_step']) for row in metrics] == expected
+    assert metrics[-1]['value'] == result.images_per_second
+    printed = [line.split('\t') for line in out.splitlines() if '\timages/sec' in line]
+    rates = [row['value'] for row in metrics if row['name'] == 'current_examples_per_sec']
+    assert [f'images/sec: {rate:.1f}' for rate in rates] == [line[1].split(' +/-')[0] for line in printed]
+    assert [f'{row["value"]:.3f}' for row in metrics if row['name'] == 'total_loss'] == [line[2] for line in printed]
+    for text in (run['run_date'], metrics[0]['timestamp']):
+        datetime.strptime(text, '%Y-%m-%dT%H:%M:%S.%fZ')
+    # A second run appends its numbers.
+    ran(num_batches=1, benchmark_log_dir=str(folder))
+    assert len(lines_of(folder / 'metric.log')) == len(metrics) + 3
+    assert [run['test_id'] for run in lines_of(folder / 'benchmark_run.log')] == [None]
+
+
+def test_what_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / 'file').touch()
+    (tmp_path / 'metric.log').mkdir()
+    for folder, fact in ((tmp_path / 'file', 'file'), (tmp_path, 'metric.log')):
+        with refused('--benchmark_log_dir=', fact):
+            made(benchmark_log_dir=str(folder))
+    with refused('--repeat=2', '--benchmark_log_dir=logs'):
+        make_params(repeat=2, benchmark_log_dir='logs')
+
+
+def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_path: Path) -> None:
+    err = io.StringIO()
+    console = Console(io.StringIO(), err)
+    steps = made(console, num_batches=30, display_every=1, benchmark_log_dir=str(tmp_path)).steps()
+    with contextlib.ExitStack() as stack, failed(f'--benchmark_log_dir={tmp_path}', 'metric.log'):
+        for step in steps:
+            if step.phase.value == 'timed' and step.index == 3:
+                # Full after the numbers of three steps; benchmark_run.log is longer, and was written by then.
+                stack.enter_context(file_size_limit((tmp_path / 'metric.log').stat().st_size + 9))
+    check_warning(err.getvalue(), 'incomplete', 'images/sec')
+    # No half line.
+    assert [row['global_step'] for row in lines_of(tmp_path / 'metric.log')] == [1, 1, 2, 2, 3, 3]

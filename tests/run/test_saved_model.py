@@ -1,5 +1,6 @@
 """An exported SavedModel computes what the trained network does, in plain TensorFlow: NHWC, on no fixed device."""
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,32 +11,24 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from benchmark_cnn import BenchmarkCNN
 from models.networks import build_network
 from models.registry import MODELS, register_model
-from params import make_params
 from preprocessing import normalize
 from run.evaluation import OwnVariables
 from run.export import ModelValues, export_saved_model
 from tests.support.graphs import cpus, open_session
 from tests.support.keras_networks import CONFORMANCE, Case, give_weights
 from tests.support.networks import random_images, relative_error
-from tests.support.outputs import failed
+from tests.support.outputs import check_warning, failed
+from tests.support.runs import made, ran
 from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 MODEL = 'small_network_to_export'
-SETTINGS: dict[str, Any] = {
-    'model': MODEL,
-    'data_name': 'cifar10',
-    'device': 'cpu',
-    'batch_size': 4,
-    'num_batches': 2,
-    'num_warmup_batches': 1,
-    'init_learning_rate': 0.01,
-}
+SETTINGS: dict[str, Any] = {'model': MODEL, 'data_name': 'cifar10', 'init_learning_rate': 0.01}
+train = functools.partial(ran, **SETTINGS)
 IMAGES = np.random.default_rng(0).integers(0, 256, [3, 32, 32, 3], np.uint8)
 
 
@@ -49,10 +42,6 @@ def model() -> Iterator[None]:
     register_model(MODEL, small_network, data_set='cifar10', image_size=32)
     yield
     MODELS.unregister(MODEL)
-
-
-def train(**flags: Any) -> None:
-    BenchmarkCNN(make_params(**{**SETTINGS, **flags})).run()
 
 
 def serve(folder: Path, images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:
@@ -84,26 +73,22 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(exported: Path) -> None:
+def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(exported: Path, tmp_path: Path) -> None:
     served = serve(exported / 'model')
     logits = served['logits']
     for data_format in ('NHWC', 'NCHW'):
         np.testing.assert_allclose(logits, logits_of(exported / 'train', data_format), rtol=1e-4, atol=1e-5)
     exponentials = np.exp(logits - logits.max(1, keepdims=True))
-    np.testing.assert_allclose(
-        served['probabilities'], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5, atol=1e-30
-    )
+    probabilities = exponentials / exponentials.sum(1, keepdims=True)
+    np.testing.assert_allclose(served['probabilities'], probabilities, rtol=1e-5, atol=1e-30)
     np.testing.assert_array_equal(served['classes'], logits.argmax(1))
     assert served['classes'].dtype == np.int64
     assert np.ptp(logits, axis=0).max() > 1e-3, 'the images must matter, or this says little'
     np.testing.assert_allclose(serve(exported / 'model', IMAGES[1:2])['logits'], logits[1:2], rtol=1e-4, atol=1e-5)
-
-
-def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported: Path, tmp_path: Path) -> None:
-    settings = {name: SETTINGS[name] for name in ('model', 'data_name', 'device', 'batch_size')}
+    # An evaluation exports the checkpoint that it evaluates.
     flags = {'eval': True, 'train_dir': str(exported / 'train'), 'num_eval_batches': 1}
-    BenchmarkCNN(make_params(**settings, **flags, export_saved_model=str(tmp_path / 'model'))).run()
-    np.testing.assert_allclose(serve(tmp_path / 'model')['logits'], serve(exported / 'model')['logits'], rtol=1e-6)
+    ran(model=MODEL, data_name='cifar10', **flags, export_saved_model=str(tmp_path / 'model'))
+    np.testing.assert_allclose(serve(tmp_path / 'model')['logits'], logits, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +111,15 @@ def test_every_mode_and_precision_exports_what_it_trained(flags: dict[str, Any],
 def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(tmp_path: Path) -> None:
     train(train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'kept'))
     # An empty folder is replaced, and others stay.
-    (tmp_path / 'made' / '.model-unfinished' / 'variables').mkdir(parents=True)
-    (tmp_path / 'made' / 'model').mkdir()
+    for name in ('model', '.model-unfinished'):
+        (tmp_path / 'made' / name).mkdir(parents=True)
     train(export_saved_model=str(tmp_path / 'made' / 'model'))
     expected = serve(tmp_path / 'kept')['logits']
-    assert np.ptp(expected) > 0
     np.testing.assert_allclose(serve(tmp_path / 'made' / 'model')['logits'], expected, rtol=1e-4, atol=1e-5)
-    assert [path.name for path in sorted((tmp_path / 'made').iterdir())] == ['.model-unfinished', 'model']
+    assert sorted(path.name for path in (tmp_path / 'made').iterdir()) == ['.model-unfinished', 'model']
+    untrained = train(forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'nothing'))
+    check_warning(untrained.err, '--export_saved_model=', '--forward_only')
+    assert not (tmp_path / 'nothing').exists()
 
 
 @pytest.mark.parametrize(
@@ -172,10 +159,9 @@ def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(
 
 
 def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: Path) -> None:
-    model: Any = SavedModel()
-    model.ParseFromString((exported / 'model' / 'saved_model.pb').read_bytes())
-    library = model.meta_graphs[0].graph_def.library
-    serving = [f for f in library.function if not f.signature.name.startswith('__inference__traced_')]
+    model: Any = SavedModel.FromString((exported / 'model' / 'saved_model.pb').read_bytes())
+    functions = model.meta_graphs[0].graph_def.library.function
+    serving = [each for each in functions if not each.signature.name.startswith('__inference__traced_')]
     nodes = [node for function in serving for node in function.node_def]
     assert any(node.op == 'Conv2D' for node in nodes)
     assert {node.device for node in nodes} == {''}
@@ -184,15 +170,15 @@ def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: 
     norms = [node.attr for node in nodes if node.op == 'FusedBatchNormV3']
     assert norms
     assert all('is_training' in attributes and not attributes['is_training'].b for attributes in norms)
-    loaded = tf.compat.v2.saved_model.load(str(exported / 'model'))
-    assert {variable.dtype for variable in loaded.variables_by_name.values()} == {tf.float32}
-    assert loaded.variables_by_name['conv/kernel'].shape == [3, 3, 3, 8]
+    variables = tf.compat.v2.saved_model.load(str(exported / 'model')).variables_by_name
+    assert {variable.dtype for variable in variables.values()} == {tf.float32}
+    assert variables['conv/kernel'].shape == [3, 3, 3, 8]
 
 
 def test_an_export_that_fails_names_its_folder_and_leaves_nothing(tmp_path: Path, exported: Path) -> None:
     (tmp_path / 'models').mkdir()
     new = tmp_path / 'models' / 'new'
-    steps = BenchmarkCNN(make_params(**SETTINGS, export_saved_model=str(new))).steps()
+    steps = made(**SETTINGS, export_saved_model=str(new)).steps()
     next(steps)
     # Another program made the folder meanwhile.
     shutil.copytree(exported / 'model', new)
@@ -201,9 +187,3 @@ def test_an_export_that_fails_names_its_folder_and_leaves_nothing(tmp_path: Path
         list(steps)
     assert [path.name for path in new.parent.iterdir()] == ['new']
     np.testing.assert_array_equal(serve(new)['logits'], before)
-
-
-def test_a_run_that_trains_nothing_exports_nothing(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r'--export_saved_model=.*--forward_only'):
-        train(forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'model'))
-    assert list(tmp_path.iterdir()) == []

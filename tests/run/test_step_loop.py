@@ -1,11 +1,13 @@
-"""The step loop, with a clock and steps that the tests control."""
+"""Which steps a process takes, as a table; and the step loop, with a clock and steps that the tests control."""
 
 import itertools
+from typing import Any
 
 import pytest
 
 from results.result import Step
 from results.sections import Phase
+from run.schedule import Schedule, make_schedule
 from run.step_loop import run_steps
 
 pytestmark = pytest.mark.unit
@@ -21,14 +23,18 @@ class Clock:
         return self.now
 
 
-def test_warm_ups_come_first_and_are_labelled() -> None:
+def test_warm_ups_come_first_and_no_step_runs_before_it_is_asked_for() -> None:
     calls: list[tuple[Phase, int]] = []
 
     def take_step(phase: Phase, indices: range) -> list[int]:
         calls.extend((phase, index) for index in indices)
         return [len(calls)]
 
-    done = [step for (step,) in run_steps(take_step, 2, 3, clock=Clock())]
+    loop = run_steps(take_step, 2, 3, clock=Clock())
+    assert calls == []
+    done = [*next(loop)]
+    assert calls == [(Phase.WARMUP, 1)]
+    done += [step for (step,) in loop]
     expected = [(Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.TIMED, 1), (Phase.TIMED, 2), (Phase.TIMED, 3)]
     assert calls == expected
     assert done == [
@@ -59,19 +65,6 @@ def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
     assert seconds == [1, 2, 3, 4]
 
 
-def test_no_step_runs_before_it_is_asked_for() -> None:
-    calls: list[int] = []
-
-    def take_step(phase: Phase, indices: range) -> list[None]:
-        calls.extend(indices)
-        return [None]
-
-    loop = run_steps(take_step, 0, 5, clock=Clock())
-    assert calls == []
-    next(loop)
-    assert calls == [1]
-
-
 def test_a_step_that_fails_ends_the_loop_after_those_before_it() -> None:
     def take_step(phase: Phase, indices: range) -> range:
         if indices[0] == 3:
@@ -82,11 +75,6 @@ def test_a_step_that_fails_ends_the_loop_after_those_before_it() -> None:
     with pytest.raises(OSError, match='disk'):
         done.extend(step.values for (step,) in run_steps(take_step, 0, 5, clock=Clock()))
     assert done == [1, 2]
-
-
-def test_without_warm_up_the_first_step_is_timed() -> None:
-    runs = run_steps(lambda phase, indices: indices, 0, 2)
-    assert [step.phase for (step,) in runs] == [Phase.TIMED, Phase.TIMED]
 
 
 def test_the_steps_of_a_run_have_equal_parts_of_its_time() -> None:
@@ -104,3 +92,42 @@ def test_the_steps_of_a_run_have_equal_parts_of_its_time() -> None:
         [(112, 4), (116, 4), (120, 4)],
         [(124, 6), (130, 6)],
     ]
+
+
+# Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the step at which training ends if it
+# had begun before; then the first step, the last one, this worker's share of those before, and its steps to come.
+TOGETHER = {
+    'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
+    'a run that resumes from a checkpoint': (30, None, Schedule(30, 37, 30, 2, 5, is_fresh=True)),
+    'a cluster that starts again before the first step': (30, 37, Schedule(30, 37, 30, 2, 5, is_fresh=True)),
+    'gone on in the middle of warm-up': (31, 37, Schedule(31, 37, 31, 1, 5, is_fresh=False)),
+    'gone on in the middle of the timed steps': (34, 37, Schedule(34, 37, 34, 1, 2, is_fresh=False)),
+    'gone on with one step left': (36, 37, Schedule(36, 37, 36, 0, 1, is_fresh=False)),
+    'gone on when all was done': (37, 37, Schedule(37, 37, 37, 0, 0, is_fresh=False)),
+    'gone on from a checkpoint before the first step': (29, 37, Schedule(29, 37, 29, 3, 5, is_fresh=False)),
+}
+# The same for three workers that count by themselves: any of them may take all the steps that are left.
+APART = {
+    'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
+    'a run that resumes from a checkpoint': (31, None, Schedule(31, 52, 10, 2, 19, is_fresh=True)),
+    'gone on in the middle of warm-up': (3, 21, Schedule(3, 21, 1, 1, 17, is_fresh=False)),
+    'gone on in the middle of the timed steps': (12, 21, Schedule(12, 21, 4, 1, 8, is_fresh=False)),
+    'gone on with one step for each': (18, 21, Schedule(18, 21, 6, 0, 3, is_fresh=False)),
+    'gone on with one step left': (20, 21, Schedule(20, 21, 6, 0, 1, is_fresh=False)),
+}
+
+
+@pytest.mark.parametrize(('table', 'num_counting'), [(TOGETHER, 1), (APART, 3)])
+def test_workers_share_the_steps_that_are_left(table: dict[str, Any], num_counting: int) -> None:
+    for case, (start, end, expected) in table.items():
+        assert make_schedule(start, end, num_warmup=2, num_timed=5, num_counting=num_counting) == expected, case
+
+
+def test_without_warm_up_only_an_interruption_adds_one() -> None:
+    assert make_schedule(0, None, num_warmup=0, num_timed=5) == Schedule(0, 5, 0, 0, 5, is_fresh=True)
+    assert make_schedule(2, 5, num_warmup=0, num_timed=5) == Schedule(2, 5, 2, 1, 2, is_fresh=False)
+
+
+def test_training_is_over_when_all_workers_together_have_taken_the_steps() -> None:
+    schedule = make_schedule(10, None, num_warmup=1, num_timed=2, num_counting=2)
+    assert [schedule.is_over(taken) for taken in (10, 15, 16, 17)] == [False, False, True, True]

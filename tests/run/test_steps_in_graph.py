@@ -1,8 +1,6 @@
 """A loop in the graph takes the same steps, bit for bit, as single runs of the session."""
 
-import io
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
 from inputs.data_sets import find_shards
 from inputs.pipeline import InputParts
 from inputs.record_pipeline import RecordPipeline
@@ -18,14 +15,13 @@ from models.registry import register_model
 from params import make_params
 from preprocessing import ImageOptions
 from records.layout import shard_name
-from results.console import Console
-from results.result import Result
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
 from tests.support.gpu_graphs import build_on_gpus, is_on_gpu
 from tests.support.graphs import cpus, open_session
-from tests.support.images import encoded, example, write_digits, write_noise, write_shard
+from tests.support.images import encoded, example, write_digits, write_shard
 from tests.support.outputs import refused
+from tests.support.runs import Ran, ran
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]
@@ -48,15 +44,16 @@ def dropping(cnn: Any, images: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.dropout(cnn.flatten(images), 0.5), num_classes, 'logits')
 
 
-def trained(out: io.StringIO | None = None, **flags: Any) -> Result:
-    settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 4, 'num_warmup_batches': 3, 'num_batches': 7}
-    console = Console(out or io.StringIO(), io.StringIO())
-    return BenchmarkCNN(make_params(**{**settings, 'init_learning_rate': 0.01, **flags}), console).run()
+JPEG = encoded(np.zeros([9, 9, 3], np.uint8))
 
 
-def values_of(result: Result) -> list[tuple[Any, ...]]:
+def trained(**flags: Any) -> Ran:
+    return ran(**{'num_warmup_batches': 3, 'num_batches': 7, 'init_learning_rate': 0.01, **flags})
+
+
+def values_of(run: Ran) -> list[tuple[Any, ...]]:
     """What each step computed; that an input waits is not seen in a loop."""
-    rows = [(step.phase, step.index, *vars(step.values).values()) for step in result.steps]
+    rows = [(step.phase, step.index, *vars(step.values).values()) for step in run.result.steps]
     return [tuple(repr(value) for value in row) for row in rows]
 
 
@@ -65,27 +62,36 @@ def test_the_steps_are_those_of_single_runs(way: str) -> None:
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
     single, looped = (trained(steps_per_run=number, **WAYS[way]) for number in (1, 4))
     assert values_of(looped) == values_of(single)
-    assert looped.num_skipped_steps == single.num_skipped_steps
-    assert len({step.seconds for step in looped.steps}) == 3  # warm-up, 4 steps and 3
+    assert looped.result.num_skipped_steps == single.result.num_skipped_steps
+    assert len({step.seconds for step in looped.result.steps}) == 3  # warm-up, 4 steps and 3
 
 
-def test_images_of_a_data_set_come_in_the_same_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize('source', ['arrays', 'records'])
+def test_images_come_in_the_same_order(source: str, noise: Path, tmp_path: Path) -> None:
     flags: dict[str, Any] = {'model': 'mnist', 'data_name': 'mnist', 'data_dir': write_digits(tmp_path)}
-    single, looped = (trained(steps_per_run=number, **flags) for number in (1, 3))
-    losses = [[step.values.loss for step in result.steps] for result in (single, looped)]
-    assert losses[0] == losses[1]
-    assert len(set(losses[0])) == len(losses[0])
+    if source == 'records':
+        flags = {'model': 'trivial', 'data_dir': str(noise), 'input_pipeline': 'tf_data'}
+    single, looped = (trained(steps_per_run=number, **flags).losses for number in (1, 3))
+    assert looped == single
+    assert len(set(single)) == len(single)
 
 
-def test_records_come_from_the_iterator_of_tf_data_that_was_started(tmp_path: Path) -> None:
-    write_noise(tmp_path, 10)
-    flags: dict[str, Any] = {'model': 'trivial', 'data_dir': str(tmp_path), 'input_pipeline': 'tf_data'}
-    single, looped = (trained(steps_per_run=number, **flags) for number in (1, 3))
-    assert [step.values.loss for step in looped.steps] == [step.values.loss for step in single.steps]
+def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path: Path) -> None:
+    """With a rate of 0, dropout alone makes the losses of the steps differ."""
+    register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
+
+    def losses(folder: str) -> list[float]:
+        flags: dict[str, Any] = {'train_dir': str(tmp_path / folder), 'init_learning_rate': 0.0, **DROPOUT}
+        return trained(num_warmup_batches=0, num_batches=3, **flags).losses
+
+    first, second, third = (losses('one') for _ in range(3))
+    assert len({*first, *second, *third}) == 9
+    # The same training again, with the same interruption.
+    assert [losses('other') for _ in range(2)] == [first, second]
 
 
 def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Path) -> None:
-    write_shard(tmp_path / shard_name('train', 0, 1), [encoded_example(label) for label in range(12)])
+    write_shard(tmp_path / shard_name('train', 0, 1), [example(JPEG, label) for label in range(12)])
     source, options = find_shards(str(tmp_path), 'train'), ImageOptions(8, 8, 3, training=True, seed=3)
     with tf.Graph().as_default(), open_session() as session:
         pipeline = RecordPipeline(InputParts(source, cpus(1), 1, 100, options))
@@ -100,29 +106,17 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
     assert sorted(labels[:12]) == sorted(labels[12:]) == list(range(12))
 
 
-def encoded_example(label: int) -> bytes:
-    return example(encoded(np.full([9, 9, 3], label, np.uint8)), label)
-
-
-def test_the_printed_rate_weighs_a_run_by_its_steps() -> None:
-    out = io.StringIO()
-    result = trained(out, steps_per_run=6, num_batches=7)
-    rate = re.findall(r'images/sec: (\S+) \+/-', out.getvalue())[-1]
-    assert float(rate) == pytest.approx(4 * 7 / result.step_seconds, abs=0.06)
-
-
 def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path: Path) -> None:
-    out = io.StringIO()
-    flags = {'train_dir': str(tmp_path), 'save_model_steps': 4, 'display_every': 2, 'summary_verbosity': 1}
-    result = trained(out, steps_per_run=5, save_summaries_steps=3, **flags)
-    lines = out.getvalue().splitlines()
-    assert [line.split('\t')[0] for line in lines if 'images/sec:' in line and '+/-' in line] == [
-        '1',
-        '2',
-        '4',
-        '6',
-        '7',
-    ]
+    files = {'train_dir': str(tmp_path), 'trace_file': str(tmp_path / 'trace.json')}
+    summaries = {'save_summaries_steps': 3, 'summary_verbosity': 1}
+    result, out, _ = trained(steps_per_run=5, save_model_steps=4, display_every=2, **summaries, **files)
+    lines = out.splitlines()
+    printed = [line.split('\t') for line in lines if 'images/sec:' in line and '+/-' in line]
+    assert [number for number, *_ in printed] == ['1', '2', '4', '6', '7']
+    # Each run counts in the rate by its steps.
+    rate = float(printed[-1][1].split()[1])
+    assert rate == pytest.approx(4 * 7 / result.step_seconds, abs=0.06)
+    assert 'steps' in (tmp_path / 'trace.json').read_text()
     assert any(line.startswith('Steps/run:   5') for line in lines)
     assert result.timed_steps[-1].values.steps_after == 10
     # 4 and 8 are reached by the first five timed steps, which follow three of the warm-up.
@@ -132,16 +126,11 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
     assert [event.step for event in events if event.summary.value] == [6, 9]
 
 
-@pytest.mark.parametrize(
-    ('flags', 'named'),
-    [
-        ({'profile_steps': '1,2', 'profile_dir': 'profile'}, 'profile_steps'),
-        ({'summary_verbosity': 3, 'save_summaries_steps': 2, 'train_dir': 'train'}, 'summary_verbosity'),
-    ],
-)
-def test_what_needs_single_steps_is_refused(flags: dict[str, Any], named: str) -> None:
-    with refused('--steps_per_run=2', f'--{named}'):
-        make_params(steps_per_run=2, **flags)
+def test_what_needs_single_steps_is_refused() -> None:
+    with refused('--steps_per_run=2', '--profile_steps'):
+        make_params(steps_per_run=2, profile_steps='1,2', profile_dir='profile')
+    with refused('--steps_per_run=2', '--summary_verbosity'):
+        make_params(steps_per_run=2, summary_verbosity=3, save_summaries_steps=2, train_dir='train')
 
 
 def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
@@ -159,14 +148,9 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
     assert is_on_gpu(condition)
 
 
-def test_a_trace_holds_the_steps_of_the_last_warm_up_run(tmp_path: Path) -> None:
-    trained(steps_per_run=2, trace_file=str(tmp_path / 'trace.json'))
-    assert 'steps' in (tmp_path / 'trace.json').read_text()
-
-
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path: Path) -> None:
     flags: dict[str, Any] = {'model': 'mnist', 'data_dir': write_digits(tmp_path), 'init_learning_rate': 1e30}
-    result = trained(steps_per_run=3, **flags, continue_on_nan=True)
+    result, *_ = trained(steps_per_run=3, **flags, continue_on_nan=True)
     first = next(step for step in result.steps if not math.isfinite(step.values.loss))
     with pytest.raises(Exception, match=f'step {first.values.steps_after}'):
         trained(steps_per_run=3, **flags)

@@ -1,35 +1,37 @@
-"""Runs that train and evaluate on data sets on disk: in one process, and in a cluster with a user's own model."""
+"""Runs that train and evaluate on data sets on disk; images that stay on the device, or that Python feeds."""
 
 import io
 import re
-import subprocess
-import sys
+import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-import tf_cnn_benchmarks
-from benchmark_cnn import BenchmarkCNN
 from commands import records
 from models.registry import register_model
-from params import make_params
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan
-from results.console import Console
-from results.result import Result
+from params import RunFacts, find_idle, make_params
+from planning.data import check_gpu_memory
 from run.build import build_step
-from tests.support.images import write_cifar, write_mnist
-from tests.support.outputs import check_warning, refused
+from tests.support.gpu_graphs import (
+    build_on_gpus,
+    ops_without_device,
+    ops_without_kernel,
+    signals,
+    strangers_of_resources,
+)
+from tests.support.images import write_mnist
+from tests.support.outputs import check_line, check_warning, refused
+from tests.support.runs import Ran, document_in, losses, plan_of, ran
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
 LABELS = np.arange(40) % 4
 # Two bars, whose places are the class.
 DIGITS = np.zeros([40, 28, 28], np.uint8)
@@ -38,16 +40,9 @@ for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
 
 
-def run(data_dir: Path, console: Console | None = None, **overrides: Any) -> Result:
-    settings = {
-        'model': 'lenet', 'device': 'cpu', 'batch_size': 20, 'num_batches': 25, 'num_warmup_batches': 1,
-        'init_learning_rate': 0.02, 'data_dir': str(data_dir),
-    }  # fmt: skip
-    return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
-
-
-def losses(result: Result) -> list[float]:
-    return [step.values.loss for step in result.steps]
+def run(data_dir: Path, **flags: Any) -> Ran:
+    settings = {'batch_size': 20, 'num_batches': 25, 'init_learning_rate': 0.02, 'data_dir': str(data_dir)}
+    return ran(**{**settings, **flags})
 
 
 @pytest.fixture(scope='module')
@@ -72,40 +67,34 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize('mode', [{'num_gpus': 1}, {'num_gpus': 2, 'variable_update': 'replicated', 'batch_size': 10}])
 def test_mnist_trains(mnist: Path, mode: dict[str, Any]) -> None:
-    warned = io.StringIO()
-    result = run(mnist, Console(io.StringIO(), warned), **mode)
+    trained = run(mnist, **mode)
+    result = trained.result
     assert (result.data_set, result.is_synthetic, result.num_missing_shards) == ('mnist', False, 0)
-    found = losses(result)
-    assert found[-1] < 0.1 * found[0]
-    check_warning(warned.getvalue(), mnist, '40', '60000')
+    assert trained.losses[-1] < 0.1 * trained.losses[0]
+    check_warning(trained.err, mnist, '40', '60000')
+    # Without training, the validation images are read: all of them in each step, in another order.
+    assert np.ptp(run(mnist, forward_only=True, num_batches=2, init_learning_rate=None).losses) < 1e-3
 
 
 def test_resumed_training_reads_the_images_that_come_next(mnist: Path, tmp_path: Path) -> None:
     """Batches of 16 of 40 images: the third one ends an epoch."""
     few: dict[str, Any] = {'batch_size': 16, 'num_warmup_batches': 0, 'init_learning_rate': 1e-4}
-    whole = losses(run(mnist, **few, num_batches=6))
-    begun = losses(run(mnist, **few, num_batches=2, train_dir=str(tmp_path)))
-    rest = losses(run(mnist, **few, num_batches=4, train_dir=str(tmp_path)))
+    whole = run(mnist, **few, num_batches=6).losses
+    begun, rest = (run(mnist, **few, num_batches=number, train_dir=str(tmp_path)).losses for number in (2, 4))
     assert begun + rest == pytest.approx(whole, rel=1e-5)
     assert rest[:2] != pytest.approx(begun, rel=1e-3), 'the same images again'
 
 
 def test_resumed_training_reads_records_in_another_order(shards: Path, tmp_path: Path) -> None:
     """Of one shard: of several, whichever reader is faster also has its part in the order."""
-    one_shard = tmp_path / 'shard'
-    one_shard.mkdir()
     content = b''.join(path.read_bytes() for path in sorted(shards.glob('train-*')))
-    (one_shard / 'train-00000-of-00001').write_bytes(content)
-    (one_shard / 'labels.txt').write_bytes((shards / 'labels.txt').read_bytes())
+    (tmp_path / 'train-00000-of-00001').write_bytes(content)
+    shutil.copy(shards / 'labels.txt', tmp_path)
 
     def first_losses(**more: Any) -> list[float]:
-        few: dict[str, Any] = {
-            'batch_size': 8,
-            'num_warmup_batches': 0,
-            'init_learning_rate': 0.0,
-            'augmentation': 'none',
-        }
-        return losses(run(one_shard, **few, model='trivial', weight_decay=0.0, num_batches=3, **more))
+        still: dict[str, Any] = {'init_learning_rate': 0.0, 'augmentation': 'none', 'weight_decay': 0.0}
+        steps = {'batch_size': 8, 'num_warmup_batches': 0, 'num_batches': 3}
+        return run(tmp_path, model='trivial', **still, **steps, **more).losses
 
     fresh = first_losses()
     begun, went_on = (first_losses(train_dir=str(tmp_path / 'trained')) for _ in range(2))
@@ -113,40 +102,35 @@ def test_resumed_training_reads_records_in_another_order(shards: Path, tmp_path:
     assert went_on != pytest.approx(begun, rel=1e-3)
 
 
-def test_forward_only_reads_the_validation_images(mnist: Path) -> None:
-    told = io.StringIO()
-    result = run(mnist, Console(told, told), forward_only=True, num_batches=2, init_learning_rate=None)
-    check_warning(told.getvalue(), mnist, '20', '10000')
-    # Each step has all of them, in another order.
-    assert np.ptp(losses(result)) < 1e-3
-
-
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
 def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentation: str) -> None:
-    told = io.StringIO()
-    result = run(shards, Console(told, told), augmentation=augmentation)
-    assert re.search(r'^Dataset: +records \(real\)\n(?:.*\n)*Num epochs: +12\.50$', told.getvalue(), re.MULTILINE)
-    found = losses(result)
+    trained = run(shards, augmentation=augmentation)
+    assert re.search(r'^Dataset: +records \(real\)\n(?:.*\n)*Num epochs: +12\.50$', trained.out, re.MULTILINE)
     # Chance is the logarithm of 5 classes, of which 1001 would have 6.9; weights before training add to it.
-    assert found[0] < 4
-    assert found[-1] < (0.1 if augmentation == 'none' else 1.0) * found[0]
+    assert trained.losses[0] < 4
+    assert trained.losses[-1] < (0.1 if augmentation == 'none' else 1.0) * trained.losses[0]
 
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
 def test_images_are_resized_unless_the_model_takes_any_size(shards: Path, model: str, image_size: int) -> None:
-    plan = make_plan(make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards)), Environment({}))
-    assert isinstance(plan, Plan)
     with tf.Graph().as_default():
-        built = build_step(plan)
+        built = build_step(plan_of(model=model, batch_size=2, data_dir=str(shards)))
     assert built.pipeline.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
 
-def test_a_folder_of_validation_images_alone_can_be_looked_at(shards: Path, tmp_path: Path) -> None:
+def test_without_training_the_validation_images_are_read_if_there_are_any(shards: Path, tmp_path: Path) -> None:
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
-    told = io.StringIO()
-    run(tmp_path, Console(told, told), forward_only=True, num_batches=1, init_learning_rate=None)
-    assert 'Num epochs:  0.50' in told.getvalue()
+    for folder in (shards, tmp_path):
+        looked = run(folder, forward_only=True, num_batches=1, init_learning_rate=None)
+        assert 'Num epochs:  0.50' in looked.out
+    with refused(f'--data_dir={tmp_path}', 'validation-*-of-*'):
+        run(tmp_path)
+    # Missing shards are counted and warned of.
+    shutil.copy(shards / 'train-00000-of-00002', tmp_path)
+    result, _, err = run(tmp_path, num_batches=1)
+    assert result.num_missing_shards == 1
+    check_warning(err, f'--data_dir={tmp_path}', '1', '2')
 
 
 @pytest.mark.usefixtures('forget_models')
@@ -157,13 +141,12 @@ def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: i
     register_model(model, lambda cnn, x, n: cnn.dense(cnn.flatten(x), n, 'fc'), data_set='mnist', image_size=image_size)
     settings: dict[str, Any] = {'model': model, 'train_dir': str(tmp_path), 'eval_batch_size': 7}
     trained = run(mnist, **settings, init_learning_rate=0.005, eval_during_training_at_specified_steps='26')
-    (found,) = trained.evaluations
+    (found,) = trained.result.evaluations
     assert (found.num_images, found.step) == (20, 26)
     assert found.top_1 > 0.9
-    params = make_params(eval=True, device='cpu', data_dir=str(mnist), distortions=True, **settings)
-    with pytest.warns(UserWarning, match='--distortions=True'):
-        evaluation = BenchmarkCNN(params)
-    (again,) = evaluation.run().evaluations
+    evaluated = ran(eval=True, data_dir=str(mnist), distortions=True, **settings)
+    check_warning(evaluated.err, '--distortions=True')
+    (again,) = evaluated.result.evaluations
     assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
 
 
@@ -174,61 +157,111 @@ def test_augmentation_that_does_not_fit_arrays_is_refused(mnist: Path) -> None:
         run(mnist, distortions=True)
 
 
-MODEL = """\
-import tensorflow.compat.v1 as tf
-from models.layers import he_normal
-from commands import records
-from models.registry import register_model
-
-def probe(cnn, x, num_classes):
-    x = cnn.relu(cnn.conv(x, 8, 3, 'conv', strides=4, initializer=he_normal))
-    return cnn.dense(cnn.flatten(tf.tanh(x)), num_classes, 'logits')
-
-register_model('probe', probe, data_set='cifar10', image_size=32, learning_rate=0.05)
-"""
+HELD = ('device', 'feed_dict')
+NUM_BYTES = 16 * 28 * 28 * 3
+by_pipeline = pytest.mark.parametrize('pipeline', HELD)
 
 
-@pytest.fixture
-def cifar(tmp_path: Path) -> Path:
-    images = np.zeros([40, 32, 32, 3], np.uint8)
-    images[:, 2:30, 2:30] = DIGITS[..., np.newaxis]
-    write_cifar(tmp_path / 'cifar', images, LABELS)
-    # As many as fill no batch of several towers.
-    write_cifar(tmp_path / 'cifar', images[:13], LABELS[:13], 'validation')
-    (tmp_path / 'probe.py').write_text(MODEL)
-    return tmp_path
+@pytest.fixture(scope='module')
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp('digits'), np.random.default_rng(5)
+    write_mnist(folder, rng.integers(256, size=(20, 28, 28)), rng.integers(10, size=20))
+    write_mnist(folder, rng.integers(256, size=(9, 28, 28)), rng.integers(10, size=9), 'validation')
+    return folder
 
 
-def test_a_model_is_evaluated_with_its_network_for_the_data_set(cifar: Path) -> None:
-    """AlexNet for CIFAR-10 is another one than for ImageNet."""
-    write_cifar(cifar / 'cifar', np.zeros([7, 32, 32, 3], np.uint8), LABELS[:7], 'validation')
-    flags: dict[str, Any] = {'num_batches': 1, 'batch_size': 4, 'eval_during_training_every_n_steps': 2}
-    (found,) = run(cifar / 'cifar', model='alexnet', **flags).evaluations
-    # What it makes of seven equal images is the same: at best it is right for those of one class.
-    assert (found.num_images, found.num_top_1) in {(7, 0), (7, 1), (7, 2)}
+@pytest.mark.parametrize(
+    'mode',
+    [
+        {'variable_update': 'replicated', 'variable_consistency': 'relaxed', 'init_learning_rate': 0.01},
+        {'forward_only': True},
+    ],
+    ids=str,
+)
+def test_the_losses_are_those_of_arrays_bit_for_bit(digits: Path, mode: dict[str, Any]) -> None:
+    flags = {'model': 'mnist', 'data_dir': str(digits), 'num_gpus': 2, 'num_batches': 6, **mode}
+    expected = losses(**flags)
+    assert len(set(expected)) > 4
+    for pipeline in HELD:
+        assert losses(input_pipeline=pipeline, **flags) == expected
 
 
-@pytest.mark.all_modes
-def test_a_cluster_trains_a_users_own_model_on_arrays(cifar: Path) -> None:
-    """Each worker on a part of them, which is the same in each mode; a controller also evaluates with the workers."""
-    run_flags = ['--model=probe', '--model_file=probe.py', '--data_dir=cifar', '--device=cpu', '--batch_size=10']
-    run_flags += ['--num_batches=20', '--num_warmup_batches=1', '--display_every=19', '--augmentation=none']
-    controlled = ['--variable_update=distributed_all_reduce', '--eval_during_training_at_specified_steps=21']
-    weights = {}
-    for mode, flags in {'parameter_server': [], 'distributed_all_reduce': controlled}.items():
-        command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'cluster', '--workers=2', '--', *run_flags]
-        done = subprocess.run(
-            [*command, f'--train_dir={mode}', *flags], capture_output=True, text=True, cwd=cifar, timeout=240
-        )
-        assert done.returncode == 0, done.stderr
-        assert 'Dataset:     cifar10 (real)' in done.stdout
-        shown = re.findall(r'^\d+\timages/sec.*$', done.stdout, re.MULTILINE)
-        first, last = (float(line.split('\t')[-1]) for line in shown[:2])
-        assert last < 0.7 * first
-        reader = tf.train.load_checkpoint(str(cifar / mode))
-        weights[mode] = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    assert re.findall(r'^Accuracy @ 1 = (1\.0+) .* \[(\d+) examples\]$', done.stdout, re.MULTILINE) == [
-        ('1.0000', '13')
-    ]
-    for name, value in weights['parameter_server'].items():
-        np.testing.assert_allclose(weights['distributed_all_reduce'][name], value, 1e-3, 1e-6, err_msg=name)
+def test_a_loop_in_the_graph_gathers_the_batches_of_single_steps(digits: Path) -> None:
+    flags: dict[str, Any] = {'model': 'mnist', 'data_dir': str(digits), 'augmentation': 'padded_crop', 'num_batches': 6}
+    single, looped = (losses(input_pipeline='device', steps_per_run=number, **flags) for number in (1, 4))
+    assert looped == single
+
+
+@by_pipeline
+def test_records_are_held_in_one_size_shifted_and_evaluated(noise: Path, tmp_path: Path, pipeline: str) -> None:
+    flags: dict[str, Any] = {'data_dir': str(noise), 'input_pipeline': pipeline, 'num_batches': 5}
+    more: dict[str, Any] = {'eval_during_training_every_n_steps': 3, 'save_summaries_steps': 2, 'summary_verbosity': 3}
+    files = {name: str(tmp_path / name) for name in ('train_dir', 'result_file', 'trace_file')}
+    result, out, err = ran(**flags, **more, **files)
+    check_warning(err, f'--input_pipeline={pipeline}', '--augmentation=padded_crop')
+    assert f'Input:       {pipeline}\n' in out
+    assert document_in(tmp_path / 'result_file')['run']['input_pipeline'] == pipeline
+    assert [step.values.input_wait is not None for step in result.steps] == [pipeline == 'feed_dict'] * 6
+    assert [found.num_images for found in result.evaluations] == [23, 23]
+    assert (tmp_path / 'trace_file').stat().st_size
+    # A continued training goes on in the middle of the order of the images.
+    whole = losses(**{**flags, 'num_batches': 11})
+    halves = [losses(**flags, train_dir=str(tmp_path / 't')) for _ in range(2)]
+    assert halves[0] + halves[1] == whole
+
+
+def test_synthetic_images_can_be_fed_and_stay_on_the_device_anyway() -> None:
+    fed = ran(input_pipeline='feed_dict', num_gpus=2)
+    assert fed.result.is_synthetic
+    assert fed.losses[0] == pytest.approx(losses()[0], rel=0.1)
+    facts = RunFacts(alone=True, residual=False)
+    assert find_idle(make_params(input_pipeline='feed_dict'), facts) == []
+    [line] = find_idle(make_params(input_pipeline='device'), facts)
+    check_line(line, '--input_pipeline=device', '--data_dir')
+    # Arrays are held anyway, except by an evaluation.
+    arrays = RunFacts(alone=True, residual=False, has_records=False)
+    assert find_idle(make_params(input_pipeline='device', data_dir='d'), arrays) == []
+    assert len(find_idle(make_params(input_pipeline='device', data_dir='d', eval=True, train_dir='t'), arrays)) == 1
+
+
+@by_pipeline
+def test_changes_that_need_the_photograph_are_refused(pipeline: str) -> None:
+    flags: dict[str, dict[str, Any]] = {
+        '--distortions': {'distortions': True},
+        '--augmentation=resized_crop': {'augmentation': 'resized_crop'},
+    }
+    for other, flag in flags.items():
+        with refused(f'--input_pipeline={pipeline}', other):
+            make_params(input_pipeline=pipeline, data_dir='d', **flag)
+        make_params(input_pipeline=pipeline, data_dir='d', forward_only=True, **flag)
+    with refused('--input_pipeline=feed_dict', '--steps_per_run=3', '--input_pipeline=device'):
+        make_params(input_pipeline='feed_dict', steps_per_run=3)
+
+
+@by_pipeline
+def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
+    noise: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(total=10**9, available=30 * 1024))
+    with refused(f'--input_pipeline={pipeline}', str(NUM_BYTES), str(30 * 1024)):
+        ran(input_pipeline=pipeline, data_dir=str(noise), augmentation='none', data_name='imagenet')
+
+
+@pytest.mark.parametrize('way', ['replicated', 'parameter_server'])
+@by_pipeline
+def test_gpus_have_kernels_for_all_that_is_placed_on_them(noise: Path, pipeline: str, way: str) -> None:
+    built = build_on_gpus(2, data_dir=str(noise), input_pipeline=pipeline, variable_update=way, model='lenet')
+    assert ops_without_kernel(built) == {}
+    assert ops_without_device(built) == []
+    assert strangers_of_resources(built) == []
+    assert len(signals(built)) <= 8 * built.num_devices
+    copied = [op for op in built.step if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8']
+    assert sorted(op.device[-5:] for op in copied) == (['GPU:0', 'GPU:1'] if pipeline == 'device' else [])
+
+
+def test_a_gpu_that_is_too_small_for_the_images_is_named_with_both_numbers(noise: Path) -> None:
+    flags: dict[str, Any] = {'input_pipeline': 'device', 'data_dir': str(noise)}
+    data, params = build_on_gpus(1, **flags).plan.data, make_params(**flags)
+    check_gpu_memory(params, data, [{'memory_bytes': NUM_BYTES}, {'memory_bytes': None}])
+    with refused('--input_pipeline=device', str(NUM_BYTES), str(NUM_BYTES - 1)):
+        check_gpu_memory(params, data, [{'memory_bytes': NUM_BYTES}, {'memory_bytes': NUM_BYTES - 1}])

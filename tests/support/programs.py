@@ -1,12 +1,10 @@
-"""Runs programs as users do: in processes of their own, on terminals, over slow networks, or many in one process."""
+"""Runs programs as users do: in processes of their own, on terminals, over slow networks; and the command."""
 
 import contextlib
 import fcntl
 import io
-import json
 import os
 import pty
-import re
 import select
 import socket
 import struct
@@ -15,12 +13,12 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyte
+import pytest
 
 import tf_cnn_benchmarks
 from cluster.hosts import Command, Member
@@ -250,100 +248,40 @@ def _shut(end: socket.socket) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-# ---- several commands in one process ---------------------------------------------------------------------------------
-# One after another, since importing TensorFlow takes longest.
+# ---- the command -----------------------------------------------------------------------------------------------------
+# As users start it, in this process or in one of its own.
 
-# The descriptors 1 and 2, to which native code writes too, are files during each command.
-_SCRIPT = """\
-import json, os, sys
-import tf_cnn_benchmarks
-
-answers = os.dup(1)
-for line in sys.stdin:
-    argv, *paths = json.loads(line)
-    for descriptor, path in enumerate(paths, start=1):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT)
-        os.dup2(file, descriptor)
-        os.close(file)
-    os.write(answers, b'%d\\n' % tf_cnn_benchmarks.main(argv))
-"""
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+Capture = pytest.CaptureFixture[str]
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A command that ended: its exit code, standard output and standard error."""
-
-    exit_code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """The only error, which is the last line."""
-        lines = [line for line in self.err.splitlines() if line.startswith('tf_cnn_benchmarks: error: ')]
-        assert len(lines) == 1, self.err
-        assert 'Traceback' not in self.err
-        assert self.err.splitlines()[-1] == lines[0]
-        return lines[0]
+def run_command(capfd: Capture, *flags: str) -> tuple[int, str, list[str]]:
+    """The command's exit code, what it and native code wrote to standard output, and its lines of standard error."""
+    capfd.readouterr()
+    code = tf_cnn_benchmarks.main(flags)
+    out, err = capfd.readouterr()
+    assert 'Traceback' not in err
+    return code, out, err.splitlines()
 
 
-class Commands:
-    """Runs commands in a process whose files are in `folder`; starts a new one after a command that did not end."""
-
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        self._folder = folder
-        self._environ = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **environ}
-        self._process: subprocess.Popen[str] | None = None
-        self._count = 0
-
-    def _open(self) -> 'subprocess.Popen[str]':
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, '-c', _SCRIPT],
-                cwd=Path(tf_cnn_benchmarks.__file__).parent,
-                env=self._environ,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        return self._process
-
-    def run(self, *argv: str, at: str = '', during: Callable[[], object] | None = None) -> Ended:
-        """Runs a command for at most DEADLINE_SECS; calls `during` once a line begins with the pattern `at`."""
-        process = self._open()
-        assert process.stdin
-        assert process.stdout
-        self._count += 1
-        out, err = (self._folder / f'{self._count}.{kind}' for kind in ('out', 'err'))
-        deadline = threading.Timer(DEADLINE_SECS, process.kill)
-        deadline.start()
-        try:
-            print(json.dumps([argv, str(out), str(err)]), file=process.stdin, flush=True)
-            if during:
-                while not (out.exists() and re.search(f'^{at}', out.read_text(), re.MULTILINE)):
-                    ended, _, _ = select.select([process.stdout], [], [], 0.01)
-                    assert not ended, f'no line {at}: {err.read_text()}'
-                during()
-            code = process.stdout.readline()
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            deadline.cancel()
-        said = out.read_text(), err.read_text()
-        print(*said, sep='\n')
-        assert code, f'the process ended: {process.wait()}'
-        return Ended(int(code), *said)
-
-    def close(self) -> None:
-        if self._process:
-            self._process.kill()
-            self._process.communicate()
+def run_process(*flags: str, cwd: Path | None = None, **environ: str | None) -> tuple[int, str, list[str]]:
+    """The same of a process of its own with these variables; those that are None are not there."""
+    merged = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **environ}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags],
+        capture_output=True,
+        cwd=cwd,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        env={name: value for name, value in merged.items() if value is not None},
+    )
+    out, err = (text.decode(errors='backslashreplace') for text in (done.stdout, done.stderr))
+    assert 'Traceback' not in err, err
+    return done.returncode, out, err.splitlines()
 
 
-@contextlib.contextmanager
-def running(folder: Path, **environ: str) -> Iterator[Commands]:
-    """Starts the process, with these variables besides those of this one. It ends with the block."""
-    folder.mkdir(exist_ok=True)
-    with contextlib.closing(Commands(folder, environ)) as commands:
-        yield commands
+def the_error(lines: list[str]) -> str:
+    errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
+    assert len(errors) == 1, lines
+    assert lines[-1] == errors[0]
+    return errors[0]

@@ -1,0 +1,207 @@
+"""However a run ends, and whoever takes its steps: its lines, its checkpoints, and the document of its result."""
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tf_cnn_benchmarks
+from benchmark_cnn import BenchmarkCNN
+from commands import benchmark
+from machine.gpus import has_nvidia_gpu
+from records.layout import shard_name
+from results.console import Console
+from results.document import Record, as_json, read_result_file
+from results.result import Result
+from results.sections import Phase
+from tests.support.images import example, write_digits, write_shard
+from tests.support.outputs import check_warning, failed, refused
+from tests.support.runs import document_in, made, ran
+from training.checkpoint_files import has_ended, latest_checkpoint
+
+pytestmark = [pytest.mark.graph, pytest.mark.long]
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+
+
+def read(path: Path) -> Record:
+    record = read_result_file(path)
+    assert isinstance(record, Record)
+    document_in(path)
+    return record
+
+
+def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Path) -> None:
+    path = tmp_path / '{model}-{batch_size}-{shape}.json'
+    files = {'train_dir': str(tmp_path / 'train'), 'result_file': str(path)}
+    settings: dict[str, Any] = {'num_gpus': 2, 'variable_update': 'replicated', 'print_training_accuracy': True}
+    steps = {'num_batches': 5, 'num_warmup_batches': 2, 'display_every': 2, 'save_model_steps': 3}
+    result, out, err = ran(**settings, **steps, **files, wait_for_idle=1)
+    record = read(tmp_path / 'lenet-4-1*2.json')
+    document = as_json(record)
+    assert record.is_complete
+    assert record.shape == '1*2'
+    # The wait for idle cores came before the time to the first step.
+    assert document['disturbance']['waited_seconds'] >= 2
+    assert document['disturbance']['other_cpu_share_before'] >= 0
+    assert (document['disturbance']['other_cpu_share_before'] > 0.1) is ('--wait_for_idle=1' in err)
+    assert sum(document['phases'][name] or 0 for name in ('import', 'join')) < 1
+    assert f'total images/sec: {record.images_per_second:.2f}' in out
+    steps = document['workers'][0]['steps']
+    assert steps['phase'] == ['warmup'] * 2 + ['timed'] * 5
+    assert steps['global_step'] == [1, 2, 3, 4, 5, 6, 7]
+    assert steps['seconds'] == [step.seconds for step in result.steps]
+    assert steps['loss'] == [step.values.loss for step in result.steps]
+    assert len(steps['top_1']) == len(steps['learning_rate']) == 7
+    # Checkpoints after the global steps 3 and 6; lines after the timed steps 1, 2 and 4, and after the last one.
+    assert [bool(seconds) for seconds in steps['between']['checkpoint']] == [number in (3, 6) for number in range(1, 8)]
+    assert [bool(seconds) for seconds in steps['between']['printing']] == [
+        number in (3, 4, 6) for number in range(1, 8)
+    ]
+    wall = steps['start'][-1] + steps['seconds'][-1] - steps['start'][2]
+    assert document['throughput']['wall_seconds'] == pytest.approx(wall, abs=1e-5)
+    assert record.images_per_second == pytest.approx(5 * 8 / wall, rel=1e-4)
+    assert record.wall_seconds().sum() == pytest.approx(wall, abs=1e-5)
+    assert document['phases']['build'] > 0
+    assert document['model']['parameters'] > 1e6
+    assert document['compute']['flops_per_image'] == pytest.approx(6e9 * document['model']['gflops_per_image'])
+    assert document['command']['given']['model'] == '--model=lenet'
+    assert document['command']['flags']['momentum'] == 0.9
+
+
+def test_the_document_goes_to_standard_output_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=3', '--num_warmup_batches=1']
+    assert benchmark.main([*flags, '--result_file=-']) == 0
+    out, err = capfd.readouterr()
+    document = json.loads(out)
+    assert f'total images/sec: {document["throughput"]["images_per_second"]:.2f}' in err
+    assert document['command']['argv'][-1] == '--result_file=-'
+
+
+class _LeftReader(io.StringIO):
+    """A stream whose reader leaves at the first step."""
+
+    def write(self, text: str) -> int:
+        if text.startswith('1\t'):
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Path) -> None:
+    path = tmp_path / 'r.json'
+    with pytest.raises(BrokenPipeError):
+        made(Console(_LeftReader(), io.StringIO()), result_file=str(path)).run()
+    record = read(path)
+    assert not record.is_complete
+    assert len(record.step_seconds()) == 1
+
+
+def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Path) -> None:
+    result, out, _ = ran(num_batches=None, target_seconds=0.2, result_file=str(tmp_path / 'r.json'))
+    assert result.complete
+    timed = result.timed_steps
+    assert timed[-2].end - timed[0].start < 0.2 <= timed[-1].end - timed[0].start + 0.02
+    # The last line is that of the last step.
+    assert out.splitlines()[-4].startswith(f'{len(timed)}\t')
+    assert read(tmp_path / 'r.json').run.num_timed is None
+
+
+@pytest.mark.parametrize(
+    ('flags', 'facts'),
+    [
+        ({'result_file': '/dev/null/r.json'}, ['--result_file=/dev/null/r.json']),
+        ({'result_file': '{modell}.json'}, ['--result_file={modell}.json', '{modell}']),
+        ({'result_file': '/dev/null/{model}.json'}, ['--result_file=/dev/null/lenet.json']),
+        ({'target_seconds': 3}, ['--target_seconds=3', '--num_batches=3']),
+    ],
+)
+def test_outputs_that_cannot_be_are_refused_before_the_run(flags: dict[str, Any], facts: list[str]) -> None:
+    with refused(*facts):
+        made(**flags)
+
+
+def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -> None:
+    out = io.StringIO()
+    with failed('--result_file=/dev/full') as caught:
+        made(Console(out, io.StringIO()), result_file='/dev/full').run()
+    assert out.getvalue().count('total images/sec:') == 1
+    assert caught.value.result is not None
+
+
+@pytest.mark.parametrize('fault', [None, 'a loss that is not finite', 'bad data'])
+def test_whoever_iterates_gets_the_lines_and_the_fault_of_a_run(fault: str | None, tmp_path: Path) -> None:
+    flags: dict[str, Any] = {}
+    if fault == 'bad data':
+        write_shard(tmp_path / shard_name('train', 0, 1), [example(b'no image', 1)] * 5)
+        flags = {'data_dir': str(tmp_path)}
+    elif fault:
+        digits = write_digits(tmp_path / 'digits')
+        flags = {'model': 'mnist', 'init_learning_rate': 1e18, 'num_batches': 100, 'data_dir': digits}
+    found = []
+    for way in (BenchmarkCNN.run, lambda benchmark: [*benchmark.steps()]):
+        out, err = io.StringIO(), io.StringIO()
+        with failed() if fault else contextlib.nullcontext() as caught:
+            way(made(Console(out, err), **flags))
+        # What follows these lines tells about the numbers, which differ.
+        progress = '' if fault else err.getvalue().partition('steps: median')[0]
+        found.append((re.sub(r'\d[\d.]*', 'N', out.getvalue()), progress, caught and str(caught.value)))
+    assert found[0] == found[1]
+    assert ('total images/sec: N' in found[0][0]) is (fault is None)
+
+
+def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: Path) -> None:
+    out, err, path = io.StringIO(), io.StringIO(), tmp_path / 'r.json'
+    flags = {'model': 'mnist', 'data_dir': write_digits(tmp_path / 'digits'), 'init_learning_rate': 1e18}
+    steps = {'num_batches': 100, 'num_warmup_batches': 0}
+    with failed('--init_learning_rate', '1e+18', '--continue_on_nan') as caught:
+        for _ in made(Console(out, err), **flags, **steps, train_dir=str(tmp_path), result_file=str(path)).steps():
+            pass
+    result = caught.value.result
+    assert isinstance(result, Result)
+    assert not result.complete
+    assert 0 < len(result.timed_steps) < 100
+    # It would look like that of a whole run.
+    assert 'total images/sec' not in out.getvalue()
+    check_warning(err.getvalue(), f'{len(result.timed_steps)} step', 100, f'{result.images_per_second:.2f} images/sec')
+    # What is no longer a number is not kept: the checkpoint of the start is.
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-0')
+    record = read(path)
+    assert not record.is_complete
+    assert '--init_learning_rate' in (record.reason or '')
+    assert record.ended.exit_code == 1
+    assert record.workers[0].steps.loss[-1] is None
+    assert 'loss' in ' '.join(warning.text for warning in record.warnings)
+
+
+@pytest.mark.parametrize('num_timed', [0, 2])
+def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed: int, tmp_path: Path) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.closing(made(Console(out, err), train_dir=str(tmp_path)).steps()) as steps:
+        phases = [next(steps).phase for _ in range(1 + num_timed)]
+    assert phases == [Phase.WARMUP, *[Phase.TIMED] * num_timed]
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / f'model.ckpt-{1 + num_timed}')
+    assert not has_ended(str(tmp_path))
+    assert 'total images/sec' not in out.getvalue()
+    # Without a timed step there is no rate.
+    assert ('images/sec' in check_warning(err.getvalue(), f'timed {num_timed} step', 'of 3')) == (num_timed > 0)
+    with refused('--eval'):
+        next(made(eval=True, train_dir=str(tmp_path)).steps())
+
+
+def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
+    """Nor does TensorFlow say that it sees no GPU on a machine that has none."""
+    code = (
+        'from benchmark_cnn import BenchmarkCNN; from params import make_params\n'
+        "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
+        'next(steps); next(steps)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert 'Traceback' not in done.stderr, done.stderr
+    assert has_nvidia_gpu() or 'cuInit' not in done.stderr, done.stderr
