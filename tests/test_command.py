@@ -4,28 +4,23 @@ import errno
 import os
 import re
 import resource
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tf_cnn_benchmarks
 from commands.subcommands import SUBCOMMANDS
-from tests.support.outputs import check_line, check_warning, warnings_in
-from tests.support.programs import terminal
+from tests.support.outputs import check_line, check_warning, read_output, warnings_in
+from tests.support.programs import ROOT, run_process, terminal
 
-ROOT = Path(tf_cnn_benchmarks.__file__).parent
+FULL = Path('/dev/full')
 SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')
-
-
-def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -57,10 +52,10 @@ def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_tr
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
-def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFixture[str], word: str) -> None:
-    assert tf_cnn_benchmarks.main(['--nonsense', word]) == 0
-    assert '--batch_size=VALUE' in capsys.readouterr().out
+def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ('-h', '--help', '--helpfull', '-help'):
+        assert tf_cnn_benchmarks.main(['--nonsense', word]) == 0
+        assert '--batch_size=VALUE' in capsys.readouterr().out
 
 
 @pytest.mark.unit
@@ -74,6 +69,8 @@ def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFix
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
         (['--batch\r\nsize=3'], ['batch']),
+        # Beside a flag without effect.
+        (['--gpu_pending_cap=3', '--data_dir=/no/such'], ['--data_dir=/no/such']),
         (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
     ],
 )
@@ -88,14 +85,8 @@ def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capsys: pyte
     assert tf_cnn_benchmarks.main(['--batchsize=3', '--num_batches=0', '--optimizer=sdg\n']) == 2
     out, err = capsys.readouterr()
     assert out == ''
-    lines = err.splitlines()
-    for line, fact in zip(lines, ('--batchsize', '--num_batches=0', '--optimizer='), strict=True):
+    for line, fact in zip(err.splitlines(), ('--batchsize', '--num_batches=0', '--optimizer='), strict=True):
         check_line(line, 'tf_cnn_benchmarks: error: ', fact)
-
-
-@pytest.mark.unit
-def test_wrong_use_is_one_line_beside_flags_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
-    check_line(refusal(capsys, '--gpu_pending_cap=3', '--data_dir=/no/such'), '--data_dir=/no/such')
 
 
 @pytest.mark.unit
@@ -118,23 +109,19 @@ def test_the_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     flags = [flag for flag in SMALL_RUN if not flag.startswith('--model')]
-    done = run(*flags, '--display_every=2', '--flush_stdout=true', '--graph_file=graph.pbtxt', cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    step = r'images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}\n'
-    rule = '-' * 64
-    expected = (
-        r'TensorFlow:  2\.\d+\n(?:.*\n)*==========\nStep\tImg/sec\ttotal_loss\n'
-        # The last step is printed although --display_every does not divide it.
-        rf'1\t{step}2\t{step}3\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
-    )
-    assert re.fullmatch(expected, done.stdout), done.stdout
+    files = ['--flush_stdout=true', '--graph_file=graph.pbtxt']
+    code, out, lines = run_process(*flags, '--display_every=2', *files, cwd=tmp_path)
+    assert code == 0, lines
+    found = read_output(out)
+    # The last step is printed although --display_every does not divide it.
+    assert [number for number, *_ in found.steps] == [1, 2, 3]
     # Nothing of what TensorFlow prints while it starts.
-    warning, default, *progress = done.stderr.splitlines()
+    warning, default, *progress = lines
     check_warning(warning, '--flush_stdout=true')
     check_line(default, '--model=trivial', 'no real network', '--model=resnet50')
     assert progress[:3] == ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
-    assert done.stderr.count('tf_cnn_benchmarks: error') == 0
-    assert len(warnings_in(done.stderr)) == 1
+    assert not [line for line in lines if 'tf_cnn_benchmarks: error' in line]
+    assert len(warnings_in('\n'.join(lines))) == 1
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
 
 
@@ -192,36 +179,14 @@ def test_other_output_to_standard_output_goes_to_standard_error() -> None:
 
 
 @pytest.mark.unit
-def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
-    done = run_script("from errors import RunError; raise RunError('shard 3: broken')", stdout=subprocess.PIPE)
-    assert (done.returncode, done.stdout) == (1, 'before\n')
-    assert done.stderr == 'tf_cnn_benchmarks: error: shard 3: broken\n'
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ('action', 'fact'),
-    [
-        ('raise MemoryError', 'MemoryError'),
-        ("raise RuntimeError('can\\'t start new thread')", 'thread'),
-    ],
-)
-def test_missing_memory_is_one_line(action: str, fact: str) -> None:
-    done = run_script(action, stdout=subprocess.PIPE)
-    assert (done.returncode, done.stdout) == (1, 'before\n')
-    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', 'memory', fact)
-
-
-@pytest.mark.unit
 @pytest.mark.parametrize(('flag', 'kind'), [('-v', resource.RLIMIT_AS), ('-d', resource.RLIMIT_DATA)])
 def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
     flag: str, kind: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = {kind: (300_000 * 1024, resource.RLIM_INFINITY)}
-    no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    monkeypatch.setattr(resource, 'getrlimit', lambda number: limits.get(number, no_limit))
+    limits = {kind: 300_000 * 1024}
+    monkeypatch.setattr(resource, 'getrlimit', lambda number: (limits.get(number, resource.RLIM_INFINITY),) * 2)
     assert f'ulimit {flag} 300000: ' in refusal(capfd, '--model=trivial')
-    limits[kind] = (20 << 30, resource.RLIM_INFINITY)
+    limits[kind] = 20 << 30
     # The warning comes beside the refusal of another flag.
     assert tf_cnn_benchmarks.main(['--model=nonsense']) == 2
     warning, *_ = capfd.readouterr().err.splitlines()
@@ -230,42 +195,36 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ('action', 'exit_code', 'fact'),
+    ('action', 'exit_code', 'facts'),
     [
-        (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, ''),
-        ('from cluster.signals import Terminated; raise Terminated', 143, 'SIGTERM'),
+        ("from errors import RunError; raise RunError('shard 3: broken')", 1, ['shard 3: broken']),
+        ('raise MemoryError', 1, ['memory', 'MemoryError']),
+        ("raise RuntimeError('can\\'t start new thread')", 1, ['memory', 'thread']),
+        (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, []),
+        ('from cluster.signals import Terminated; raise Terminated', 143, ['SIGTERM']),
         # As native code ends that Ctrl-C interrupts while it is imported.
-        ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, 'interrupted'),
+        ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, ['interrupted']),
     ],
 )
-def test_a_signal_ends_with_its_code_and_one_line(action: str, exit_code: int, fact: str) -> None:
+def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_and_what_was_printed_stays(
+    action: str, exit_code: int, facts: list[str]
+) -> None:
     done = run_script(action, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (exit_code, 'before\n')
     assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
-    check_line(done.stderr, fact)
+    check_line(done.stderr, *facts)
 
 
 @pytest.mark.unit
-def test_a_closed_pipe_on_standard_output_ends_the_run_without_a_message() -> None:
+def test_a_run_ends_without_a_message_if_standard_output_is_a_closed_pipe_and_with_one_if_it_is_a_full_disk() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    try:
-        done = run_script('pass', stdout=write_end)
-    finally:
-        os.close(write_end)
+    with open(write_end, 'w') as closed, FULL.open('w') as full:
+        done, failed = (run_script('pass', stdout=file.fileno()) for file in (closed, full))
     assert (done.returncode, done.stderr) == (1, '')
-
-
-@pytest.mark.unit
-def test_a_full_disk_under_standard_output_is_an_error_of_one_line() -> None:
-    full = os.open('/dev/full', os.O_WRONLY)
-    try:
-        done = run_script('pass', stdout=full)
-    finally:
-        os.close(full)
-    assert done.returncode == 1
-    assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
-    check_line(done.stderr, 'No space left on device')
+    assert failed.returncode == 1
+    assert failed.stderr.startswith('tf_cnn_benchmarks: error: ')
+    check_line(failed.stderr, 'No space left on device')
 
 
 @pytest.mark.unit
@@ -286,29 +245,25 @@ def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
     assert written.read_text() == ''
 
 
-FULL = Path('/dev/full')
-
-
 @pytest.mark.unit
-@pytest.mark.parametrize('argv', [['--help'], ['models', 'res*', '--json']])
-def test_output_into_a_full_disk_is_one_line(argv: list[str]) -> None:
+@pytest.mark.parametrize(
+    ('argv', 'stream', 'exit_code'),
+    [
+        (['--help'], 'stdout', 1),
+        (['models', 'res*', '--json'], 'stdout', 1),
+        # Standard error changes no exit code.
+        (['--model=none'], 'stderr', 2),
+        (['--num_batches=1', '--num_warmup_batches=0', '--device=cpu'], 'stderr', 0),
+    ],
+)
+def test_output_into_a_full_disk_is_one_line(argv: list[str], stream: str, exit_code: int) -> None:
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
-    with FULL.open('w') as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == 1
-    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.unit
-def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
-    gone = tmp_path / 'gone'
-    gone.mkdir()
-    script = f'rmdir {shlex.quote(str(gone))} && exec "$@"'
-    argv = ['--export_saved_model=model', f'--train_dir={tmp_path}']
-    command = ['sh', '-c', script, 'sh', sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
-    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', 'working directory')
+    with FULL.open('w') as full:
+        streams: dict[str, Any] = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, stream: full}
+        done = subprocess.run(command, **streams, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == exit_code
+    if stream == 'stdout':
+        check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
 
 
 def _catches_sigterm(pid: int) -> bool:
@@ -323,16 +278,17 @@ def _has_loaded_tensorflow(pid: int) -> bool:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
-    ('argv', 'is_ready'),
+    ('number', 'argv', 'is_ready', 'fact'),
     [
-        (['models'], _catches_sigterm),
-        (['--model=lenet', '--device=cpu'], _catches_sigterm),
-        (['--model=lenet', '--device=cpu'], _has_loaded_tensorflow),
+        (signal.SIGTERM, ['models'], _catches_sigterm, 'stopped by SIGTERM'),
+        (signal.SIGTERM, ['--model=lenet', '--device=cpu'], _catches_sigterm, 'stopped by SIGTERM'),
+        (signal.SIGTERM, ['--model=lenet', '--device=cpu'], _has_loaded_tensorflow, 'stopped by SIGTERM'),
+        (signal.SIGINT, ['--model=lenet', '--device=cpu'], _has_loaded_tensorflow, 'interrupted'),
     ],
-    ids=['a subcommand', 'a run', 'a run that imports TensorFlow'],
+    ids=['a subcommand', 'a run', 'a run that imports TensorFlow', 'Ctrl-C'],
 )
-def test_sigterm_while_the_command_starts_ends_with_143_and_one_line(
-    argv: list[str], is_ready: Callable[[int], bool]
+def test_a_signal_while_the_command_starts_ends_with_its_code_and_one_line(
+    number: signal.Signals, argv: list[str], is_ready: Callable[[int], bool], fact: str
 ) -> None:
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -341,32 +297,8 @@ def test_sigterm_while_the_command_starts_ends_with_143_and_one_line(
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.002)
-        process.terminate()
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    assert err.splitlines()[-1] == 'tf_cnn_benchmarks: error: stopped by SIGTERM'
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ('argv', 'exit_code'), [(['--model=none'], 2), (['--num_batches=1', '--num_warmup_batches=0', '--device=cpu'], 0)]
-)
-def test_a_full_disk_under_standard_error_does_not_change_the_exit_code(argv: list[str], exit_code: int) -> None:
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
-    with FULL.open('w') as full:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60, cwd=ROOT)
-    assert done.returncode == exit_code
-
-
-@pytest.mark.distributed
-def test_ctrl_c_while_tensorflow_is_imported_is_one_line() -> None:
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), '--model=trivial', '--num_batches=1', '--device=cpu']
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        deadline = time.monotonic() + 60
-        while 'libtensorflow' not in Path(f'/proc/{process.pid}/maps').read_text():
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, '')
-    check_line(err, 'interrupted')
+    assert process.returncode == 128 + number, err
+    assert 'Traceback' not in err
+    check_line(err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', fact)

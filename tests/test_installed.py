@@ -34,17 +34,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A copy, so that nothing is built in the checkout.
     shutil.copytree(ROOT, folder / 'copy', ignore=NOT_NEEDED)
     git(folder / 'copy', 'init', '--quiet')
-    git(
-        folder / 'copy',
-        '-c',
-        'user.name=A',
-        '-c',
-        'user.email=a@example.org',
-        'commit',
-        '--quiet',
-        '--allow-empty',
-        '-mA',
-    )
+    author = ['-c', 'user.name=A', '-c', 'user.email=a@example.org']
+    git(folder / 'copy', *author, 'commit', '--quiet', '--allow-empty', '-mA')
     pip('wheel', '--no-deps', '--no-index', '--no-build-isolation', f'--wheel-dir={folder}', str(folder / 'copy'))
     (made,) = folder.glob('*.whl')
     return made
@@ -190,22 +181,23 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
         '    return cnn.dense(cnn.global_avg_pool(x), num_classes, "logits")\n'
         'register_model("narrow", narrow, data_set="imagenet", image_size=32, batch_size=2, learning_rate=0.1)\n'
     )
-    starts: list[list[str | Path]] = [
-        [binaries / 'tf_cnn_benchmarks'],
-        [binaries / 'python', '-m', 'tf_cnn_benchmarks'],
-    ]
+    command = binaries / 'tf_cnn_benchmarks'
+    starts: list[list[str | Path]] = [[command], [binaries / 'python', '-m', 'tf_cnn_benchmarks']]
     commit = zipfile.ZipFile(wheel).read('tf_cnn_benchmarks/program/commit.txt').decode().strip()
     assert commit == git(wheel.parent / 'copy', 'rev-parse', 'HEAD')
     for start in starts:
         shown = output_of([*start, '--version'], tmp_path, hostile)
         assert re.match(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow ', shown)
-    assert '--variable_update' in output_of([binaries / 'tf_cnn_benchmarks', '--help'], tmp_path, hostile)
-    for words in (['models', 'resnet50'], ['completion', 'bash']):
-        assert 'resnet50' in output_of([binaries / 'tf_cnn_benchmarks', *words], tmp_path, hostile)
-    assert '--model' in output_of([binaries / 'tf_cnn_benchmarks', 'help', 'model'], tmp_path, hostile)
+    for words, text in (
+        (['--help'], '--variable_update'),
+        (['models', 'resnet50'], 'resnet50'),
+        (['completion', 'bash'], 'resnet50'),
+        (['help', 'model'], '--model'),
+    ):
+        assert text in output_of([command, *words], tmp_path, hostile)
     # `cluster` starts processes itself.
     flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2', '--result_file=r.json']
-    run = output_of([binaries / 'tf_cnn_benchmarks', 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
+    run = output_of([command, 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
     assert 'total images/sec: ' in run
     assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
 
@@ -226,7 +218,9 @@ def test_python_code_gets_the_benchmark_from_the_package(
     assert output_of([binaries / 'python', '-c', code], tmp_path, hostile) == 'lenet\n'
 
 
-def test_processes_that_python_spawns_find_the_same_names(binaries: Path, tmp_path: Path) -> None:
+def test_python_code_may_spawn_processes_and_learns_which_module_of_its_own_is_in_the_way(
+    binaries: Path, tmp_path: Path
+) -> None:
     (tmp_path / 'program.py').write_text(
         'import multiprocessing\n'
         'from tf_cnn_benchmarks import make_params\n'
@@ -237,9 +231,6 @@ def test_processes_that_python_spawns_find_the_same_names(binaries: Path, tmp_pa
         '        print(pool.map_async(size_of, [3]).get(60))\n'
     )
     assert output_of([binaries / 'python', 'program.py'], tmp_path, {**os.environ}) == '[3]\n'
-
-
-def test_python_code_is_told_which_module_of_its_own_is_in_the_way(binaries: Path, tmp_path: Path) -> None:
     (tmp_path / 'errors.py').touch()
     code = 'import errors; from tf_cnn_benchmarks import make_params'
     done = subprocess.run([binaries / 'python', '-c', code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
