@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent
 VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'results' / '__init__.py').read_text(encoding='utf-8'))[0]
 README = ROOT / 'README.md'
 
-# Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller one.
+# Of the extra `dev`. Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller one.
 TENSORFLOW = os.environ.get('TENSORFLOW_PACKAGE', 'tensorflow')
 if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
     raise SystemExit(f'TENSORFLOW_PACKAGE={TENSORFLOW}: it must be tensorflow or tensorflow-cpu')
@@ -29,11 +29,20 @@ CORE = [
     'numpy>=1.26',
     'psutil>=5.9.4',
     'rich>=13.0',
-    f'{TENSORFLOW}>=2.16,<2.22',
-    # Those of TensorFlow, which knows the versions that it works with. Older ones have no wheel for Python 3.11.
-    'grpcio>=1.49.1',
-    'protobuf',
 ]
+
+
+def tensorflow(*packages: str) -> list[str]:
+    """Returns TensorFlow, without which only runs do not work, and the packages of it that this program imports too."""
+    versioned = [
+        f'{name}>=2.16,<2.22{semicolon}{where}' for name, semicolon, where in (p.partition(';') for p in packages)
+    ]
+    # TensorFlow knows the versions that it works with. Older ones have no wheel for Python 3.11.
+    return [*versioned, 'grpcio>=1.49.1', 'protobuf']
+
+
+# Only x86-64 has the smaller package.
+CPU = tensorflow('tensorflow-cpu; platform_machine == "x86_64"', 'tensorflow; platform_machine != "x86_64"')
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
 REPORT = ['jinja2>=3.1', 'markupsafe>=2.1.1', 'matplotlib>=3.10']
@@ -142,12 +151,13 @@ setup(
     cmdclass={'build_py': BuildWithCommit, 'sdist': SourceWithCommit},
     install_requires=CORE,
     extras_require={
-        'cuda': [*NVML, 'tensorflow[and-cuda]>=2.16,<2.22'],
+        'cpu': CPU,
+        'cuda': [*NVML, *tensorflow('tensorflow[and-cuda]')],
         'records': RECORDS,
         'report': REPORT,
         'tensorboard': TENSORBOARD,
         'all': ALL,
-        'dev': [*DEV, *NVML, *RECORDS, *REPORT],
+        'dev': [*DEV, *NVML, *RECORDS, *REPORT, *tensorflow(TENSORFLOW)],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

@@ -104,7 +104,7 @@ def test_every_package_that_the_project_imports_is_declared(wheel: Path) -> None
         (extra,) = re.findall(r'extra == .(\w+)', line) or ['']
         # Every requirement begins with a name.
         declared[extra].add(canonical(re.match(r'[\w.-]+', line)[0]))  # type: ignore[index]
-    assert set(declared) == {'', 'records', 'report', 'cuda', 'tensorboard', 'all', 'dev'}
+    assert set(declared) == {'', 'records', 'report', 'cpu', 'cuda', 'tensorboard', 'all', 'dev'}
     assert declared['all'] == declared['records'] | declared['report'] | declared['tensorboard']
     program = [path for room in (*ROOMS, ROOT / 'installed') for path in room.rglob('*.py')]
     program += [path for path in ROOT.glob('*.py') if path.name != 'setup.py']
