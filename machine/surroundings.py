@@ -1,5 +1,6 @@
 """The machine of a run, the versions of its software, and environment variables. Does not import TensorFlow itself."""
 
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -124,7 +125,7 @@ def machine_facts(
         'cgroup_memory_bytes': cgroups.memory_limit(root),
         'load_average': load_average(),
         'gpus': gpus,
-        'versions': _versions(driver or driver_version(root)),
+        'versions': _versions(driver or driver_version(root), has_gpus=bool(gpus)),
         'threads': {
             'intra_op': num_intra_threads or default,
             'inter_op': num_inter_threads or default,
@@ -211,7 +212,7 @@ def _output(*command: str) -> str | None:
     return ran.stdout.strip() or None
 
 
-def _versions(driver: str | None) -> dict[str, str | None]:
+def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
     # TensorFlow is not imported for this, which would take seconds. Its build info names the versions of CUDA for which
     # it was made: without packages of these, the system has them.
     tensorflow = sys.modules.get('tensorflow')
@@ -220,11 +221,29 @@ def _versions(driver: str | None) -> dict[str, str | None]:
         'python': platform.python_version(),
         'tensorflow': tensorflow.__version__ if tensorflow else tensorflow_version(),
         'numpy': _package('numpy'),
-        'cuda': _package('nvidia-cuda-runtime-cu12') or build.get('cuda_version'),
-        'cudnn': _package('nvidia-cudnn-cu12') or build.get('cudnn_version'),
-        'nccl': _package('nvidia-nccl-cu12', 'nvidia-nccl-cu13'),
+        **(_gpu_libraries(build) if has_gpus else dict.fromkeys(('cuda', 'cudnn', 'nccl'))),
         'driver': driver,
     }
+
+
+def _gpu_libraries(build: Mapping[str, str]) -> dict[str, str | None]:
+    return {
+        'cuda': _package('nvidia-cuda-runtime-cu12') or build.get('cuda_version'),
+        'cudnn': _package('nvidia-cudnn-cu12') or build.get('cudnn_version'),
+        'nccl': _package('nvidia-nccl-cu12', 'nvidia-nccl-cu13') or _nccl_version(),
+    }
+
+
+def _nccl_version() -> str | None:
+    """Returns the version of the library that the loader finds. NCCL encodes 2.21.3 as 22103 (before 2.9: 2808)."""
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    number = version.value
+    major, rest = divmod(number, 10_000) if number >= 10_000 else divmod(number, 1000)
+    return f'{major}.{rest // 100}.{rest % 100}'
 
 
 def tensorflow_version() -> str | None:
