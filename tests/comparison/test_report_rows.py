@@ -27,25 +27,14 @@ def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> Non
         (128, {'flags': {'num_gpus': 4}}),
         (32, {}),
     ]
-    records = [
-        sample_record(
-            seconds=[size / (100 * (index + 1))] * 4, gap=0, started_at=f'2026-11-2{index}T08:00:00Z', **changes
-        )
-        for index, (size, changes) in enumerate(shapes)
-    ]
+    records = []
+    for index, (size, changes) in enumerate(shapes, 1):
+        started = f'2026-11-2{index}T08:00:00Z'
+        records.append(sample_record(seconds=[size / (100 * index)] * 4, gap=0, started_at=started, **changes))
     summary = summary_of(*records)
     assert [row.traits['W*G+P'] for row in summary.rows] == ['1*1', '1*4', '1*1+1', '2*1+1']
     assert [row.speed_up for row in summary.rows] == pytest.approx([1.0, 0.75, 0.5, 0.25])
     assert summary.modes == ['replicated', 'parameter_server']
-
-
-def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
-    records = [sample_record(seconds=step_seconds(32 / rate, noise=0.01, seed=rate)) for rate in (100, 104, 99)]
-    (row,) = summary_of(*records).rows
-    found = estimate(records)
-    assert row.interval == found.interval
-    assert row.rate == found.images_per_second
-    assert len(row.runs) == 3
 
 
 def test_a_setting_leads_only_where_intervals_separate_it_from_the_second() -> None:
@@ -82,9 +71,11 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
 
 
-def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
-    records = [sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed}) for seed in (1, 2)]
-    assert len(summary_of(*records).rows) == 1
+def test_runs_that_differ_only_in_what_changes_no_step_are_one_row_with_the_interval_of_their_mean() -> None:
+    runs = [sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed}) for seed in (1, 2, 3)]
+    (row,) = summary_of(*runs).rows
+    found = estimate(runs)
+    assert (row.interval, row.rate, len(row.runs)) == (found.interval, found.images_per_second, 3)
 
 
 def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_speed_up() -> None:
@@ -97,6 +88,13 @@ def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_spe
     assert 'out of memory' in str(summary.rows[2].reason)
     # An incomplete run is not the fastest.
     assert summary.shown == [summary.rows[0]]
+    assert summary_of(failures=(failure,)).shown == []
+    # A run without a timed step has no rate.
+    document = sample_document(seconds=step_seconds(num_steps=1), **cut_off('stopped by SIGINT'))
+    document['throughput']['images_per_second'] = None
+    (row,) = summary_of(record_of(document)).rows
+    assert math.isnan(row.rate)
+    assert row.speed_up is None
 
 
 def test_failures_are_named_by_what_tells_them_from_results() -> None:
@@ -110,13 +108,6 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
     assert summary.rows[1].traits['variable_update'] == 'parameter_server'
 
 
-def test_failures_alone_are_a_table() -> None:
-    failure = failed_run(shape='8*1')
-    summary = summary_of(failures=(failure,))
-    assert [row.status for row in summary.rows] == ['failed']
-    assert summary.shown == []
-
-
 def test_speed_ups_are_within_one_model() -> None:
     records = [
         sample_record(seconds=[32 / rate] * 4, gap=0, flags={'model': model, 'num_gpus': devices})
@@ -128,26 +119,15 @@ def test_speed_ups_are_within_one_model() -> None:
     assert [row.share_of_ideal for row in summary.rows] == pytest.approx([1, 1, 1, 1])
 
 
-def test_a_run_without_a_timed_step_is_a_row_without_a_rate() -> None:
-    document = sample_document(seconds=step_seconds(num_steps=1), **cut_off('stopped by SIGINT'))
-    document['throughput']['images_per_second'] = None
-    (row,) = summary_of(record_of(document)).rows
-    assert math.isnan(row.rate)
-    assert row.speed_up is None
-
-
-def test_settings_are_named_by_what_tells_them_apart() -> None:
+def test_settings_are_named_by_what_tells_them_apart_and_long_names_are_numbered() -> None:
     columns = ('variable_update', 'batch size', 'W*G+P', 'model')
     settings = [
         {'variable_update': 'replicated', 'batch size': size, 'W*G+P': '1*1', 'model': model, 'optimizer': 'sgd'}
         for size, model in (('32', 'lenet'), ('64', 'lenet'), ('64', 'resnet50'))
     ]
     assert names_of(settings, columns) == ['lenet · batch 32', 'lenet · batch 64', 'resnet50 · batch 64']
-
-
-def test_long_names_are_cut_and_numbered() -> None:
-    settings = [{'model': 'lenet', 'path': 'x' * 100 + end, 'W*G+P': shape} for end in 'ab' for shape in ('1*1', '1*2')]
-    names = names_of(settings, ('model', 'W*G+P', 'path'))
+    long = [{'model': 'lenet', 'path': 'x' * 100 + end, 'W*G+P': shape} for end in 'ab' for shape in ('1*1', '1*2')]
+    names = names_of(long, ('model', 'W*G+P', 'path'))
     assert len(set(names)) == 4
     assert [name.split()[0] for name in names] == ['#1', '#2', '#3', '#4']
     assert max(map(len, names)) < 60

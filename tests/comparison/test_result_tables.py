@@ -81,10 +81,7 @@ def test_results_without_a_row_print_the_notes_or_nothing(capsys: pytest.Capture
         assert capsys.readouterr().out == expected
 
 
-def test_text_from_files_cannot_change_the_terminal() -> None:
+def test_text_from_files_cannot_change_the_terminal_and_of_many_names_three_are_shown() -> None:
     assert printable('a\x1b[31m\nb ü') == 'a\\x1b[31m\\nb ü'
-
-
-def test_of_many_names_three_are_shown() -> None:
     assert abbreviate(['a', 'b', 'c']) == 'a, b, c'
     assert abbreviate(list('abcde')) == 'a, b, c and 2 more'
