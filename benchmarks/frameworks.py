@@ -7,7 +7,6 @@ Each turn is a new process on the CPU with its default threads, and all take the
 describes. PyTorch may be in another environment, see benchmarks/requirements.txt.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,14 +27,6 @@ def main() -> int:
         parser.add_argument(f'--{name}', type=some_of(known), default=','.join(known), help='comma-separated')
     parser.add_argument('--torch_python', default=sys.executable, help='the Python that has PyTorch')
     args = parser.parse_args()
-    if 'pytorch' in args.peers:
-        try:
-            subprocess.run([args.torch_python, '-c', 'import torch'], capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            parser.error(
-                f'--torch_python={args.torch_python}: it has no PyTorch; install benchmarks/requirements.txt there, '
-                'give another Python, or leave pytorch out of --peers'
-            )
     outcomes, pairs = dict[str, list[Numbers | None]](), []
     for phase in args.phases:
         for precision in args.precisions:

@@ -64,9 +64,8 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
 
 @contextlib.contextmanager
 def loop_by_hand(params: Params) -> Iterator[TakeSteps]:
-    step = plain_tensorflow.make_step(
-        params.model, params.batch_size, params.precision, forward_only=params.forward_only
-    )
+    sizes = params.model, params.batch_size, params.precision
+    step = plain_tensorflow.make_step(*sizes, forward_only=params.forward_only)
     yield lambda count: [step() for _ in range(count)]
 
 
@@ -78,11 +77,11 @@ LOOPS: dict[str, Callable[[Params], AbstractContextManager[TakeSteps]]] = {
 
 
 def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, list[Numbers]]:
-    """Lets the loops take turns, in several sessions, which differ in their layout of memory.
+    """Lets the loops take turns in several sessions, which differ in their layout of memory.
 
     Returns the medians over the rounds, for each loop and each session.
     """
-    names = [name for name in LOOPS if params.model in NETWORKS or name in (_OURS, 'bare')]
+    names = [name for name in LOOPS if params.model in NETWORKS or name != 'by hand']
     found: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:

@@ -15,6 +15,7 @@ from benchmarks.turns import ROOT, make_parser, print_report, run_script, take_r
 from sweeps.runner import PROGRAM
 
 _PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_tensorflow.py'))
+_PIPELINES = ('record_input', 'tf_data')
 _SIZES = {'batch_size': 64, 'num_batches': 60, 'num_warmup_batches': 10}
 
 
@@ -25,13 +26,9 @@ def main() -> int:
     args = parser.parse_args()
     common = [f'--{name}={getattr(args, name)}' for name in ('data_dir', *_SIZES)]
     ours = [*PROGRAM, '--model=trivial', '--data_name=imagenet', '--device=cpu', *common, *args.flags]
-    commands, pairs = {}, []
-    for ending, colours in (('', ()), (', distortions', ('--distortions',))):
-        plain = f'plain tf.data{ending}'
-        commands[plain] = [*_PLAIN, *common, *colours]
-        for pipeline in ('record_input', 'tf_data'):
-            commands[f'{pipeline}{ending}'] = [*ours, f'--input_pipeline={pipeline}', *colours]
-            pairs.append((f'{pipeline}{ending}', plain))
+    commands = {'plain tf.data': [*_PLAIN, *common]}
+    commands |= {pipeline: [*ours, f'--input_pipeline={pipeline}'] for pipeline in _PIPELINES}
+    pairs = [(pipeline, 'plain tf.data') for pipeline in _PIPELINES]
     return print_report(take_runs(commands, args.rounds, args.output), pairs)
 
 

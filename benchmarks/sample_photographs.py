@@ -11,7 +11,6 @@ import argparse
 import importlib.resources
 import random
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from PIL import Image
@@ -59,15 +58,12 @@ def main() -> None:
         }
     except (ImportError, OSError) as error:
         parser.error(f'the photographs are not installed ({error}): pip install scikit-image scikit-learn')
-    crops = []
     for number in range(args.num_images):
         # The last class gets the first image, so that each count of images has a definite set.
         name = [*SOURCES][-1 - number % len(SOURCES)]
         path = args.output / name / f'{name}_seed{args.seed}_{number // len(SOURCES):06d}.jpg'
         path.parent.mkdir(parents=True, exist_ok=True)
-        crops.append((photographs[name], path, SOURCES[name][2]))
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(write_crop, *zip(*crops, strict=True)))
+        write_crop(photographs[name], path, SOURCES[name][2])
     print(f'{args.output}: {args.num_images} photographs', file=sys.stderr)
 
 

@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cluster.signals import Interrupts
 from comparison.intervals import estimate_runs
@@ -18,6 +18,7 @@ from comparison.tables import Table, TableColumn
 from errors import BenchmarkError, format_error
 from machine.surroundings import machine_facts
 from results.document import Record
+from results.summary import format_machine
 from sweeps.folder import Folder
 from sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, failure_of, order_of_round
 
@@ -137,16 +138,9 @@ def print_report(outcomes: Mapping[str, Sequence[Numbers | None]], pairs: Sequen
             interval = f'{ends[0]:.3f} to {ends[1]:.3f}' if ends else ''
             ratios.append([' / '.join(names), f'{ratio.images_per_second:.3f}', interval])
     tables = as_table(['', *titles, 'turns'], rows), as_table([f'ours / theirs, {titles[0]}', 'ratio', '95 %'], ratios)
-    print(_machine_line(), *tables, sep='\n\n')
+    print('; '.join(format_machine(machine_facts())), *tables, sep='\n\n')
     return int(any(one is None for found in outcomes.values() for one in found))
 
 
 def as_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return Table([TableColumn(title, is_number=bool(i)) for i, title in enumerate(titles)], rows).as_markdown()
-
-
-def _machine_line() -> str:
-    machine: Mapping[str, Any] = machine_facts()
-    versions = ', '.join(f'{name} {version}' for name, version in machine['versions'].items() if version)
-    load = ' '.join(f'{average:.1f}' for average in os.getloadavg())
-    return f'{machine["cpu_model"]}, {versions}; {os.cpu_count()} cores, load {load}'

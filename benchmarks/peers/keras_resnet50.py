@@ -15,7 +15,7 @@ os.environ['KERAS_BACKEND'] = 'tensorflow'
 import keras
 import tensorflow as tf
 
-from benchmarks.peers.measuring import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY, parse_flags, run_steps
+from benchmarks.peers.measuring import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY, make_parser, run_steps
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
@@ -24,9 +24,8 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
     labels = tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32)
     model = keras.applications.ResNet50(weights=None, classes=NUM_CLASSES, classifier_activation=None)
     for layer in model.layers:
-        if forward_only or not hasattr(layer, 'kernel'):
-            continue
-        layer.kernel.regularizer = keras.regularizers.L2(WEIGHT_DECAY / 2)
+        if not forward_only and hasattr(layer, 'kernel'):
+            layer.kernel.regularizer = keras.regularizers.L2(WEIGHT_DECAY / 2)
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(LEARNING_RATE), cross_entropy)
     if not forward_only:
@@ -46,10 +45,9 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
 
 
 def main() -> None:
-    args = parse_flags('ResNet-50 in Keras.')
+    args = make_parser('ResNet-50 in Keras.').parse_args()
     step = make_step(args.batch_size, args.precision, forward_only=args.forward_only)
-    versions = {'tensorflow': tf.__version__, 'keras': keras.__version__}
-    run_steps(args, 'Keras', versions, step)
+    run_steps(args, 'Keras', {'tensorflow': tf.__version__, 'keras': keras.__version__}, step)
 
 
 if __name__ == '__main__':

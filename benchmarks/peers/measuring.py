@@ -15,7 +15,6 @@ from machine.atomic import write_whole
 from machine.meters import Disturbances, host_peak_bytes
 from machine.surroundings import environment_facts, machine_facts
 from models.registry import MODELS
-from params import make_params
 from results import sections
 from results.document import SCHEMA_VERSION, Record, as_json
 from results.result import Cause, Result, Step, StepValues
@@ -29,17 +28,15 @@ IMAGE_SIZE = 224  # of ResNet-50
 LEARNING_RATE = 0.005
 
 
-def parse_flags(description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None) -> argparse.Namespace:
-    """Reads the command line, whose flags have the same meaning as in this program; `extra` adds flags of one peer."""
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """Returns the parser of a peer, whose flags have the same meaning as in this program."""
     parser = argparse.ArgumentParser(description=description)
     for name, default in {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}.items():
         parser.add_argument(f'--{name}', type=int, default=default)
     parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32')
     parser.add_argument('--forward_only', action='store_true')
     parser.add_argument('--result_file', help='the JSON file to write')
-    if extra:
-        extra(parser)
-    return parser.parse_args()
+    return parser
 
 
 def run_steps(
@@ -51,10 +48,7 @@ def run_steps(
     *,
     is_synthetic: bool = True,
 ) -> None:
-    """Takes the steps (each returns the loss), prints images/sec, and writes the result.
-
-    model is the name of the network in this program.
-    """
+    """Takes the steps (each returns the loss) of a network of this program, prints images/sec, writes the result."""
     disturbances, steps = Disturbances(), list[Step[StepValues]]()
     for number in range(-args.num_warmup_batches, args.num_batches):
         if not number:
@@ -66,7 +60,6 @@ def run_steps(
         steps.append(Step(phase, index, time.perf_counter() - start, values, start))
     disturbance = disturbances.stop()
     gaps = [{Cause.OTHER: max(0.0, after.start - before.end)} for before, after in itertools.pairwise(steps)]
-    facts = MODELS.find_model(model)
     run = with_unknowns(
         sections.RunSection,
         role='forward-only' if args.forward_only else 'training',
@@ -78,7 +71,7 @@ def run_steps(
         devices=['/cpu:0'],
         data_set='imagenet',
         is_synthetic=is_synthetic,
-        image_size=facts.image_size,
+        image_size=MODELS.find_model(model).image_size,
         num_warmup=args.num_warmup_batches,
         num_timed=args.num_batches,
         display_every=args.num_batches,
@@ -88,7 +81,7 @@ def run_steps(
         **dict.fromkeys(('num_missing_shards', 'num_skipped_steps'), 0),
         **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
     )
-    result = Result(make_params(), model, run, versions.get('tensorflow', ''), tuple(steps), True, (*gaps, {}))
+    result = Result(model, run, versions.get('tensorflow', ''), tuple(steps), True, (*gaps, {}))
     print(f'{peer}: loss {loss:.3f}')
     print(f'total images/sec: {result.images_per_second:.2f}')
     if args.result_file:

@@ -4,11 +4,9 @@
     python benchmarks/peers/plain_tensorflow.py --data_dir=data/records --batch_size=64
 
 The graph contains nothing of this program. The pipeline of records follows TensorFlow's guides and has its defaults, so
-libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which this program turns off. --distortions
-changes colours by the functions of tf.image, in the ranges of this program's --distortions.
+libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which this program turns off.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -19,14 +17,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks.peers.measuring import LEARNING_RATE, WEIGHT_DECAY, parse_flags, run_steps
+from benchmarks.peers.measuring import LEARNING_RATE, WEIGHT_DECAY, make_parser, run_steps
 from benchmarks.peers.plain_networks import NETWORKS, Layers, PlainNetwork
-
-# The features that all records have.
-_FEATURES = {
-    'image/encoded': tf.io.FixedLenFeature([], tf.string),
-    'image/class/label': tf.io.FixedLenFeature([], tf.int64),
-}
 
 
 def make_step(
@@ -41,8 +33,7 @@ def make_step(
 
     The pipeline adds the images and labels to the graph; None for random ones, which stay in variables.
     """
-    network = NETWORKS[model]
-    layers = Layers(is_training=not forward_only)
+    network, layers = NETWORKS[model], Layers(is_training=not forward_only)
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         images, labels = pipeline() if pipeline else _random_images(batch_size, network)
         inputs = tf.cast(images, tf.bfloat16 if precision == 'bf16' else tf.float32)
@@ -73,12 +64,15 @@ def _random_images(batch_size: int, network: PlainNetwork) -> tuple[tf.Tensor, t
     return kept[0].read_value(), kept[1].read_value()
 
 
-def make_pipeline(data_dir: str, batch_size: int, *, distortions: bool) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
+def make_pipeline(data_dir: str, batch_size: int) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
     """Returns a function that adds the pipeline: images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32."""
     image_size = NETWORKS['trivial'].image_size
+    # The features that all records have.
+    types = {'image/encoded': tf.string, 'image/class/label': tf.int64}
+    features = {name: tf.io.FixedLenFeature([], kind) for name, kind in types.items()}
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        example = tf.io.parse_single_example(record, _FEATURES)
+        example = tf.io.parse_single_example(record, features)
         file = example['image/encoded']
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             tf.io.extract_jpeg_shape(file),
@@ -93,8 +87,6 @@ def make_pipeline(data_dir: str, batch_size: int, *, distortions: bool) -> Calla
         image = tf.io.decode_and_crop_jpeg(file, window, channels=3)
         image.set_shape([None, None, 3])
         image = tf.image.resize(tf.image.random_flip_left_right(image), [image_size, image_size])
-        if distortions:
-            image = _distorted(image / 255) * 255
         return image / 127.5 - 1, tf.cast(example['image/class/label'], tf.int32)
 
     def pipeline() -> tuple[tf.Tensor, tf.Tensor]:
@@ -102,31 +94,19 @@ def make_pipeline(data_dir: str, batch_size: int, *, distortions: bool) -> Calla
         records = files.interleave(tf.data.TFRecordDataset, cycle_length=10, num_parallel_calls=tf.data.AUTOTUNE)
         records = records.shuffle(10_000).repeat()
         batches = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE).batch(batch_size, drop_remainder=True)
-        images, labels = tf.data.make_one_shot_iterator(batches.prefetch(tf.data.AUTOTUNE)).get_next()
-        return images, labels
+        return tf.data.make_one_shot_iterator(batches.prefetch(tf.data.AUTOTUNE)).get_next()
 
     return pipeline
 
 
-def _distorted(image: tf.Tensor) -> tf.Tensor:
-    """Changes the colours of [H, W, 3] float32 in [0, 1] at random."""
-    image = tf.image.random_brightness(image, max_delta=32 / 255)
-    image = tf.image.random_saturation(image, lower=0.5, upper=1.5)
-    image = tf.image.random_hue(image, max_delta=0.1)
-    image = tf.image.random_contrast(image, lower=0.5, upper=1.5)
-    return tf.clip_by_value(image, 0, 1)
-
-
 def main() -> None:
-    def add_flags(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('--data_dir', help='train --model=trivial on the train-*-of-* shards in this folder')
-        parser.add_argument('--distortions', action='store_true', help='with --data_dir: change colours at random')
-
-    args = parse_flags('ResNet-50, or the trivial model on records, in a plain TensorFlow graph loop.', add_flags)
+    parser = make_parser('ResNet-50, or the trivial model on records, in a plain TensorFlow graph loop.')
+    parser.add_argument('--data_dir', help='train --model=trivial on the train-*-of-* shards in this folder')
+    args = parser.parse_args()
     model, pipeline, peer = 'resnet50', None, 'plain TensorFlow'
     if args.data_dir:
         model, peer = 'trivial', 'plain tf.data'
-        pipeline = make_pipeline(args.data_dir, args.batch_size, distortions=args.distortions)
+        pipeline = make_pipeline(args.data_dir, args.batch_size)
     step = make_step(model, args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline)
     run_steps(args, peer, {'tensorflow': tf.version.VERSION}, step, model=model, is_synthetic=not pipeline)
 

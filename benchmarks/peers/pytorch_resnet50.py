@@ -84,7 +84,7 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callabl
 
 
 def main() -> None:
-    args = measuring.parse_flags('ResNet-50 in PyTorch.')
+    args = measuring.make_parser('ResNet-50 in PyTorch.').parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     step = make_step(args.batch_size, args.precision, forward_only=args.forward_only)
     measuring.run_steps(args, 'PyTorch', {'torch': torch.__version__}, step)

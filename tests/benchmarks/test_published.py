@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,6 @@ def test_other_models_predicts_from_one_model_and_single_gpus(tmp_path: Path) ->
             assert published.answer(row, known).seconds == pytest.approx(row.seconds, rel=0.1)
 
 
-def test_another_mode_with_one_gpu_and_one_size_alone_still_give_an_answer(tmp_path: Path) -> None:
-    lines = [line(gpus=1, mode='ps'), line(gpus=2, rate=190, mode='ring'), line(gpus=4, rate=360, mode='ring')]
-    ((row, known),) = published.larger(published.read_rows(table(tmp_path, *lines)))
-    assert published.answer(row, known).seconds == pytest.approx(64 / 95 * predict.CROWDING)
-
-
 def test_an_unknown_model_counts_as_a_typical_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [*series('a_network_of_2031', 100, 0.97), *series('inception_v3', 70, 0.98)]
     for row, known in published.other_models(published.read_rows(table(tmp_path, *lines))):
@@ -79,43 +74,39 @@ def test_the_90th_percentile_is_the_first_error_that_more_than_nine_tenths_do_no
         assert found['p90'] == place
 
 
-def test_json_has_all_and_each_machine_and_the_table_the_yardsticks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = table(tmp_path, *series('resnet50', 100, 0.9), *series('vgg16', 50, 0.9), *series('vgg16', 50, 0.9, hw='x'))
+@pytest.fixture
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the script on a table with these lines and flags."""
 
-    def printed(*flags: str) -> str:
-        monkeypatch.setattr(sys, 'argv', ['published.py', str(path), *flags])
+    def run(lines: list[str], *flags: str) -> str:
+        monkeypatch.setattr(sys, 'argv', ['published.py', str(table(tmp_path, *lines)), *flags])
         assert published.main() == 0
         return capsys.readouterr().out
 
-    found = json.loads(printed('--protocol=larger', '--json'))
+    return run
+
+
+def test_json_has_all_and_each_machine_and_the_table_the_yardsticks(printed: Callable[..., str]) -> None:
+    lines = [*series('resnet50', 100, 0.9), *series('vgg16', 50, 0.9), *series('vgg16', 50, 0.9, hw='x')]
+    found = json.loads(printed(lines, '--protocol=larger', '--json'))
     assert found['all'] == {'rows': 3, 'median': 0.0, 'p90': 0.0}
     assert {name: one['rows'] for name, one in found['machines'].items()} == {MACHINE: 2, 'x': 1}
-    text = printed()
     # 0.95 n is 0.95 / 0.9 ** 3 of the published rate.
-    assert [cell.strip() for cell in text.splitlines()[-1].split('|')][2:-1] == [
-        '3',
-        '0.0 / 0.0',
-        '30.3 / 30.3',
-        '0.0 / 0.0',
-        '100%',
-    ]
-    assert predict.MORE_DEVICES in printed('--quantiles')
+    cells = [cell.strip() for cell in printed(lines).splitlines()[-1].split('|')][2:-1]
+    assert cells == ['3', '0.0 / 0.0', '30.3 / 30.3', '0.0 / 0.0', '100%']
+    assert predict.MORE_DEVICES in printed(lines, '--quantiles')
 
 
 def test_leaving_a_machine_out_takes_the_intervals_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    printed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [*series('resnet50', 100, 0.97), *series('vgg16', 50, 0.97)]
     # On the other machine one series falls on faster, and one slower.
     other = [*series('resnet50', 100, 0.97, hw='other')[:3], line(gpus=8, rate=200, hw='other')]
     other += [*series('vgg16', 50, 0.7, hw='other')[:3], line('vgg16', 8, 390, hw='other')]
-    monkeypatch.setattr(sys, 'argv', ['published.py', str(table(tmp_path, *lines, *other)), '--leave_one_out'])
     monkeypatch.setattr(predict, 'ERRORS', predict.ERRORS)
-    assert published.main() == 0
-    shares = {row.split('|')[1].strip(): row.split('|')[-2].strip() for row in capsys.readouterr().out.splitlines()[4:]}
-    assert shares == {MACHINE: '100%', 'other': '0%', 'all': '50%'}
+    rows = [row.split('|') for row in printed([*lines, *other], '--leave_one_out').splitlines()[4:]]
+    assert {row[1].strip(): row[-2].strip() for row in rows} == {MACHINE: '100%', 'other': '0%', 'all': '50%'}
 
 
 @pytest.mark.parametrize('text', ['', 'a,b\n1,2\n', f'{HEAD}\n', f'{HEAD}\n{line(rate=0)}\n', f'{HEAD}\nx,y\n'])
