@@ -30,20 +30,12 @@ class BenchmarkLog:
         self._folder = Path(folder)
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Writes benchmark_run.log from the object of run_info().
-
-        Raises:
-          RunError: it cannot be written.
-        """
+        """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be written."""
         with self._failing(RUN_LOG):
-            write_whole(_line(run), str(self._folder / RUN_LOG))
+            write_whole(_line(run), self._folder / RUN_LOG)
 
     def add(self, name: str, value: float, global_step: int) -> None:
-        """Adds a number to metric.log; nan and infinity become null, since JSON cannot represent them.
-
-        Raises:
-          RunError: it cannot be written.
-        """
+        """Adds a number to metric.log; nan and infinity become null. Raises RunError if it cannot be written."""
         metric: dict[str, Any] = {
             'name': name,
             'value': float(value) if math.isfinite(value) else None,
@@ -65,15 +57,14 @@ class BenchmarkLog:
             raise RunError(f'{flag}: {name} cannot be written ({reason}); make room or write elsewhere') from None
 
 
-def _line(document: Mapping[str, Any]) -> str:
-    return f'{json.dumps(document, allow_nan=False)}\n'
+def _line(document: Mapping[str, Any]) -> bytes:
+    return f'{json.dumps(document, allow_nan=False)}\n'.encode()
 
 
-def _append(path: Path, line: str) -> None:
-    """Appends a line as a whole or not at all."""
+def _append(path: Path, data: bytes) -> None:
+    """Appends data as a whole or not at all."""
     with open(path, 'ab', buffering=0) as file:
         size = file.tell()
-        data = line.encode()
         try:
             while data:
                 data = data[file.write(data) :]
@@ -95,14 +86,7 @@ def run_info(
     test_id: str | None,
     available_memory: int | None,
 ) -> dict[str, Any]:
-    """Returns the object of benchmark_run.log.
-
-    Args:
-      flags: the values of the flags by name, as the run uses them.
-      machine: see machine.surroundings.
-      environment: see machine.surroundings.
-      available_memory: bytes of available memory, None if unknown.
-    """
+    """Returns the object of benchmark_run.log; for machine and environment see machine.surroundings."""
     gpus = machine['gpus']
     clock = _CLOCK.search(machine['cpu_model'] or '')
     return {

@@ -84,7 +84,7 @@ def collect(paths: Sequence[str]) -> Collection:
     places: dict[str, SourceFile] = {}
 
     def keep(found: Record | Failure, file: Path, folder: Path) -> None:
-        if documents.setdefault(_id(found), found) is not found:
+        if documents.setdefault(found.id or found.source, found) is not found:
             return
         sweep = file.parent.parent
         if sweep not in sweeps:
@@ -139,7 +139,3 @@ def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
         one.id: SourceFile(str(folder), i, one.published or None, one.published_speed_up or None, plan.published_in)
         for i, one in enumerate(plan.configurations)
     }
-
-
-def _id(found: Record | Failure) -> str:
-    return found.id or found.source

@@ -1,12 +1,13 @@
 """The console output of a run. format_* functions return text without a final newline; Console prints it."""
 
 import contextlib
+import io
 import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
 from errors import RunError, format_warning, plural
-from results.live import LiveLine, can_redraw
+from results.live import LiveLine
 from results.result import Accuracy, StepValues
 from results.sections import Transfer
 from results.statistics import Rate
@@ -92,9 +93,7 @@ def format_incomplete(num_timed: int, asked: str, images_per_second: float, glob
     """Formats the warning about a run that ended early.
 
     Args:
-      num_timed: the number of timed steps that it took.
       asked: what the run was asked for: 'of 100', 'in 60 seconds'.
-      images_per_second: the rate of these steps.
       global_step: the global step of the last step, as checkpoints count it; None if no step was taken.
     """
     reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'
@@ -128,12 +127,10 @@ class Console:
         self._out = err if documents_only else out
         self._err = err
         self._documents = out
-        self._live = LiveLine(err) if err and can_redraw(err) else None
-
-    @property
-    def is_live(self) -> bool:
-        """Whether there is a live line; without one, steps() and phase() do nothing."""
-        return self._live is not None
+        self._live = LiveLine(err or io.StringIO())
+        # Without a live line, steps() and phase() do nothing.
+        self.is_live = self._live.can_redraw
+        self.steps, self.phase, self.close = self._live.steps, self._live.phase, self._live.close
 
     def result(self, text: str) -> None:
         """Prints lines of the result.
@@ -151,7 +148,7 @@ class Console:
     def _print(self, text: str, stream: TextIO | None) -> None:
         if stream:
             try:
-                with self._above_live_line():
+                with self._live.hidden():
                     print(text, file=stream, flush=True)
             except BrokenPipeError:
                 raise
@@ -160,42 +157,14 @@ class Console:
 
     def progress(self, message: str) -> None:
         """Shows what the program is doing: in the live line, or else in a line of its own."""
-        if self._live:
-            self._live.phase(message)
-        else:
-            self.note(message)
-
-    def phase(self, text: str) -> None:
-        """Shows in the live line, if there is one, what the program is doing."""
-        if self._live:
-            self._live.phase(text)
-
-    def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
-        """Shows in the live line, if there is one, that `done` of `total` steps of a phase are done.
-
-        Args:
-          phase: what is counted: 'warm-up step', 'step'.
-          done: how many steps are done.
-          total: how many steps there are.
-          rate_text: the rate so far.
-        """
-        if self._live:
-            self._live.steps(phase, done, total, rate_text)
+        (self.phase if self.is_live else self.note)(message)
 
     def note(self, message: str) -> None:
         """Prints a line that stays, such as the checkpoint from which a run continues."""
         if self._err:
             # A full disk under the log must not end the run.
-            with self._above_live_line(), contextlib.suppress(OSError):
+            with self._live.hidden(), contextlib.suppress(OSError):
                 print(message, file=self._err, flush=True)
-
-    def close(self) -> None:
-        """Erases the live line until there is something new to show in it."""
-        if self._live:
-            self._live.close()
-
-    def _above_live_line(self) -> contextlib.AbstractContextManager[None]:
-        return self._live.hidden() if self._live else contextlib.nullcontext()
 
     def advice(self, message: str) -> None:
         """Prints a warning that the result contains too; without a stream it is discarded."""

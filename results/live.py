@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TextIO
 
 _REDRAW_SECS = 0.25
@@ -14,25 +13,6 @@ _END_SECS = 1.0
 _ERASE = '\r\x1b[K'
 # Values of TERM for terminals, real or not, that do not understand control sequences.
 _PLAIN_TERMINALS = ('', 'dumb', 'unknown')
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """The progress of a phase.
-
-    Attributes:
-      phase: what is counted, such as 'step'.
-      done: how many steps are done.
-      total: how many steps there are.
-      rate_text: the rate so far.
-      seconds: the time of the clock after the last step.
-    """
-
-    phase: str
-    done: int
-    total: int
-    rate_text: str
-    seconds: float
 
 
 def can_redraw(stream: TextIO) -> bool:
@@ -50,12 +30,13 @@ class LiveLine:
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        # The current text, at any width.
+        self.text = ''
         self._stream = stream
         self._clock = clock
-        self._can_redraw = can_redraw(stream)
-        self._status: str | _Steps = ''
-        # The first report of the phase, from which the remaining time is estimated.
-        self._first = _Steps('', 0, 0, '', 0.0)
+        self.can_redraw = can_redraw(stream)
+        # The phase, number of steps and time of its first report, from which the remaining time is estimated.
+        self._first = ('', 0, 0.0)
         # The text on the terminal. The lock guards it, and writing to the terminal.
         self._drawn = ''
         self._lock = threading.RLock()
@@ -64,25 +45,27 @@ class LiveLine:
 
     def phase(self, text: str) -> None:
         """Shows what is being done; line breaks and control characters become spaces."""
-        self._status = ''.join(character if character.isprintable() else ' ' for character in text)
-        self._start()
+        self.text = ''.join(character if character.isprintable() else ' ' for character in text)
+        if self._thread or not self.can_redraw:
+            return
+        with self._lock:
+            if self._thread is None:
+                self._is_closed = threading.Event()
+                self._thread = threading.Thread(target=self._redraw, args=(self._is_closed,), daemon=True)
+                self._thread.start()
+                # In case an exception prevents the caller from closing the line.
+                atexit.register(self.close)
 
     def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
-        """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
-
-        Args:
-          phase: what is counted, such as 'step'.
-          done: how many are done.
-          total: how many there are.
-          rate_text: the rate so far.
-        """
-        if not self._can_redraw:
-            return
-        now = _Steps(phase, done, total, rate_text, self._clock())
-        if phase != self._first.phase or done < self._first.done:
-            self._first = now
-        self._status = now
-        self._start()
+        """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'."""
+        now = self._clock()
+        if phase != self._first[0] or done < self._first[1]:
+            self._first = phase, done, now
+        _, first, began = self._first
+        parts = [f'{phase} {done} of {total}', rate_text]
+        if done > first:
+            parts.append(f'{format_duration((now - began) / (done - first) * (total - done))} left')
+        self.phase(', '.join(filter(None, parts)))
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -101,47 +84,18 @@ class LiveLine:
             atexit.unregister(self.close)
         with self._lock:
             self._erase()
-        self._status = ''
-
-    def _start(self) -> None:
-        if self._thread or not self._can_redraw:
-            return
-        with self._lock:
-            if self._thread is None:
-                self._is_closed = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._redraw, args=(self._is_closed,), name='live line', daemon=True
-                )
-                self._thread.start()
-                # In case an exception prevents the caller from closing the line.
-                atexit.register(self.close)
+        self.text = ''
 
     def _redraw(self, is_closed: threading.Event) -> None:
         while True:
-            with self._lock:
-                self._draw(self.text())
+            with self._lock, contextlib.suppress(OSError, ValueError):
+                if not self._is_in_background():
+                    shown = _cropped(self.text, os.get_terminal_size(self._stream.fileno()).columns or 80)
+                    if shown != self._drawn:
+                        self._drawn = shown
+                        self._write(f'\r{shown}\x1b[K\r')
             if is_closed.wait(_REDRAW_SECS):
                 return
-
-    def text(self) -> str:
-        """Returns the current text of the line, at any width."""
-        status, first = self._status, self._first
-        if isinstance(status, str):
-            return status
-        parts = [f'{status.phase} {status.done} of {status.total}', status.rate_text]
-        if status.done > first.done:
-            secs_of_one = (status.seconds - first.seconds) / (status.done - first.done)
-            parts.append(f'{format_duration(secs_of_one * (status.total - status.done))} left')
-        return ', '.join(filter(None, parts))
-
-    def _draw(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            if self._is_in_background():
-                return
-            shown = _cropped(text, os.get_terminal_size(self._stream.fileno()).columns or 80)
-            if shown != self._drawn:
-                self._drawn = shown
-                self._write(f'\r{shown}\x1b[K\r')
 
     def _erase(self) -> None:
         if self._drawn:

@@ -1,7 +1,6 @@
 """The result of a run: raw measurements and the numbers derived from them."""
 
 import enum
-import html
 import math
 import statistics
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import asdict
 
-from params import Params
 from results.document import as_json
 from results.sections import EvaluationRow, Phase, RunSection, StepsSection, ThroughputSection
 from results.statistics import Rate, summarize, throughput
@@ -82,19 +80,8 @@ Between = Mapping[Cause, float]
 
 
 @dataclass(frozen=True)
-class ClusterTotal:
-    """The images of all workers from the start of the chief's first timed step to the end of its last.
-
-    If the run ended early, the steps are those of the worker that reports the result.
-    """
-
-    images: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Accuracy:
-    """The result of an evaluation, over all workers.
+    """The result of an evaluation, over all workers. Without images its accuracies are nan.
 
     Attributes:
       step: the number of steps for which the model was trained.
@@ -114,17 +101,14 @@ class Accuracy:
 
     @property
     def top_1(self) -> float:
-        """The fraction of images whose label was the best guess; nan if there were no images."""
         return self.num_top_1 / self.num_images if self.num_images else math.nan
 
     @property
     def top_5(self) -> float:
-        """The fraction of images whose label was among the best five guesses; nan if there were no images."""
         return self.num_top_5 / self.num_images if self.num_images else math.nan
 
     @property
     def images_per_second(self) -> float:
-        """Images over wall seconds."""
         return throughput(self.num_images, self.seconds)
 
     def as_row(self, unix_at_zero: float) -> EvaluationRow:
@@ -145,7 +129,6 @@ class Result:
     """One run of the benchmark.
 
     Attributes:
-      params: the settings.
       model: the name of the model.
       run: what the flags led to.
       tensorflow_version: the version of the installed TensorFlow.
@@ -153,11 +136,11 @@ class Result:
       complete: False if the run ended before its last step.
       between: for each step, the seconds between its end and the next step, by cause.
       num_workers: how many processes took steps.
-      cluster_total: the images and seconds of all workers; None for a run of one process.
+      cluster_total: the images of all workers, and the seconds from the start of the chief's first timed step to the
+        end of its last (or of the worker that reports an early end); None for a run of one process.
       evaluations: those that interrupted training.
     """
 
-    params: Params
     model: str
     run: RunSection
     tensorflow_version: str
@@ -165,63 +148,8 @@ class Result:
     complete: bool
     between: tuple[Between, ...] = ()
     num_workers: int = 1
-    cluster_total: ClusterTotal | None = None
+    cluster_total: tuple[int, float] | None = None
     evaluations: tuple[Accuracy, ...] = ()
-
-    @property
-    def data_set(self) -> str:
-        """The name of the data set."""
-        return self.run.data_set
-
-    @property
-    def is_synthetic(self) -> bool:
-        """Whether the images were synthetic."""
-        return self.run.is_synthetic
-
-    @property
-    def data_format(self) -> str:
-        """'NHWC' or 'NCHW'."""
-        return self.run.data_format
-
-    @property
-    def batch_size(self) -> int:
-        """Images per step on each device; the model's default in place of 0."""
-        return self.run.batch_size
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices of one worker, one for each tower."""
-        return tuple(self.run.devices)
-
-    @property
-    def takes_steps_together(self) -> bool:
-        """False for workers of a cluster that do not wait for each other."""
-        return self.run.together
-
-    @property
-    def num_missing_shards(self) -> int:
-        """The number of shards according to their file names, minus the number of files."""
-        return self.run.num_missing_shards
-
-    @property
-    def num_skipped_steps(self) -> int:
-        """The number of steps that changed no variable because gradients overflowed, over all workers."""
-        return self.run.num_skipped_steps
-
-    @property
-    def precision(self) -> str:
-        """'fp32', 'fp16' or 'bf16'."""
-        return self.params.precision
-
-    @property
-    def global_batch_size(self) -> int:
-        """Images of one step, over all towers of all workers."""
-        return self.batch_size * len(self.devices) * self.num_workers
-
-    @property
-    def _images_of_step(self) -> int:
-        """Images of one step of this worker, or of all workers if they take steps together."""
-        return self.batch_size * len(self.devices) * (self.num_workers if self.takes_steps_together else 1)
 
     @property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
@@ -251,27 +179,26 @@ class Result:
         """
         if not (timed := self.timed_steps):
             return 0.0
-        waited = self.between_seconds.get(Cause.EVALUATION, 0.0) if self.takes_steps_together else 0.0
+        waited = self.between_seconds.get(Cause.EVALUATION, 0.0) if self.run.together else 0.0
         return timed[-1].end - timed[0].start - waited
 
     @property
     def own_images(self) -> int:
         """Images of the global steps between the start of this process's first timed step and the end of its last."""
-        if not (timed := self.timed_steps):
-            return 0
-        if self.num_workers == 1:
-            return self._images_of_step * len(timed)
-        return self._images_of_step * (timed[-1].values.steps_after - timed[0].values.steps_before)
+        timed = self.timed_steps
+        if self.num_workers == 1 or not timed:
+            return self.run.images_per_step * len(timed)
+        return self.run.images_per_step * (timed[-1].values.steps_after - timed[0].values.steps_before)
 
     @property
     def wall_seconds(self) -> float:
         """The seconds of the total: own_wall_seconds, or in a cluster those of the chief."""
-        return self.cluster_total.seconds if self.cluster_total else self.own_wall_seconds
+        return self.cluster_total[1] if self.cluster_total else self.own_wall_seconds
 
     @property
     def images(self) -> int:
         """The images of the total: all timed steps of all workers."""
-        return self.cluster_total.images if self.cluster_total else self.own_images
+        return self.cluster_total[0] if self.cluster_total else self.own_images
 
     @property
     def images_per_second(self) -> float:
@@ -281,7 +208,7 @@ class Result:
     @property
     def rate(self) -> Rate:
         """The rate of the timed steps by their own seconds, and its spread; requires a timed step."""
-        return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])
+        return summarize(self.run.images_per_step, [step.seconds for step in self.timed_steps])
 
     @property
     def throughput(self) -> ThroughputSection:
@@ -296,7 +223,7 @@ class Result:
             between_seconds={cause.value: seconds for cause, seconds in self.between_seconds.items()},
             standard_error=rate.standard_error if rate else None,
             jitter=rate.jitter if rate else None,
-            images_per_second_per_device=self.images_per_second / (len(self.devices) * self.num_workers),
+            images_per_second_per_device=self.images_per_second / (len(self.run.devices) * self.num_workers),
         )
 
     def columns(self, unix_at_zero: float = 0.0) -> StepsSection:
@@ -334,7 +261,6 @@ class Result:
         values = {
             'model': self.model,
             **asdict(self.run),
-            'precision': self.precision,
             'num_workers': self.num_workers,
             'tensorflow_version': self.tensorflow_version,
             'complete': self.complete,
@@ -342,39 +268,27 @@ class Result:
             'wall_seconds': self.wall_seconds,
             'images_per_second': self.images_per_second if self.images else None,
             'steps': [
-                {
-                    'phase': step.phase,
-                    'index': step.index,
-                    'start': step.start,
-                    'seconds': step.seconds,
-                    **vars(step.values),
-                }
+                {'phase': step.phase, 'index': step.index, 'start': step.start, 'seconds': step.seconds}
+                | vars(step.values)
                 for step in self.steps
             ],
             'evaluations': [{**vars(found), 'top_1': found.top_1, 'top_5': found.top_5} for found in self.evaluations],
         }
         return as_json(values)
 
-    def _summary(self) -> list[tuple[str, str]]:
-        """The rows of the two representations."""
-        images = 'synthetic' if self.is_synthetic else 'real'
-        rate = f'{self.images_per_second:.2f} images/sec' if self.images else 'no step was timed'
-        milliseconds = sorted(1e3 * step.seconds for step in self.timed_steps)
-        steps = f'{len(milliseconds)} timed, of {self.global_batch_size} images'
-        if milliseconds:
-            steps += f', {statistics.median(milliseconds):.1f} ms each (median)'
-        return [
-            ('Model', f'{self.model} on {self.data_set} ({images}), {self.precision}, {self.data_format}'),
-            ('Devices', f'{len(self.devices)} on each of {self.num_workers}: {", ".join(self.devices)}'),
-            ('Total', f'{rate}{"" if self.complete else "; the run is incomplete"}'),
-            ('Steps', steps),
-        ]
-
     def __repr__(self) -> str:
         """Five lines: what ran, and how fast."""
-        return '\n'.join(['Result', *(f'  {label + ":":<9}{text}' for label, text in self._summary())])
-
-    def _repr_html_(self) -> str:
-        """The same lines as a table, for notebooks."""
-        rows = (f'<tr><th>{label}</th><td>{html.escape(text)}</td></tr>' for label, text in self._summary())
-        return f'<table>{"".join(rows)}</table>'
+        run = self.run
+        images = 'synthetic' if run.is_synthetic else 'real'
+        rate = f'{self.images_per_second:.2f} images/sec' if self.images else 'no step was timed'
+        milliseconds = [1e3 * step.seconds for step in self.timed_steps]
+        steps = f'{len(milliseconds)} timed, of {run.global_batch_size} images'
+        if milliseconds:
+            steps += f', {statistics.median(milliseconds):.1f} ms each (median)'
+        return (
+            'Result\n'
+            f'  Model:   {self.model} on {run.data_set} ({images}), {run.precision}, {run.data_format}\n'
+            f'  Devices: {len(run.devices)} on each of {self.num_workers}: {", ".join(run.devices)}\n'
+            f'  Total:   {rate}{"" if self.complete else "; the run is incomplete"}\n'
+            f'  Steps:   {steps}'
+        )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -271,15 +271,12 @@ class EvaluationRow(Section, kw_only=True):
     images_per_second: Number | None
 
 
-class ThreadNumbers(TypedDict):
-    intra_op: Integer | None
-    inter_op: Integer | None
-
-
-class ThreadFacts(ThreadNumbers, total=False):
+class ThreadFacts(TypedDict):
     """The threads of a session within an operation and between operations, and the reason for their numbers."""
 
-    reason: str | None
+    intra_op: Integer | None
+    inter_op: Integer | None
+    reason: NotRequired[str | None]
 
 
 class MachineFacts(TypedDict):

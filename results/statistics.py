@@ -19,7 +19,13 @@ _MIN_BLOCK = 4
 
 @dataclass(frozen=True)
 class Rate:
-    """Throughput over some steps, and the spread of the rates of single steps; all in images/sec."""
+    """Throughput over some steps, and the spread of the rates of single steps; all in images/sec.
+
+    Attributes:
+      images_per_second: all images over all seconds.
+      standard_error: of the mean of the rates: their sample standard deviation over √n; 0 for one step.
+      jitter: 1.4826 times the median absolute deviation of the rates; robust against outliers.
+    """
 
     images_per_second: float
     standard_error: float
@@ -29,22 +35,6 @@ class Rate:
 def throughput(images: int, seconds: float) -> float:
     """Images over wall seconds, in images/sec; nan if no time was measured."""
     return images / seconds if seconds > 0 else math.nan
-
-
-def step_rates(images_per_step: int, seconds: ArrayLike) -> NDArray[np.float64]:
-    """The rate of each step in images/sec: [num_steps] float64, from the wall seconds of each, [num_steps], all > 0."""
-    return images_per_step / np.asarray(seconds, dtype=np.float64)
-
-
-def standard_error(rates: ArrayLike) -> float:
-    """The standard error of the mean of [num_steps] rates: their sample standard deviation over √n; 0 for one step."""
-    values = np.asarray(rates, dtype=np.float64)
-    return float(np.std(values, ddof=1) / math.sqrt(values.size)) if values.size > 1 else 0.0
-
-
-def jitter(rates: ArrayLike) -> float:
-    """1.4826 times the median absolute deviation of [num_steps] rates, at least one; robust against outliers."""
-    return MAD_TO_STANDARD_DEVIATION * mad(rates)
 
 
 def summarize(
@@ -61,14 +51,15 @@ def summarize(
         Based on Geometric Moving Averages, with weights that sum to 1).
     """
     values = np.asarray(seconds, dtype=np.float64)
-    rates = step_rates(images_per_step, values)
+    rates = images_per_step / values
     if newest_weight:
         mean = float(np.average(values, weights=(1 - newest_weight) ** np.arange(values.size)[::-1]))
         speed = throughput(images_per_step, mean)
     else:
         counts = np.broadcast_to(num_steps, values.shape)
         speed = throughput(images_per_step * int(counts.sum()), float((counts * values).sum()))
-    return Rate(speed, standard_error(rates), jitter(rates))
+    error = float(np.std(rates, ddof=1) / math.sqrt(rates.size)) if rates.size > 1 else 0.0
+    return Rate(speed, error, MAD_TO_STANDARD_DEVIATION * mad(rates))
 
 
 class RunningRate:
@@ -119,16 +110,12 @@ def drift(seconds: ArrayLike) -> float | None:
 def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
     """Returns how far the halves of [num_steps] steps differ, in standard errors; positive if the second is slower.
 
+    nan with fewer than 4 steps in each of the num_blocks blocks of a half.
+
     Steps close in time are correlated, so the variance of single steps would understate that of a half. Means of blocks
     longer than this correlation are nearly independent (batch means: Law, Simulation Modeling and Analysis, chapter 9).
     The variance is estimated from differences between neighbouring blocks of a half (von Neumann 1941, Distribution of
     the Ratio of the Mean Square Successive Difference to the Variance), so that the trend does not count as noise.
-
-    Args:
-      num_blocks: the number of blocks in each half.
-
-    Returns:
-      The difference, or nan with fewer than 4 steps in each block.
     """
     values = np.asarray(seconds, dtype=np.float64)
     size = values.size // (2 * num_blocks)

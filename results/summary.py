@@ -19,16 +19,13 @@ _PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
 
 
 def format_machine(machine: Mapping[str, Any]) -> list[str]:
-    """Formats the machine in one line, and its GPUs, if any, in another.
-
-    Args:
-      machine: the object "machine" of a result; unknown values are left out.
-    """
+    """Formats the "machine" of a result in one line, and its GPUs, if any, in another; without unknown values."""
     versions = machine.get('versions') or {}
     lines = [
-        _joined(
+        _listed(
             _listed(machine.get('cpu_model'), _cores(machine)),
             _listed(_named('TensorFlow', versions.get('tensorflow')), _named('Python', versions.get('python'))),
+            separator='; ',
         )
     ]
     gpus = machine.get('gpus') or ()
@@ -38,9 +35,10 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
         )
         libraries = ('driver', 'CUDA', 'cuDNN', 'NCCL')
         lines.append(
-            _joined(
+            _listed(
                 *(_gpus(*kind, number) for kind, number in kinds.items()),
                 _listed(*(_named(library, versions.get(library.lower())) for library in libraries)),
+                separator='; ',
             )
         )
     return [line for line in lines if line]
@@ -98,7 +96,10 @@ def _summary(record: Record) -> Iterator[str]:
         measured = _listed(f'{chips}{of_chief if record.cluster.tasks else ""}', energy.source)
         yield f'energy: {_scaled(energy.joules, "J")} during the timed steps{per_image} ({measured})'
     if goal := goal_of(record):
-        yield _accuracy(goal)
+        best = f'not reached; best {goal.top_1:.4f}, step {goal.step}'
+        after = '' if goal.seconds is None else f', {goal.seconds:.3g} s after the first step began'
+        reached = f'reached at step {goal.step}' if goal.is_reached else best
+        yield f'accuracy: top-1 {goal.wanted:g} {reached}{after}'
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,6 @@ def goal_of(record: Record) -> Goal | None:
     return Goal(wanted, top_1, shown.step, bool(reached), seconds)
 
 
-def _accuracy(goal: Goal) -> str:
-    ending = (
-        f'reached at step {goal.step}' if goal.is_reached else f'not reached; best {goal.top_1:.4f}, step {goal.step}'
-    )
-    after = '' if goal.seconds is None else f', {goal.seconds:.3g} s after the first step began'
-    return f'accuracy: top-1 {goal.wanted:g} {ending}{after}'
-
-
 def _between(record: Record) -> str:
     """Formats both rates, and the time between the steps by cause, if the rates differ."""
     total, of_steps = record.throughput.images_per_second, record.throughput.images_per_second_of_steps
@@ -174,12 +167,8 @@ def _named(name: str, version: str | None) -> str | None:
     return f'{name} {version}' if version else None
 
 
-def _listed(*parts: str | None) -> str:
-    return ', '.join(part for part in parts if part)
-
-
-def _joined(*parts: str) -> str:
-    return '; '.join(part for part in parts if part)
+def _listed(*parts: str | None, separator: str = ', ') -> str:
+    return separator.join(filter(None, parts))
 
 
 def _scaled(number: float, unit: str) -> str:

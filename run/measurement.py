@@ -23,7 +23,7 @@ from results import console as lines
 from results.benchmark_log import BenchmarkLog
 from results.console import Console
 from results.document import Record, as_json
-from results.result import Accuracy, Between, Cause, ClusterTotal, Result, Step, StepValues
+from results.result import Accuracy, Between, Cause, Result, Step, StepValues
 from results.sections import Ending, Phase
 from results.statistics import RunningRate
 from results.summary import format_summary
@@ -62,7 +62,7 @@ class Measurement:
         self._timed_start: float | None = None
         self._live_until = -math.inf
         self._num_agreed: int | None = None
-        self._cluster_total: ClusterTotal | None = None
+        self._cluster_total: tuple[int, float] | None = None
         self._evaluations: list[Accuracy] = []
         # What --target_seconds does not count, since the first timed step.
         self._evaluated_secs = 0.0
@@ -295,8 +295,8 @@ class Measurement:
                 self._console.result(
                     lines.format_total_of_exchanges(result.images / result.images_per_second / len(timed))
                 )
-        if result.num_skipped_steps:
-            self._console.warning(lines.format_skipped(result.num_skipped_steps))
+        if result.run.num_skipped_steps:
+            self._console.warning(lines.format_skipped(result.run.num_skipped_steps))
         if not ending.is_complete and self._plan.subject.role is not Role.EVALUATION:
             counts = self._plan.counts
             asked = f'in {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
@@ -312,12 +312,11 @@ class Measurement:
         """Takes over the chief's images and seconds, so that all workers of a cluster have the same rate."""
         if self._worker and self._worker.cluster:
             own = self.result()
-            self._cluster_total = ClusterTotal(*self._worker.share_total(own.own_images, own.own_wall_seconds))
+            self._cluster_total = self._worker.share_total(own.own_images, own.own_wall_seconds)
 
     def result(self, is_complete: bool = False) -> Result:
         plan = self._plan
         return Result(
-            params=plan.params,
             model=plan.subject.model_name,
             run=run_section(plan, self.num_skipped),
             tensorflow_version=tf.__version__,

@@ -1,6 +1,5 @@
 """BenchmarkCNN as Python users call it, in one process."""
 
-import html
 import io
 import json
 import re
@@ -30,7 +29,7 @@ def test_a_result_keeps_every_step_shows_itself_and_becomes_rows() -> None:
     phases = [(Phase.WARMUP, 1), *((Phase.TIMED, index) for index in (1, 2, 3))]
     assert [(step.phase, step.index) for step in result.steps] == phases
     assert all(step.seconds > 0 for step in result.steps)
-    assert result.global_batch_size == 16
+    assert result.run.global_batch_size == 16
     first, *_, last = result.timed_steps
     # The clock goes on between the steps.
     assert result.images_per_second == 3 * 16 / (last.end - first.start) < 3 * 16 / result.step_seconds
@@ -39,7 +38,6 @@ def test_a_result_keeps_every_step_shows_itself_and_becomes_rows() -> None:
     lines = repr(result).splitlines()
     assert len(lines) == 5
     assert f'{result.images_per_second:.2f} images/sec' in lines[3]
-    assert all(f'<td>{html.escape(line[11:])}</td>' in result._repr_html_() for line in lines[1:])
     found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert found['images'] / found['wall_seconds'] == pytest.approx(found['images_per_second'])
     seconds = [step.seconds for step in result.timed_steps]

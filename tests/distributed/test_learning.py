@@ -148,4 +148,4 @@ def test_16_bits_are_enough_to_learn(flags: list[str], tmp_path: Path) -> None:
     [found] = result.evaluations
     assert found.num_images == NUM_HELD_OUT
     assert found.top_1 >= GOAL
-    assert (result.num_skipped_steps > 0) == ('--fp16_enable_auto_loss_scale' in flags)
+    assert (result.run.num_skipped_steps > 0) == ('--fp16_enable_auto_loss_scale' in flags)

@@ -94,8 +94,8 @@ def test_the_example_of_the_docs_is_short_and_trains(cifar: Path, tmp_path: Path
         num_warmup_batches=1, optimizer='momentum', init_learning_rate=0.05, augmentation='none',
     )  # fmt: skip
     result = BenchmarkCNN(params).run()
-    assert result.data_set == 'cifar10'
-    assert not result.is_synthetic
+    assert result.run.data_set == 'cifar10'
+    assert not result.run.is_synthetic
     losses = [step.values.loss for step in result.steps]
     assert losses[-1] < 0.7 * losses[0]
 

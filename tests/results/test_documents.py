@@ -1,11 +1,14 @@
-"""Damaged result files: each is checked once against the schema, named and passed over, and none is a traceback.
+"""Result documents: their schema, what is read, and damaged files, which are named and passed over.
 
 A damaged file is one that a user copied, cut off or edited, or that somebody sent.
 """
 
 import copy
+import functools
 import io
 import json
+import math
+import operator
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,12 +26,14 @@ from comparison.report_rows import summarize_collection
 from comparison.sides import read_side, side_of
 from comparison.tables import as_csv
 from errors import UsageError
+from results import schema
 from results.collection import Collection, collect
-from results.document import Failure, Record, read_document
-from results.schema import FILE
+from results.document import Failure, Record, as_json, read_document
+from results.sections import ComputeSection, with_unknowns
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
     cut_off,
+    record_of,
     sample_document,
     sample_failure,
     sample_record,
@@ -38,7 +43,25 @@ from tests.support.sample_results import (
 
 pytestmark = pytest.mark.unit
 
-NESTED = '[' * 200_000 + ']' * 200_000
+SCHEMA = json.loads(schema.FILE.read_text(encoding='utf-8'))
+READER = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def test_the_schema_is_made_from_the_classes_and_allows_their_documents() -> None:
+    assert schema.FILE.read_text(encoding='utf-8') == schema.make_schema(), 'python -m results.schema writes it'
+    for document in (sample_document(), sample_failure()):
+        READER.validate(document)
+    assert SCHEMA['$defs']['Record']['properties'].keys() == sample_document().keys()
+    assert SCHEMA['$defs']['StageRow']['properties']['stage']['pattern'].startswith('^(read|parse|')
+    assert SCHEMA['$defs']['ComputeSection']['properties']['peak_flops_per_second']['description']
+
+
+def test_a_document_is_what_was_read_and_what_is_not_finite_is_unknown() -> None:
+    assert as_json(sample_record()) == sample_document()
+    assert list(as_json(sample_record())) == list(sample_document())
+    unknown = with_unknowns(ComputeSection, flops_per_second=math.nan, share_of_peak=math.inf)
+    assert {*as_json(unknown).values()} == {None}
+    assert as_json({'loss': [1.0, math.nan], 'path': '\udcff'}) == {'loss': [1.0, None], 'path': '\udcff'}
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
@@ -47,51 +70,71 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
     return json.dumps(document)
 
 
+def test_results_of_other_versions_are_read() -> None:
+    """Keys that this version does not know are ignored; those that older results lack have defaults."""
+    assert read_document(edited(lambda it: it.update(new={'depth': [1, {'more': None}]})), 'new.json')
+    assert read_document(edited(lambda it: it['run'].update(new_fact=10**400)), 'new.json')
+    document = sample_document()
+    for name in ('tf32', 'steps_per_run', 'input_pipeline'):
+        del document['run'][name]
+    del document['input']['stages'], document['input']['memory'], document['machine']['threads']['reason']
+    found = record_of(document)
+    assert (found.run.tf32, found.run.steps_per_run, found.run.input_pipeline) == (False, 1, None)
+    assert (found.input.stages, found.input.memory) == (None, None)
+
+
 def steps(document: dict[str, Any]) -> dict[str, Any]:
     return document['workers'][0]['steps']
 
 
+NESTED = '[' * 200_000 + ']' * 200_000
+STAGE = {'stage': 'other', **dict.fromkeys(('images_per_second', 'share'), 1.0)}
 DAMAGED = {
     'deep': (edited(lambda it: it.update(run=None)).replace('"run": null', f'"run": {NESTED}'), 'nested'),
     'flags': (edited(lambda it: it['command']['flags'].update(x=json.loads('[' * 50 + ']' * 50))), 'command.flags['),
     'integer': (edited(lambda it: it['run'].update(batch_size=10**400)), 'run.batch_size'),
-    'infinity': (edited(lambda it: steps(it)['seconds'].__setitem__(3, float('inf'))), 'workers[0].steps.seconds[3]'),
+    'infinity': (edited(lambda it: steps(it)['seconds'].__setitem__(3, float('inf'))), 'Infinity'),
     'null': (edited(lambda it: steps(it)['start'].__setitem__(0, None)), 'workers[0].steps.start[0]'),
     'text': (edited(lambda it: steps(it).update(seconds='fast')), 'workers[0].steps.seconds'),
     'surrogate': (edited(lambda it: it['machine'].update(hostname='\ud800')), 'surrogate'),
     'short': (edited(lambda it: steps(it)['seconds'].pop()), 'workers[0].steps', '9 of seconds'),
     'negative': (edited(lambda it: steps(it)['seconds'].__setitem__(2, -1.0)), 'seconds[2]', '>= 0'),
     'lacking': (edited(lambda it: it['machine'].pop('versions')), 'machine', 'versions'),
+    'stage': (edited(lambda it: it['input'].update(stages=[STAGE])), 'input.stages[0].stage', 'read|parse'),
     'time': (edited(lambda it: it.update(started_at='yesterday')), 'times'),
     'failure': (json.dumps(sample_failure() | {'reason': 5}), 'reason', 'int'),
+    'cut-off': ('{"schema": ', 'no whole JSON document'),
 }
 
 
 def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compared(tmp_path: Path) -> None:
     for name, (text, *_) in DAMAGED.items():
         (tmp_path / f'{name}.json').write_text(text)
+    # What would be read for ever is passed over, too.
+    os.mkfifo(tmp_path / 'pipe.json')
+    (tmp_path / 'zeros.json').symlink_to('/dev/zero')
+    with (tmp_path / 'large.json').open('wb') as file:
+        file.truncate(1 << 40)
     write_sample(tmp_path / 'good.json')
     found = collect([str(tmp_path)])
     assert [Path(good.source).name for good in found.records] == ['good.json']
-    assert len(found.problems) == len(DAMAGED)
     problems = {Path(line.partition(':')[0]).stem: line for line in found.problems}
+    assert len(found.problems) == len(problems)
+    assert problems.keys() == {*DAMAGED, 'pipe', 'zeros', 'large'}
     for name, (_, *facts) in DAMAGED.items():
         check_line(problems[name], f'{name}.json', *facts)
     assert len(max(problems.values(), key=len)) < 1000
     assert read_side(str(tmp_path)).problems == found.problems
-
-
-def test_results_of_other_versions_are_read() -> None:
-    """Keys that this version does not know are ignored."""
-    assert read_document(edited(lambda it: it.update(new={'depth': [1, {'more': None}]})), 'new.json')
-    assert read_document(edited(lambda it: it['run'].update(new_fact=10**400)), 'new.json')
+    for argument in ('pipe.json', 'zeros.json'):
+        with pytest.raises(UsageError):
+            read_side(str(tmp_path / argument))
 
 
 # Values that are of the wrong kind or out of bounds somewhere.
 VALUES: tuple[Any, ...] = (
-    *(None, True, -1, 0, 2, 3.5, 1e308, 1e-310, 1e-90, 1e90, 10**400, 2**63 - 1, float('inf'), float('nan')),
+    *(None, True, -1, 0, 2, 3.5, 1e308, 1e-45, 1e90, 10**400, 2**63 - 1, float('inf'), float('nan')),
     *('', 'x', '\ud800', '\x00\x1b[31m', '1*1', 'timed', '2026-13-45', '0001-01-01T00:00:00+23:00', 'x' * 5000),
-    *([], {}, [None], ['x'], [-1e50], [1e-99] * 3, {'a': {'b': []}}),
+    *([], {}, [None], ['x'], [-1e50], [1e-49] * 3, {'a': {'b': []}}),
 )
 BASES = (
     sample_document(seconds=step_seconds(num_steps=8, seed=9)),
@@ -114,40 +157,19 @@ def paths(value: object) -> Iterator[tuple[Any, ...]]:
 PATHS = [[*paths(base)] for base in BASES]
 
 
-@st.composite
-def documents(draw: st.DrawFn) -> dict[str, Any]:
-    number = draw(st.integers(0, len(BASES) - 1))
-    document = copy.deepcopy(BASES[number])
-    for path in draw(st.lists(st.sampled_from(PATHS[number]), min_size=1, max_size=2, unique=True)):
-        holder: Any = document
-        try:
-            for key in path[:-1]:
-                holder = holder[key]
-            old = holder[path[-1]]
-        except (KeyError, IndexError, TypeError):
-            continue
-        if isinstance(holder, str):
-            # The other change put a text here.
-            continue
-        change = draw(st.sampled_from(('replace', 'replace', 'remove', 'fill', 'scale')))
-        value = copy.deepcopy(draw(st.sampled_from(VALUES)))
-        if change == 'remove':
-            del holder[path[-1]]
-        elif change == 'fill' and isinstance(old, list):
-            holder[path[-1]] = [value] * len(old)
-        elif change == 'scale' and isinstance(old, float):
-            holder[path[-1]] = old * draw(st.sampled_from((0.0, -1.0, 1e-60, 1e60)))
-        else:
-            holder[path[-1]] = value
-    return document
-
-
-READER = jsonschema.Draft202012Validator(json.loads(FILE.read_text()))
-
-
-@given(documents())
+@given(st.data())
 @settings(max_examples=200)
-def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(document: dict[str, Any]) -> None:
+def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, len(BASES) - 1))
+    document = copy.deepcopy(BASES[number])
+    *path, last = data.draw(st.sampled_from(PATHS[number]))
+    holder: Any = functools.reduce(operator.getitem, path, document)
+    change, value = data.draw(st.sampled_from(('replace', 'remove', 'fill'))), data.draw(st.sampled_from(VALUES))
+    if change == 'remove':
+        del holder[last]
+    else:
+        is_filled = change == 'fill' and isinstance(holder[last], list)
+        holder[last] = [value] * len(holder[last]) if is_filled else value
     text = json.dumps(document)
     try:
         found = read_document(text, 'changed.json')
@@ -162,30 +184,13 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(docume
         for first, second in ((records, GOOD), (GOOD, records), (GOOD[:1], records), (records * 3, GOOD)):
             sides = [side_of('a', first, failures if first is records else [], []), side_of('b', second, [], [])]
             rows = make_rows(sides, clock, force=True)
-            document = make_document(rows, [], clock)
-            as_json = json.dumps(document)
-            json.loads(as_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
-            table = make_table(rows)
-            texts = [as_csv(document['rows']), table.as_text(io.StringIO(), 100), table.as_markdown()]
-            for out in (*texts, as_json, *make_notes(rows, [])):
+            compared = make_document(rows, [], clock)
+            in_json, table = json.dumps(compared), make_table(rows)
+            json.loads(in_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
+            texts = [as_csv(compared['rows']), table.as_text(io.StringIO(), 100), table.as_markdown()]
+            for out in (*texts, in_json, *make_notes(rows, [])):
                 out.encode()
     if records and records[0].images_per_second > 0:
         judge(records, GOOD)
         judge(GOOD[:1], [*records * 4, *GOOD])
     summarize_collection(Collection((*records, *GOOD), tuple(failures), ()))
-
-
-def test_what_would_be_read_for_ever_is_named_and_passed_over(tmp_path: Path) -> None:
-    write_sample(tmp_path / 'good.json')
-    os.mkfifo(tmp_path / 'pipe.json')
-    (tmp_path / 'zeros.json').symlink_to('/dev/zero')
-    with (tmp_path / 'large.json').open('wb') as file:
-        file.truncate(1 << 40)
-    found = collect([str(tmp_path)])
-    assert len(found.records) == 1
-    assert len(found.problems) == 3
-    for name, problem in zip(('large', 'pipe', 'zeros'), sorted(found.problems), strict=True):
-        check_line(problem, tmp_path / f'{name}.json')
-    for argument in ('pipe.json', 'zeros.json'):
-        with pytest.raises(UsageError):
-            read_side(str(tmp_path / argument))

@@ -1,6 +1,5 @@
 """The live line on real pseudo-terminals: it is there while a run goes on, and leaves nothing behind."""
 
-import io
 import os
 import pty
 import subprocess
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
-from results.console import Console
 from results.live import LiveLine, format_duration
 from tests.support.programs import Terminal, terminal
 
@@ -18,14 +16,11 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PREAMBLE = """
-import contextlib, os, signal, sys, time
+import os, signal, sys, time
 from cluster.signals import Interrupts
-from results.console import Console, format_step, format_total
-from results.result import StepValues
-from results.statistics import Rate
+from results.console import Console, format_total
 console = Console(sys.stdout, sys.stderr)
 """
-STEP_LINE = '1\timages/sec: 812.3 +/- 4.1 (jitter = 2.0)\t0.500'
 
 
 def command(code: str) -> list[str]:
@@ -40,12 +35,12 @@ def shown(terminal: Terminal) -> list[str]:
 
 
 def test_a_run_leaves_its_lines_whole_and_nothing_of_the_live_line() -> None:
-    code = f"""
+    code = """
 console.progress('Building the graph'); input()
 console.result('==========')
 console.steps('step', 56, 100); console.steps('step', 57, 100, '812.3 +/- 4.1 images/sec'); input()
 console.warning('odd')
-console.result({STEP_LINE!r}); console.note('Continuing from model.ckpt-7')
+console.result('1\\timages/sec: 812.3'); console.note('Continuing from model.ckpt-7')
 console.result(format_total(812.3)); input()
 console.close()
 """
@@ -62,45 +57,35 @@ console.close()
         assert shown(seen)[-1].startswith('step 57 of 100')
         seen.type('\n')
         seen.read(until=None)
+        lines = ['==========', 'tf_cnn_benchmarks: warning: odd', '1       images/sec: 812.3']
         rule = '-' * 64
-        assert shown(seen) == [
-            '==========',
-            'tf_cnn_benchmarks: warning: odd',
-            STEP_LINE.expandtabs(),
-            'Continuing from model.ckpt-7',
-            *(rule, 'total images/sec: 812.30', rule),
-        ]
+        assert shown(seen) == [*lines, 'Continuing from model.ckpt-7', rule, 'total images/sec: 812.30', rule]
 
 
-@pytest.mark.parametrize(('columns', 'text'), [(20, 'Evaluating ' * 20), (21, '\u753b\u50cf ' * 30), (3, 'Building')])
-def test_a_narrow_terminal_does_not_wrap(columns: int, text: str) -> None:
+@pytest.mark.parametrize(
+    ('columns', 'text'), [(20, 'Evaluating ' * 20), (21, '\u753b\u50cf ' * 30), (9, 'a\nb\x1b[5mc')]
+)
+def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(columns: int, text: str) -> None:
     with terminal(command(f'console.progress({text!r}); input()'), columns=columns, cwd=ROOT) as seen:
         seen.read('\x1b[K\r')
         (line,) = shown(seen)
         # Wide characters take two columns, the second of which is empty in the screen's text.
-        assert text.startswith(line)
+        assert text.replace('\n', ' ').replace('\x1b', ' ').startswith(line)
         assert line
-
-
-def test_a_line_that_would_break_is_one_line() -> None:
-    with terminal(command("console.progress('a\\nb\\x1b[5mc'); input()"), cwd=ROOT) as seen:
-        seen.read('\x1b[K\r')
-        assert shown(seen) == ['a b [5mc']
 
 
 @pytest.mark.parametrize(
     ('end', 'exit_code', 'last'),
     [
         ("raise ValueError('why')", 1, 'ValueError: why'),
-        ('sys.exit(3)', 3, ''),
         # A signal that comes just before a long sleep begins would not end it.
         ('while True: time.sleep(0.1)', -2, 'KeyboardInterrupt'),
         ('with Interrupts().listening(): os.kill(os.getpid(), signal.SIGTERM)', 1, 'cluster.signals.Terminated: 15'),
     ],
-    ids=['error', 'exit', 'Ctrl-C', 'SIGTERM'],
+    ids=['error', 'Ctrl-C', 'SIGTERM'],
 )
 def test_nothing_is_left_however_a_process_ends(end: str, exit_code: int, last: str) -> None:
-    code = f"console.progress('Building'); input(); console.result('ending'); input()\n{end}"
+    code = f"console.progress('Building'); input(); console.result('ending'); input(); console.result('end')\n{end}"
     with terminal(command(code), cwd=ROOT) as seen:
         seen.read('Building')
         seen.type('\n')
@@ -108,12 +93,14 @@ def test_nothing_is_left_however_a_process_ends(end: str, exit_code: int, last: 
         seen.read('ending\r\n')
         seen.read('Building\x1b[K\r')
         seen.type('\n')
+        # Ctrl-C before the end of input() may be lost.
+        seen.read('end\r\n')
         if end.startswith('while'):
             seen.type('\x03')
         seen.read(until=None)
         assert seen.process.returncode == exit_code
         lines = shown(seen)
-        assert (lines[0], lines[-1]) == ('ending', last or 'ending')
+        assert (*lines[:2], lines[-1]) == ('ending', 'end', last)
         assert not [line for line in lines if 'Building' in line and not line.startswith(' ')]
 
 
@@ -142,35 +129,26 @@ def test_without_control_sequences_progress_is_lines() -> None:
     assert (done.stdout, done.stderr) == ('c\n', 'Building\n')
 
 
-def test_a_console_says_whether_it_has_a_live_line() -> None:
-    assert not Console(None, io.StringIO()).is_live
-    assert not Console().is_live
-
-
 def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('TERM', 'xterm')
     now = 0.0
     own, other = pty.openpty()
-    with open(own, 'rb'), open(other, 'w') as stream:
+    with open(other, 'w') as stream:
         line = LiveLine(stream, clock=lambda: now)
         line.steps('warm-up step', 1, 10)
-        assert line.text() == 'warm-up step 1 of 10'
+        assert line.text == 'warm-up step 1 of 10'
         now = 100.0
         line.steps('step', 10, 100)
-        assert line.text() == 'step 10 of 100'
+        assert line.text == 'step 10 of 100'
         now = 120.0
         line.steps('step', 20, 100, '5.0 images/sec')
-        assert line.text() == 'step 20 of 100, 5.0 images/sec, 2:40 left'
-        line.phase('Evaluating')
-        assert line.text() == 'Evaluating'
+        assert line.text == 'step 20 of 100, 5.0 images/sec, 2:40 left'
         # A new run.
         line.steps('step', 1, 100)
-        assert line.text() == 'step 1 of 100'
+        assert line.text == 'step 1 of 100'
         line.close()
-        assert line.text() == ''
-
-
-def test_durations_are_as_on_a_clock() -> None:
+        assert line.text == ''
+    os.close(own)
     assert [format_duration(seconds) for seconds in (0, 9.6, 60, 3725)] == ['0:00', '0:10', '1:00', '1:02:05']
 
 

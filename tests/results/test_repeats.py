@@ -16,28 +16,16 @@ def key_of(document: dict[str, Any] | None = None, **flags: Any) -> str:
     return repeat_key(record_of(document) if document else sample_record(flags=flags))
 
 
-def resolved(name: str, flag: object, used: object) -> dict[str, Any]:
-    """A document whose flag has one value, and whose run used another one."""
-    document = sample_document()
-    document['command']['flags'][name] = flag
-    document['run'][name] = used
-    return document
-
-
-def test_a_flag_of_a_later_version_at_its_default_splits_no_setting() -> None:
+def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_default() -> None:
     older = sample_document()
     flags = older['command']['flags']
     older['command']['flags'] = {name: value for name, value in flags.items() if value != SPECS[name].default}
     assert len(older['command']['flags']) < len(flags) / 2
     assert key_of(older) == key_of()
     assert key_of(xla=True) != key_of(xla=False) == key_of()
-
-
-def test_a_flag_that_this_version_lacks_counts_if_it_was_given() -> None:
     assert key_of(some_later_flag=1) != key_of()
-    document = sample_document()
-    document['command']['flags']['some_later_flag'] = 1
-    assert key_of(document) == key_of()
+    flags['some_later_flag'] = 1
+    assert key_of(older | {'command': {**older['command'], 'flags': flags}}) == key_of()
 
 
 @pytest.mark.parametrize(
@@ -52,28 +40,28 @@ def test_a_flag_that_this_version_lacks_counts_if_it_was_given() -> None:
 def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given(
     name: str, unset: object, value: object, other: object
 ) -> None:
-    assert key_of(resolved(name, unset, value)) == key_of(resolved(name, value, value))
-    assert key_of(resolved(name, unset, value)) != key_of(resolved(name, unset, other))
+    def key(flag: object, used: object) -> str:
+        document = sample_document()
+        document['command']['flags'][name], document['run'][name] = flag, used
+        return key_of(document)
+
+    assert key(unset, value) == key(value, value)
+    assert key(unset, value) != key(unset, other)
 
 
 def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() -> None:
     older, on_cpu, in_tf32 = (sample_document() for _ in range(3))
     del older['run']['tf32'], older['command']['flags']['tf32']
-    assert on_cpu['run']['tf32'] is False
-    assert on_cpu['command']['flags']['tf32'] is True
+    assert (on_cpu['run']['tf32'], on_cpu['command']['flags']['tf32']) == (False, True)
     in_tf32['run']['tf32'] = True
     assert key_of(older) == key_of(on_cpu) != key_of(in_tf32)
-    records = [record_of(on_cpu), record_of(in_tf32)]
-    assert flag_differences(records) == {'tf32': (False, True)}
+    assert flag_differences([record_of(on_cpu), record_of(in_tf32)]) == {'tf32': (False, True)}
 
 
-def test_what_is_done_between_steps_belongs_to_the_setting() -> None:
+def test_what_is_done_between_steps_belongs_to_the_setting_and_the_length_of_a_run_and_its_files_do_not() -> None:
     assert key_of(display_every=1) != key_of(display_every=100)
     assert key_of(train_dir='a', save_model_steps=10) != key_of(train_dir='a')
     assert key_of(train_dir='a') == key_of(train_dir='b') != key_of()
-
-
-def test_the_length_of_a_run_and_its_files_do_not() -> None:
     first = key_of(num_batches=10, result_file='a', tf_random_seed=1, repeat=2)
     assert first == key_of(num_batches=20, measure_peak=True)
 

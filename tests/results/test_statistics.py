@@ -1,5 +1,6 @@
-"""The distribution of step times, held against NumPy, SciPy and the standard library."""
+"""Rates of steps and the distribution of their seconds, held against NumPy, SciPy and the standard library."""
 
+import dataclasses
 import math
 import statistics
 
@@ -11,11 +12,38 @@ from msgspec.structs import asdict
 from scipy import stats
 
 from results.sections import StatisticsSection
-from results.statistics import drift_deviations, outliers, spread
+from results.statistics import Rate, drift_deviations, outliers, spread, summarize
 
 pytestmark = pytest.mark.unit
 
 SECONDS = st.lists(st.floats(1e-4, 1e3), min_size=4, max_size=60)
+
+
+def test_rates_are_summarized_as_by_hand() -> None:
+    # 10 images in 1, 2 and 5 seconds: 10, 5 and 2 images/sec. Mean 17/3, median 5, deviations from it 5, 0, 3.
+    rate = summarize(10, [1, 2, 5])
+    assert rate.images_per_second == 30 / 8
+    deviation = math.sqrt(((10 - 17 / 3) ** 2 + (5 - 17 / 3) ** 2 + (2 - 17 / 3) ** 2) / 2)
+    assert rate.standard_error == pytest.approx(deviation / math.sqrt(3))
+    assert rate.jitter == pytest.approx(1.4826 * 3)
+    # With a moving average each step has half of the weight of the next one: 1/4, 1/2 and 1, together 7/4.
+    averaged = summarize(10, [1, 2, 5], 0.5)
+    assert averaged.images_per_second == pytest.approx(10 / ((1 / 4 + 2 / 2 + 5) / (7 / 4)))
+    assert dataclasses.replace(averaged, images_per_second=rate.images_per_second) == rate
+    assert summarize(10, [1, 2, 5], 1).images_per_second == 2
+    assert summarize(10, [1, 2, 5], 0) == rate
+    assert summarize(10, [4]) == Rate(2.5, 0.0, 0.0)
+
+
+@given(st.integers(1, 1000), SECONDS)
+def test_rates_are_those_of_the_standard_library(images: int, seconds: list[float]) -> None:
+    found, rates = summarize(images, seconds), [images / second for second in seconds]
+    assert found.images_per_second == pytest.approx(statistics.harmonic_mean(rates))
+    tiny = 1e-9 * max(rates)
+    assert found.standard_error == pytest.approx(statistics.stdev(rates) / math.sqrt(len(rates)), rel=1e-6, abs=tiny)
+    middle = statistics.median(rates)
+    deviation = statistics.median([abs(rate - middle) for rate in rates])
+    assert found.jitter == pytest.approx(1.4826 * deviation, rel=1e-6, abs=tiny)
 
 
 @given(SECONDS)
@@ -44,12 +72,9 @@ def test_no_steps_have_no_distribution_and_few_have_no_drift() -> None:
     assert StatisticsSection.of([1.0, 2.0, 3.0]).drift is None
 
 
-def test_the_spread_of_normal_numbers_is_their_standard_deviation_over_their_mean() -> None:
-    assert spread(np.random.default_rng(2).normal(0.5, 0.02, 100_000)) == pytest.approx(0.04, rel=0.02)
-
-
 def test_outliers_are_slow_and_normal_steps_are_none() -> None:
     seconds = np.random.default_rng(3).normal(0.5, 0.01, 2000)
+    assert spread(seconds) == pytest.approx(0.02, rel=0.05)
     assert outliers(seconds).sum() == 0
     seconds[[7, 100]] = 0.9, 0.7
     seconds[8] = 0.1
@@ -66,21 +91,15 @@ def test_the_halves_are_compared_as_by_hand() -> None:
     assert drift_deviations(seconds[::-1]) == pytest.approx(-expected)
     # What does not fill a block is left out at the start.
     assert drift_deviations([9.0, 9.0, *seconds]) == pytest.approx(expected)
+    # Without noise a drift is sure; with fewer than 4 steps in a block it is unknown.
+    assert drift_deviations([1.0] * 40) == 0
+    assert drift_deviations([1.0] * 20 + [2.0] * 20) == math.inf
+    assert math.isnan(drift_deviations([1.0] * 39))
 
 
-def test_without_drift_the_halves_differ_by_about_one_standard_error() -> None:
+def test_without_drift_the_halves_differ_by_about_one_standard_error_and_a_trend_is_no_noise() -> None:
     draw = np.random.default_rng(4)
     found = [drift_deviations(draw.normal(0.5, 0.01, 200)) for _ in range(1000)]
     # Student's t of few degrees of freedom, here compared in the middle, where these hardly matter.
     assert np.mean(np.abs(found) < 1) == pytest.approx(2 * stats.t(6).cdf(1) - 1, abs=0.05)
-
-
-def test_a_trend_is_no_noise() -> None:
-    noise = np.random.default_rng(5).normal(0, 0.01, 200)
-    assert drift_deviations(0.5 + noise + np.linspace(0, 0.04, 200)) > 5
-
-
-def test_steps_without_noise_have_a_sure_drift_or_none() -> None:
-    assert drift_deviations([1.0] * 40) == 0
-    assert drift_deviations([1.0] * 20 + [2.0] * 20) == math.inf
-    assert math.isnan(drift_deviations([1.0] * 39))
+    assert drift_deviations(draw.normal(0.5, 0.01, 200) + np.linspace(0, 0.04, 200)) > 5

@@ -62,7 +62,7 @@ def test_the_steps_are_those_of_single_runs(way: str) -> None:
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
     single, looped = (trained(steps_per_run=number, **WAYS[way]) for number in (1, 4))
     assert values_of(looped) == values_of(single)
-    assert looped.result.num_skipped_steps == single.result.num_skipped_steps
+    assert looped.result.run.num_skipped_steps == single.result.run.num_skipped_steps
     assert len({step.seconds for step in looped.result.steps}) == 3  # warm-up, 4 steps and 3
 
 

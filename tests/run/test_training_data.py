@@ -69,7 +69,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_mnist_trains(mnist: Path, mode: dict[str, Any]) -> None:
     trained = run(mnist, **mode)
     result = trained.result
-    assert (result.data_set, result.is_synthetic, result.num_missing_shards) == ('mnist', False, 0)
+    assert (result.run.data_set, result.run.is_synthetic, result.run.num_missing_shards) == ('mnist', False, 0)
     assert trained.losses[-1] < 0.1 * trained.losses[0]
     check_warning(trained.err, mnist, '40', '60000')
     # Without training, the validation images are read: all of them in each step, in another order.
@@ -129,7 +129,7 @@ def test_without_training_the_validation_images_are_read_if_there_are_any(shards
     # Missing shards are counted and warned of.
     shutil.copy(shards / 'train-00000-of-00002', tmp_path)
     result, _, err = run(tmp_path, num_batches=1)
-    assert result.num_missing_shards == 1
+    assert result.run.num_missing_shards == 1
     check_warning(err, f'--data_dir={tmp_path}', '1', '2')
 
 
@@ -212,7 +212,7 @@ def test_records_are_held_in_one_size_shifted_and_evaluated(noise: Path, tmp_pat
 
 def test_synthetic_images_can_be_fed_and_stay_on_the_device_anyway() -> None:
     fed = ran(input_pipeline='feed_dict', num_gpus=2)
-    assert fed.result.is_synthetic
+    assert fed.result.run.is_synthetic
     assert fed.losses[0] == pytest.approx(losses()[0], rel=0.1)
     facts = RunFacts(alone=True, residual=False)
     assert find_idle(make_params(input_pipeline='feed_dict'), facts) == []

@@ -19,7 +19,6 @@ from msgspec import convert
 from numpy.typing import ArrayLike, NDArray
 
 from machine.surroundings import fingerprint
-from params import Params, make_params
 from results.document import Failure, Record, as_json, read_document
 from results.result import Cause, Result, Step, StepValues
 from results.sections import Phase, RunSection, StatisticsSection
@@ -37,7 +36,6 @@ from sweeps.sweep_file import read_sweep_file
 # What --result_file wrote in a run of lenet on a CPU with 2 warm-up and 4 timed steps and --measure_peak. Only what
 # it says about its machine was changed.
 _RECORDED = Path(__file__).with_name('recorded_result.json').read_text()
-_PARAMS = make_params()
 _BEGIN = float(json.loads(_RECORDED)['workers'][0]['steps']['start'][0])
 
 
@@ -154,7 +152,7 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
     workers = len(document['workers'])
     between = ({Cause.PRINTING: gap},) * len(steps)
     section = convert(run, RunSection)
-    result = Result(_PARAMS, document['model']['name'], section, '', tuple(steps), True, between, workers)
+    result = Result(document['model']['name'], section, '', tuple(steps), True, between, workers)
     for worker in document['workers']:
         worker['steps'] = as_json(result.columns())
     document['throughput'] = as_json(result.throughput)
@@ -214,15 +212,11 @@ _DEADLINE_SECS = 60
 FAKE = (sys.executable, '-I', '-S', str(Path(__file__).with_name('fake_benchmark.py')))
 
 
-def accept(params: Params, alone: bool) -> None:
-    del params, alone
-
-
 def plan_of(folder: Path, text: str, *rest: str) -> SweepPlan:
     """Makes the plan of a TOML file with this text, and of the flags after --."""
     path = folder / 'sweep_file.toml'
     path.write_text(text)
-    return make_sweep_plan(override(read_sweep_file(path), rest, {}), accept)
+    return make_sweep_plan(override(read_sweep_file(path), rest, {}), lambda params, alone: None)
 
 
 def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:

@@ -280,15 +280,15 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Pat
     flags: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'fp16_loss_scale': 2.0**30}
     result, out, err = ran(num_batches=4, train_dir=str(tmp_path), **flags)
     assert 'Precision:   fp16, automatic loss scale from 1.07374e+09\n' in out
-    assert result.precision == 'fp16'
+    assert result.run.precision == 'fp16'
     assert result.complete
-    assert result.num_skipped_steps == 5
+    assert result.run.num_skipped_steps == 5
     check_warning(err, '5 steps')
     assert len({step.values.loss for step in result.steps}) == 1
     assert state_of(values_in(tmp_path)) == (2.0**25, 0, 5)
     # Only its own are counted by a run that goes on.
     again = ran(num_batches=1, num_warmup_batches=0, train_dir=str(tmp_path), **flags).result
-    assert again.num_skipped_steps == 1
+    assert again.run.num_skipped_steps == 1
 
 
 DIVERGING: dict[str, Any] = {'num_batches': 6, 'num_warmup_batches': 0, 'init_learning_rate': 1e30}

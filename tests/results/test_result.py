@@ -1,0 +1,109 @@
+"""The result of a run, and the console lines that scripts parse."""
+
+import dataclasses
+import io
+import math
+from typing import Any
+
+import pytest
+
+from errors import format_error, format_warning
+from results import console
+from results.result import Cause, Result, Step, StepValues
+from results.sections import NO_TRANSFER, Phase, RunSection, Transfer, with_unknowns
+from results.statistics import Rate
+from tests.support.outputs import check_line
+
+pytestmark = pytest.mark.unit
+
+
+def a_result(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> Result:
+    devices = ['/cpu:0', '/cpu:1']
+    run = with_unknowns(RunSection, devices=devices, images_per_step=images_per_step, together=together)
+    timed = (
+        Step(Phase.TIMED, 1, 1.0, StepValues(7.0, steps_before=5, steps_after=7), start=50.0),
+        Step(Phase.TIMED, 2, 3.0, StepValues(7.0, steps_before=8, steps_after=12), start=52.0),
+    )
+    steps = (Step(Phase.WARMUP, 1, 50.0, StepValues(7.5)), *timed)
+    return dataclasses.replace(Result('resnet50', run, '2.21.0', steps, True), **changes)
+
+
+def test_a_result_counts_timed_steps_only_and_keeps_the_others() -> None:
+    result = a_result()
+    assert [step.phase for step in result.steps] == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
+    assert [step.index for step in result.timed_steps] == [1, 2]
+    assert (result.step_seconds, result.wall_seconds, result.images) == (4.0, 5.0, 32)
+    assert (result.rate.images_per_second, result.images_per_second) == (8.0, 6.4)
+    assert math.isnan(a_result(steps=result.steps[:1], complete=False).images_per_second)
+
+
+def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out() -> None:
+    pause = {Cause.EVALUATION: 0.5, Cause.CHECKPOINT: 0.25, Cause.OTHER: 0.25}
+    # What lies before the first timed step and after the last one counts nowhere.
+    between = ({Cause.CHECKPOINT: 9.0}, pause, {Cause.EVALUATION: 7.0})
+    result = a_result(between=between)
+    assert result.between_seconds == pause
+    assert result.wall_seconds == 4.5
+    # Workers that do not wait for each other train while the chief evaluates.
+    assert a_result(between=between, together=False).wall_seconds == 5.0
+
+
+def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one() -> None:
+    result = a_result(num_workers=3)
+    assert (result.images, result.images_per_second) == ((12 - 5) * 16, pytest.approx(22.4))
+    assert result.throughput.images_per_second_per_device == pytest.approx(22.4 / 6)
+    assert a_result(num_workers=3, cluster_total=(70, 7.0)).images_per_second == 10
+
+
+def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:
+    lines = [('Batch size', '128 global'), ('', '64 per device'), ('Input', ''), ('Sync', False)]
+    expected = ['Batch size:  128 global', '             64 per device', 'Sync:        False', '==========']
+    assert console.format_banner(lines).split('\n') == expected
+
+
+def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step() -> None:
+    servers, step = [('On ps 0', '1.0 MB'), ('On ps 1', '2.3 MB')], ('Step moves', '6.7 MB')
+    for num_workers in (1, 2):
+        lines = console.transfer_lines(Transfer((1_000_000, 2_340_000), 6_680_000), num_workers)
+        assert lines == [('Workers', num_workers), *servers, step]
+    assert console.transfer_lines(NO_TRANSFER, 1) == []
+
+
+def test_headers_step_lines_and_totals_are_what_scripts_look_for() -> None:
+    assert console.format_step_header() == 'Step\tImg/sec\ttotal_loss'
+    line = console.format_step(100, Rate(95.83, 0.04, 0.42), StepValues(7.4271))
+    assert line == '100\timages/sec: 95.8 +/- 0.0 (jitter = 0.4)\t7.427'
+    header = console.format_step_header('base_loss', with_accuracy=True)
+    assert header == 'Step\tImg/sec\tbase_loss\ttop_1_accuracy\ttop_5_accuracy'
+    line = console.format_step(1, Rate(1234.56, 1.25, 10.0), StepValues(0.5, 0.0, 1.0))
+    assert line == '1\timages/sec: 1234.6 +/- 1.2 (jitter = 10.0)\t0.500\t0.000\t1.000'
+    assert console.format_step(1, Rate(1.0, 0.0, 0.0), StepValues(math.nan)).endswith('\tnan')
+    dashes = '-' * 64
+    assert console.format_total(12345.678) == f'{dashes}\ntotal images/sec: 12345.68\n{dashes}'
+
+
+def test_errors_and_warnings_are_one_line() -> None:
+    assert format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
+    assert format_error('a\x1b[2Jé') == r'tf_cnn_benchmarks: error: a\x1b[2Jé'
+    assert format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
+    check_line(console.format_incomplete(3, '100 steps', 12.5, None), '3', '100', '12.50 images/sec')
+
+
+class Flushes(io.StringIO):
+    """Remembers what had been written when it was flushed last."""
+
+    seen = ''
+
+    def flush(self) -> None:
+        self.seen = self.getvalue()
+
+
+def test_results_and_messages_go_to_their_streams_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    out, err = Flushes(), Flushes()
+    for shown in (console.Console(out, err), console.Console()):
+        shown.result('total')
+        shown.progress('Building')
+        shown.note('odd')
+    assert (out.seen, err.seen) == ('total\n', 'Building\nodd\n')
+    # Without streams a console is silent.
+    assert capfd.readouterr() == ('', '')
