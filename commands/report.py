@@ -69,7 +69,7 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
             plot.save(Path(str(options.plots)))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise RunError(f'{error.filename or output}: it could not be written ({reason})') from None
+        raise RunError(f'{error.filename or options.plots or output}: it could not be written ({reason})') from None
     problems = list(collection.problems)
     if (others := len(problems) - _MOST_NAMED) > 0:
         problems[_MOST_NAMED:] = [f'{plural(others, "more result")} could not be read; the page lists them']

@@ -110,7 +110,6 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
             ('TensorFlow', '.'.join(tf.__version__.split('.')[:2])),
             ('Model', plan.subject.model_name),
             ('Dataset', f'{run.data_set} ({"synthetic" if run.is_synthetic else "real"})'),
-            ('', f'random, {run.image_size}x{run.image_size} pixels' if run.is_synthetic else ''),
             # If it is not the usual one for these images.
             ('Input', '' if row == input_for(plan.data.images) else row.name),
             ('Mode', run.role),

@@ -86,7 +86,7 @@ def test_two_results_are_compared_and_what_differs_is_named(capsys: pytest.Captu
     text = '\n'.join(told)
     assert 'batch_size 32 -> 64' in text
     assert 'hostname alpha -> beta' in text
-    assert 'b.json: 3 steps took long' in text
+    assert '! 1 of 2 runs was disturbed' in text
     # Text of a result cannot control the terminal.
     assert '\x1b' not in text
     assert not any(line.startswith('fake') for line in told)

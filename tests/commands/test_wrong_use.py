@@ -92,7 +92,7 @@ WRONG = [
     ('sweep precison', 'precison', 'precision'),
     ('sweep precision --memory_limit=much', '--memory_limit=much'),
     ('sweep precision -- --precision=fp32', '', '--precision=fp32'),
-    ('sweep precision --resume', '--resume'),
+    ('sweep precision --resume', 'precision', '--resume DIR'),
     ('sweep precision --find_batch_size --repeats=1 -- --device=cpu', '', '--find_batch_size', 'batch_size'),
     ('sweep --grid=xla=true,false --find_batch_size -- --device=cpu', '--find_batch_size', '--memory_limit'),
     ('sweep --resume .', '.', 'sweep.json'),

@@ -87,7 +87,7 @@ def test_a_folder_without_one_set_of_shards_is_refused(tmp_path: Path, names: li
 
 def test_the_error_gives_the_command_that_makes_the_missing_shards(tmp_path: Path) -> None:
     for subset, end in (('train', ''), ('validation', ' --subset=validation')):
-        with refused(f'tf_cnn_benchmarks records --input=DIR --output=DIR{end}') as error:
+        with refused(f'tf_cnn_benchmarks records --input=DIR --output=SHARDS{end}') as error:
             find_shards(str(tmp_path), subset)
         assert ('--subset' in str(error.value)) == bool(end)
 

@@ -51,7 +51,8 @@ def _raised(kind: type[BenchmarkError], exit_code: int, facts: tuple[object, ...
 _START = 'tf_cnn_benchmarks: warning: '
 # Warnings about short runs, which tests make, and about runs on a busy machine.
 _NOISE = re.compile(
-    r'timed, too few for the noise|the first \w+ .*times the median|outliers? among|steps spread by|'
+    r'timed, too few for the noise|too short a time to compare|the first \w+ .*times the median|outliers? among|'
+    r'steps spread by|'
     r'the second half of the timed steps|passed between the steps|other processes used|\(steal\)|the CPU quota of|'
     r'slowed down'
 )

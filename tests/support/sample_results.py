@@ -219,7 +219,7 @@ def plan_of(folder: Path, text: str, *rest: str) -> SweepPlan:
     return make_sweep_plan(override(read_sweep_file(path), rest, {}), lambda params, alone: None)
 
 
-def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:
+def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 8) -> dict[str, str]:
     """Returns the environment of the small program; its result has num_steps steps."""
     document = folder / 'document.txt'
     document.write_text(json.dumps(sample_document(seconds=step_seconds(num_steps=num_steps))))

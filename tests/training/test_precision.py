@@ -280,7 +280,7 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Pat
     flags: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'fp16_loss_scale': 2.0**30}
     result, out, err = ran(num_batches=4, train_dir=str(tmp_path), **flags)
     assert 'Precision:   fp16, automatic loss scale from 1.07374e+09\n' in out
-    assert result.run.precision == 'fp16'
+    assert result.run.precision == 'fp16, automatic loss scale from 1.07374e+09'
     assert result.complete
     assert result.run.num_skipped_steps == 5
     check_warning(err, '5 steps')
