@@ -24,11 +24,12 @@ from inputs.data_sets import Arrays, find_shards
 from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from models.networks import rank_of_labels
 from models.registry import MODELS, register_model
-from preprocessing import ImageOptions
+from preprocessing import RESIZE_METHODS, ImageOptions
 from records.layout import shard_name
 from results.console import Console
 from results.document import Record, read_result_file
-from results.result import Accuracy, Result
+from results.result import Accuracy, Result, StepValues
+from results.sections import Phase
 from run.evaluation import Evaluation, OwnVariables
 from run.session import Stepper
 from tests.support.graphs import cpus, open_session
@@ -140,6 +141,8 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], no
 def test_flags_limit_the_number_of_images(trained: tuple[Path, Result], noise: Path) -> None:
     rows: list[tuple[dict[str, Any], int]] = [
         ({'num_eval_batches': 2, 'num_epochs': 3}, 2 * BATCH),
+        ({'num_batches': 2}, 2 * BATCH),
+        ({'num_epochs': 0.5}, 12),
         ({'num_eval_batches': 2, 'num_gpus': 2, 'eval_batch_size': 3}, 12),
         ({'num_eval_epochs': 0.5, 'num_batches': 1}, 12),
         ({'num_eval_epochs': 2}, 2 * NUM_VALIDATION),
@@ -272,8 +275,21 @@ def test_out_of_memory_names_the_batch_size_of_its_phase(trained: tuple[Path, Re
             evaluate(trained[0], noise, eval_batch_size=BATCH - 1)
         with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
             training.run()
-    with mock.patch.object(Stepper, 'run', side_effect=fault), failed(f'--batch_size={BATCH}: out of memory'):
+    take_steps = Stepper.run
+
+    def fail_after_the_evaluation(stepper: Stepper, phase: Phase, indices: range) -> list[StepValues]:
+        if phase is Phase.TIMED and 2 in indices:
+            raise fault
+        return take_steps(stepper, phase, indices)
+
+    out_of_memory = failed(f'--batch_size={BATCH}: out of memory')
+    with mock.patch.object(Stepper, 'run', fail_after_the_evaluation), out_of_memory as caught:
         training.run()
+    # What was measured before is kept.
+    result = caught.value.result
+    assert isinstance(result, Result)
+    assert (len(result.timed_steps), result.complete) == (1, False)
+    assert [accuracy.step for accuracy in result.evaluations] == [2]
 
 
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
@@ -338,6 +354,26 @@ def test_processes_share_the_images(num_processes: int, num_towers: int) -> None
     shares = [labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)]
     assert sorted(label for share in shares for label in share) == list(range(NUM_VALIDATION))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise: Path) -> None:
+    shards = find_shards(str(noise), 'validation')
+    pixels = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 3], np.uint8)
+    arrays = Arrays('validation', pixels, np.zeros(6, np.int32))
+
+    def look(method: str, share: Share, count: int) -> list[np.ndarray]:
+        options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
+        with tf.Graph().as_default(), open_session() as session:
+            both = record_examples(shards, 1001, options, share), array_examples(arrays, options, share)
+            return [session.run(tf.data.make_one_shot_iterator(of.batch(count)).get_next()[0]) for of in both]
+
+    of_methods = [look(method, Share(), 6) for method in RESIZE_METHODS[:-1]]
+    whole, second = look('round_robin', Share(), 6), look('round_robin', Share(1, 2), 3)
+    for kind in (0, 1):
+        expected = np.array([of_methods[number % 4][kind][number] for number in range(6)])
+        assert np.array_equal(whole[kind], expected)
+        assert np.array_equal(second[kind], expected[1::2])
+        assert not np.array_equal(whole[kind], of_methods[0][kind])
 
 
 def test_a_share_may_end_early_or_repeat_images() -> None:

@@ -99,6 +99,15 @@ def test_constants_give_the_logits_of_batch_norm(name: str) -> None:
     assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
 
 
+def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm() -> None:
+    _, folded = plain_logits(NETWORKS['twice'][0], random_images((8, 8, 3)))
+    norms = {name: (norm.factor is not None, norm.shift is not None) for name, norm in folded.norms.items()}
+    kept, taken = (True, True), (False, False)
+    assert norms == {'shared': kept, 'norm_of_first': kept, 'norm_of_sum': kept, 'norm_with_bias': taken}
+    _, folded = plain_logits(NETWORKS['mobilenet'][0], random_images((32, 32, 3)))
+    assert {norm.factor for norm in folded.norms.values()} == {None}
+
+
 def normalised(cnn: Any, x: Any, num_classes: int) -> Any:
     x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')

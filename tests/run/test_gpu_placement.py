@@ -63,7 +63,7 @@ def rows_of_networks() -> Iterator[Any]:
             yield pytest.param(model, precision, data_format, marks=marks)
 
 
-@pytest.mark.parametrize(('model', 'precision', 'data_format'), rows_of_networks())
+@pytest.mark.parametrize(('model', 'precision', 'data_format'), [*rows_of_networks()])
 def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str, data_format: str) -> None:
     flags: dict[str, Any] = {'data_name': 'cifar10'} if model in ('resnet20', 'densenet40_k12') else {}
     flags |= {'model': model, 'data_format': data_format, 'eval_during_training_every_n_steps': 5}
@@ -75,11 +75,14 @@ def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str,
     assert all(is_on_gpu(op) for op in convolutions)
 
 
-def in_turn(ways: Iterable[str], precisions: Sequence[str], others: Sequence[str] = ()) -> Iterator[Any]:
+def in_turn(ways: Iterable[str], precisions: Sequence[str], others: Sequence[str] = ()) -> list[Any]:
     """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also all others."""
-    for (number, way), precision in itertools.product(enumerate(ways), (*precisions, *others)):
-        marks = [] if precision == precisions[number % len(precisions)] else [pytest.mark.all_modes]
-        yield pytest.param(way, precision, marks=marks)
+
+    def marks(number: int, precision: str) -> Any:
+        return () if precision == precisions[number % len(precisions)] else pytest.mark.all_modes
+
+    pairs = itertools.product(enumerate(ways), (*precisions, *others))
+    return [pytest.param(way, precision, marks=marks(number, precision)) for (number, way), precision in pairs]
 
 
 @pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, ['fp16', 'bf16'], ['fp32']))
@@ -95,6 +98,16 @@ def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> No
         signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])) for model in ('vgg11', 'vgg19')
     )
     assert len(small) == len(large)
+
+
+def test_parameter_servers_exchange_few_signals_for_each_segment() -> None:
+    small, large = (
+        signals(build_on_gpus(4, model=model, **WAYS['servers, staged'], **PRECISIONS['fp16']))
+        for model in ('vgg11', 'vgg19')
+    )
+    # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2, in segments of 2 MiB.
+    more_segments = 4 * (144e6 - 133e6) / (2 << 20)
+    assert len(large) - len(small) <= 5 * more_segments
 
 
 @pytest.mark.parametrize(
@@ -203,6 +216,17 @@ def test_a_worker_that_is_told_to_sums_on_its_cpu() -> None:
     assert bytes_between(built, 'gpu', 'gpu') == 0
     assert bytes_between(built, 'gpu', 'cpu') >= 3 * weights(built)
     assert bytes_between(built, 'cpu', 'gpu') >= 3 * weights(built)
+
+
+@pytest.mark.parametrize('staged', [False, True])
+def test_a_cpu_that_is_divided_spreads_its_variables_as_gpus_do(staged: bool) -> None:
+    flags: dict[str, Any] = {'staged_vars': staged, 'local_parameter_device': 'gpu', 'data_format': 'NHWC'}
+    cpu, gpu = (
+        {variable.name: variable.device for variable in build_on_gpus(3, device=kind, **flags).step_graph.variables}
+        for kind in ('cpu', 'gpu')
+    )
+    assert {*cpu.values()} == {'/cpu:0', '/cpu:1', '/cpu:2'}
+    assert cpu == {name: place.replace('gpu', 'cpu') for name, place in gpu.items()}
 
 
 def weights(built: GpuGraph) -> int:

@@ -1,15 +1,28 @@
 """Runs of the input pipeline alone: a table of its stages, the rate up to the last one, and what its buffers take."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
+import tensorflow.compat.v1 as tf
 
-from inputs.stages import DECODE, READ, STAGES
+from inputs.buffers import most_bytes
+from inputs.data_sets import find_shards
+from inputs.pipeline import InputParts
+from inputs.record_pipeline import RecordPipeline
+from inputs.stages import DECODE, PARSE, READ, STAGES
+from preprocessing import ImageOptions
+from records.layout import shard_name
 from run.input_stages import StageTime, format_stages, stage_rows
-from tests.support.images import write_cifar
+from tests.support.graphs import cpus, open_session
+from tests.support.images import encoded, example, write_cifar, write_shard
 from tests.support.outputs import check_warning, refused, warnings_in
+from tests.support.programs import ROOT
 from tests.support.runs import document_in, made, ran
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -40,6 +53,12 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(t
     assert len(warnings_in(err)) == 1
     assert document['compute']['flops_per_second'] is None
     assert document['run']['role'] == 'input-only'
+
+
+def test_a_run_ends_with_the_stage_that_it_names(tmp_path: Path, noise: Path) -> None:
+    document, _, _ = run(tmp_path, noise, PARSE, input_pipeline='tf_data', num_batches=1)
+    assert [row['stage'] for row in document['input']['stages']] == [READ, PARSE]
+    assert len(document['workers'][0]['steps']['seconds']) == 2
 
 
 def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path: Path) -> None:
@@ -78,6 +97,40 @@ def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verb
     assert (images['count'], images['bytes_each']) == (4, 4 * 28 * 28 * 3)
     assert document['input']['stages'] is None
     assert 'input memory: ' in err
+
+
+def memory_of_the_input(folder: Path) -> None:
+    """Prints the bound of a pipeline's buffers, and by how much the process has grown after 1, 61 and 121 steps."""
+    pixels = np.random.default_rng(1).integers(0, 256, [8, 200, 200, 3], np.uint8)
+    records = [example(encoded(image, quality=95), 1) for image in pixels]
+    for number in range(4):
+        write_shard(folder / shard_name('train', number, 4), records * 40)
+    options = ImageOptions(64, 64, 3, training=True, seed=3)
+    with tf.Graph().as_default(), open_session() as session:
+        pipeline = RecordPipeline(InputParts(find_shards(str(folder), 'train'), cpus(1), 16, 10, options))
+        before, grown = psutil.Process().memory_info().rss, []
+        session.run(pipeline.initializers)
+        pipeline.warm_up(session)
+        step = session.make_callable([*pipeline.per_step_ops, pipeline.tower_batch(0).images.op])
+        for number in range(121):
+            step()
+            if number % 60 == 0:
+                grown.append(psutil.Process().memory_info().rss - before)
+    print(most_bytes(pipeline.buffers), *grown)
+
+
+def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
+    """In a process of its own, with few arenas: where threads free what others allocated, the C library keeps more."""
+    code = 'import sys, pathlib; from tests.run.test_input_only import memory_of_the_input as of; '
+    command = [sys.executable, '-c', f'{code}of(pathlib.Path(sys.argv[1]))', str(tmp_path)]
+    environ = {**os.environ, 'MALLOC_ARENA_MAX': '2'}
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    bound, *grown = map(int, done.stdout.split())
+    assert 40e6 < bound < 60e6
+    # TensorFlow's threads, its graph, the images that are being decoded, and what the C library keeps: 8 to 18 MB.
+    assert len(grown) == 3
+    assert max(grown) < bound + 40e6, (bound, grown)
 
 
 def test_a_stage_that_costs_less_than_the_noise_is_not_measurable_and_says_which_steps_would_do() -> None:

@@ -17,6 +17,7 @@ from google.protobuf import text_format
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
 from params import make_params
+from results.benchmark_log import BenchmarkLog, run_info
 from results.console import Console
 from run.instruments import write_scalars
 from tests.support.graphs import file_size_limit
@@ -215,6 +216,21 @@ def test_a_run_writes_itself_and_every_number_that_it_prints(tmp_path: Path) -> 
     ran(num_batches=1, benchmark_log_dir=str(folder))
     assert len(lines_of(folder / 'metric.log')) == len(metrics) + 3
     assert [run['test_id'] for run in lines_of(folder / 'benchmark_run.log')] == [None]
+
+
+def test_the_log_has_what_a_machine_with_gpus_tells_and_no_number_that_is_not_finite(tmp_path: Path) -> None:
+    gpus, cpu = [{'name': 'A'}, {'name': 'A'}], 'Intel(R) Xeon(R) CPU @ 2.20GHz'
+    machine = {'num_cores': 96, 'memory_bytes': 10, 'gpus': gpus, 'cpu_model': cpu}
+    of_run: dict[str, Any] = {'model': 'm', 'data_set': 'd', 'flags': {'rate': 0.5, 'none': None}, 'test_id': None}
+    environment = {'TF_B': '1', 'TF_A': '0', 'OMP_NUM_THREADS': '2'}
+    versions: dict[str, Any] = {'tensorflow_version': '2', 'tensorflow_git': 'g', 'available_memory': None}
+    found = run_info(**of_run, machine=machine, environment=environment, **versions)
+    assert found['machine_config']['cpu_info']['mhz_per_cpu'] == 2200
+    assert found['machine_config']['gpu_info'] == {'count': 2, 'model': 'A'}
+    assert [row['name'] for row in found['tensorflow_environment_variables']] == ['TF_A', 'TF_B']
+    assert found['run_parameters'] == [{'name': 'rate', 'float_value': 0.5}]
+    BenchmarkLog(str(tmp_path)).add('loss', float('nan'), 1)
+    assert lines_of(tmp_path / 'metric.log')[0]['value'] is None
 
 
 def test_what_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A training step: several towers, each with a part of a batch, take the step of one tower with the whole batch."""
 
 import functools
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -134,6 +135,18 @@ def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(mode: st
             if read.type == 'ReadVariableOp' and (update := updates.get(read.inputs[0].op)):
                 users = {op for op in read.outputs[0].consumers() if op in step and op.device == read.device}
                 assert users <= preceding([update]), update.name
+
+
+def test_updates_wait_for_nothing_that_a_step_would_not_compute_otherwise() -> None:
+    def types_of(optimizer: str, **settings: Any) -> Counter[str]:
+        with tf.Graph().as_default():
+            _, built = build(1, 'parameter_server', optimizer, LearningRate((0.1,)), **settings)
+            return Counter(op.type for op in preceding([*built.fetches.ops, built.fetches.loss.op]))
+
+    # The gradient of the images is none of them.
+    assert types_of('sgd')['Conv2DBackpropInput'] == 1
+    # LARS decays the weights itself, and the loss without their decay is reported.
+    assert types_of('lars', loss_type_to_report='base_loss')['L2Loss'] == 0
 
 
 def test_the_rate_of_an_update_follows_from_the_number_of_steps_before_it() -> None:

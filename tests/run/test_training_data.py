@@ -85,7 +85,8 @@ def test_resumed_training_reads_the_images_that_come_next(mnist: Path, tmp_path:
     assert rest[:2] != pytest.approx(begun, rel=1e-3), 'the same images again'
 
 
-def test_resumed_training_reads_records_in_another_order(shards: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize('pipeline', ['record_input', 'tf_data'])
+def test_resumed_training_reads_records_in_another_order(pipeline: str, shards: Path, tmp_path: Path) -> None:
     """Of one shard: of several, whichever reader is faster also has its part in the order."""
     content = b''.join(path.read_bytes() for path in sorted(shards.glob('train-*')))
     (tmp_path / 'train-00000-of-00001').write_bytes(content)
@@ -94,7 +95,7 @@ def test_resumed_training_reads_records_in_another_order(shards: Path, tmp_path:
     def first_losses(**more: Any) -> list[float]:
         still: dict[str, Any] = {'init_learning_rate': 0.0, 'augmentation': 'none', 'weight_decay': 0.0}
         steps = {'batch_size': 8, 'num_warmup_batches': 0, 'num_batches': 3}
-        return run(tmp_path, model='trivial', **still, **steps, **more).losses
+        return run(tmp_path, model='trivial', input_pipeline=pipeline, **still, **steps, **more).losses
 
     fresh = first_losses()
     begun, went_on = (first_losses(train_dir=str(tmp_path / 'trained')) for _ in range(2))
@@ -208,6 +209,14 @@ def test_records_are_held_in_one_size_shifted_and_evaluated(noise: Path, tmp_pat
     whole = losses(**{**flags, 'num_batches': 11})
     halves = [losses(**flags, train_dir=str(tmp_path / 't')) for _ in range(2)]
     assert halves[0] + halves[1] == whole
+
+
+@by_pipeline
+def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(noise: Path, pipeline: str) -> None:
+    flags: dict[str, Any] = {'model': 'lenet', 'data_dir': str(noise), 'data_name': 'imagenet'}
+    found = [plan_of(**flags, input_pipeline=chosen).data for chosen in (None, pipeline)]
+    assert [data.augmentation for data in found] == ['resized_crop', 'padded_crop']
+    assert [data.validation_augmentation for data in found] == ['resized_crop', 'resized_crop']
 
 
 def test_synthetic_images_can_be_fed_and_stay_on_the_device_anyway() -> None:

@@ -198,6 +198,12 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
     assert counts.num_timed == np.ceil(0.03 * 1_281_167 / counts.global_batch_size)
 
 
+def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
+    plan = plan_of(model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2))
+    assert (plan.counts.images_of_step, plan.counts.global_batch_size) == (2 * 50, 2 * 2 * 50)
+    assert not plan.variables.sync
+
+
 @pytest.mark.parametrize(
     ('flags', 'num_batches', 'num_epochs'),
     [
