@@ -266,6 +266,16 @@ def test_output_into_a_full_disk_is_one_line(argv: list[str], stream: str, exit_
         check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.unit
+def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
+    (gone := tmp_path / 'gone').mkdir()
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), '--export_saved_model=model']
+    removing = ['sh', '-c', 'rmdir "$PWD" && exec "$@"', 'sh', *command, f'--train_dir={tmp_path}']
+    done = subprocess.run(removing, cwd=gone, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', 'working directory')
+
+
 def _catches_sigterm(pid: int) -> bool:
     """Whether a process has a handler: the masks of proc_pid_status(5)."""
     caught = re.search(r'SigCgt:\s*(\w+)', Path(f'/proc/{pid}/status').read_text())

@@ -101,14 +101,23 @@ def test_bicubic_does_not_wrap_around_where_it_overshoots() -> None:
     assert image[:, 115:].min() > 225
 
 
-@pytest.mark.parametrize('method', ['bilinear', 'area'])
+def cubic_halves(rows: np.ndarray) -> np.ndarray:
+    """Keys' cubic (a = -1/2) between rows 0 and 1, 2 and 3, ...: -1/16, 9/16, 9/16, -1/16."""
+    before, after = np.roll(rows, 1, 0), np.roll(rows, -2, 0)
+    return ((9 * (rows + np.roll(rows, -1, 0)) - before - after) / 16)[::2]
+
+
+@pytest.mark.parametrize('method', ['bilinear', 'area', 'bicubic'])
 def test_pixels_are_rounded_not_truncated(method: str) -> None:
     # Grey, since colours also differ by how the decoders smooth them.
     file = encoded(np.asarray(Image.fromarray(PHOTOGRAPHS['astronaut']()).convert('L')), quality=95)
     decoded = run(file, replace(EVALUATION, height=448, width=448, resize_method='nearest'))[0].astype(np.float64)
     halved = run(file, replace(EVALUATION, height=224, width=224, resize_method=method))[0]
-    # Both are the mean of four pixels.
-    error = halved - decoded.reshape(224, 2, 224, 2, 3).mean((1, 3))
+    if method == 'bicubic':
+        expected = cubic_halves(cubic_halves(decoded).swapaxes(0, 1)).swapaxes(0, 1)
+    else:  # both are the mean of four pixels
+        expected = decoded.reshape(224, 2, 224, 2, 3).mean((1, 3))
+    error = halved - expected
     assert abs(error[2:-2, 2:-2].mean()) < 0.2  # truncation: 0.375 or more
 
 

@@ -80,6 +80,7 @@ def test_training_starts_with_the_factors_of_the_paper() -> None:
             build_network(MODELS.find_model('resnet20').network, images, 10, variables, 'NHWC', is_training=True)
         session.run(manager.initializers)
         factors = [variable for name, variable in manager.savable_variables().items() if name.endswith('gamma')]
+        assert len(factors) == 19
         assert all((session.run(factor.value) == 1).all() for factor in factors)
 
 
