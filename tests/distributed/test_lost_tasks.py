@@ -3,6 +3,7 @@
 A signal to all tasks ends them, too, and the chief saves its last step.
 """
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from results.document import Record, read_result_file
-from tests.distributed.milestones import FIRST_STEP, INCOMPLETE
+from tests.distributed.milestones import FIRST_STEP, INCOMPLETE, UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, await_line
 from tests.distributed.scenarios import (
     ENDLESS,
@@ -35,7 +36,7 @@ from tests.distributed.scenarios import (
     start_under_way,
     undisturbed,
 )
-from tests.distributed.whole_batch import weights_in
+from tests.distributed.whole_batch import STEP_LINE, weights_in
 
 pytestmark = pytest.mark.distributed
 TASKS = (
@@ -72,7 +73,9 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         exit_code = KILLED if number == signal.SIGKILL else 128 + number
         assert_all_end(processes, FAILED, **{lost: exit_code})
         others = others_of(processes, lost)
-        assert max(task.ended_at for task in others) - processes.tasks[lost].ended_at < LOSS_SECS + MARGIN_SECS
+        # A task that ends by itself says so: nobody waits for it.
+        deadline_secs = MARGIN_SECS + (LOSS_SECS if exit_code == KILLED else 0)
+        assert max(task.ended_at for task in others) - processes.tasks[lost].ended_at < deadline_secs
         assert_each_names(others, processes.described(lost), *([] if exit_code == KILLED else [exit_code, name]))
         chief = processes.trainers[0].name
         if lost == chief:
@@ -163,6 +166,35 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
         timed = re.search(INCOMPLETE, processes.trainers[0].err)
         assert timed
         assert_trained(weights_in(tmp_path / 'train'), NUM_WARMUP + int(timed[1]))
+
+
+@pytest.mark.all_modes
+def test_workers_that_do_not_wait_print_the_rate_of_all_when_a_signal_ends_them(tmp_path: Path) -> None:
+    with cluster_of('asynchronous', tmp_path, ENDLESS) as processes:
+        start_under_way(processes)
+        for task in processes.tasks.values():
+            task.send(signal.SIGTERM)
+        assert_all_end(processes, 128 + signal.SIGTERM)
+        # No total: a warning has the rate.
+        totals = [float(*re.findall(r'at ([\d.]+) images/sec', worker.err)) for worker in processes.trainers]
+        own = [float(re.findall(STEP_LINE, worker.out)[-1][1]) for worker in processes.trainers]
+        # The one that started later saw the other take steps all the time.
+        assert max(total / rate for total, rate in zip(totals, own, strict=True)) > 1.3
+
+
+@pytest.mark.all_modes
+def test_the_others_end_at_once_when_the_reader_of_a_workers_output_leaves(tmp_path: Path) -> None:
+    with cluster_of('parameter_server', tmp_path, ENDLESS) as processes:
+        fifo = tmp_path / 'worker-0.out'
+        os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        processes.start()
+        fifo.unlink()
+        await_line(processes.tasks['worker 1'], UNDER_WAY)
+        os.close(reader)
+        assert_all_end(processes, FAILED)
+        others = others_of(processes, 'worker 0')
+        assert_each_names(others, processes.described('worker 0'), 'standard output')
 
 
 @pytest.mark.parametrize(

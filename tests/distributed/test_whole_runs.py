@@ -1,6 +1,7 @@
 """What a cluster makes of a whole run: one evaluation by all workers, steps that all skip, and an exported model."""
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
+from cluster.hosts import Command, reserved_addresses
 from params import make_params, parse_argv
 from records.layout import LABELS_FILE
 from results.result import Accuracy
 from tests.distributed.milestones import EVALUATING, SKIPPED, STOPPING
-from tests.distributed.processes import Processes, make_cluster
-from tests.distributed.whole_batch import weights_in
-from tests.support.images import write_noise
+from tests.distributed.processes import Processes, environment, make_cluster
+from tests.distributed.whole_batch import TOTAL_LINE, weights_in
+from tests.support.images import write_cifar, write_noise
+from tests.support.machines import tf_config
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed
@@ -130,6 +134,69 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) 
     assert reader.get_tensor('global_step') == num_steps
     assert reader.get_tensor('loss_scale/scale') == start * 2.0 ** (num_steps - 2 * num_skipped)
     assert num_skipped > 0
+
+
+@pytest.mark.all_modes
+def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path: Path) -> None:
+    flags = [*FLAGS[:3], '--model=lenet', '--init_learning_rate=1e30', '--precision=bf16', '--num_batches=8']
+    write_noise(tmp_path, NUM_VALIDATION, NUM_LABELS)
+    with make_cluster([*flags, f'--data_dir={tmp_path}'], tmp_path, num_ps=1) as processes:
+        processes.run()
+    for task in processes.tasks.values():
+        assert task.exit_code == 1, task.name
+        assert re.search(r'^tf_cnn_benchmarks: error: .*\b(nan|inf)\b', task.err, re.MULTILINE), task.name
+
+
+OWN_MODEL = """
+from models.registry import register_model
+def network(cnn, x, num_classes):
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+register_model('own', network, data_set='cifar10', image_size=32, learning_rate=0.05)
+"""
+
+
+@pytest.mark.all_modes
+def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp_path: Path) -> None:
+    """A controller also evaluates with the workers."""
+    images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
+    for image, label in zip(images, labels, strict=True):
+        image[8 * label : 8 * label + 8] = 255
+    write_cifar(tmp_path, images, labels)
+    # As many as fill no batch of several towers.
+    write_cifar(tmp_path, images[:13], labels[:13], 'validation')
+    (tmp_path / 'own.py').write_text(OWN_MODEL)
+    flags = ['--model=own', f'--model_file={tmp_path}/own.py', f'--data_dir={tmp_path}', '--device=cpu']
+    flags += ['--batch_size=10', '--num_batches=20', '--num_warmup_batches=1', '--augmentation=none']
+    controlled = ['--variable_update=distributed_all_reduce', '--eval_during_training_at_specified_steps=21']
+    weights = []
+    for number, more in enumerate(([PS], controlled)):
+        (folder := tmp_path / str(number)).mkdir()
+        run_flags = [*flags, *more, f'--train_dir={folder}/train']
+        with make_cluster(run_flags, folder, num_ps=1 - number, num_controllers=number) as processes:
+            processes.run()
+        assert {*processes.exit_codes().values()} == {0}
+        assert ACCURACY.findall(processes.trainers[0].out) == [('1.0000', '1.0000', '13')] * number
+        weights.append(weights_in(folder / 'train'))
+    for name, value in weights[0].items():
+        np.testing.assert_allclose(weights[1][name], value, 1e-3, 1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ('mode', 'num_ps'), [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)], ids=['ps', 'collective']
+)
+def test_processes_with_tf_config_train_and_end(mode: str, num_ps: int, tmp_path: Path) -> None:
+    """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
+    with reserved_addresses(2 + num_ps) as addresses:
+        cluster = {job: [host] for job, host in zip(('chief', 'worker', 'ps'), addresses, strict=False)}
+        argv = (sys.executable, tf_cnn_benchmarks.__file__, *FLAGS, '--model=trivial', '--num_batches=5', mode)
+        commands = [Command(job, argv, env={**environment(), **tf_config(job, 0, **cluster)}) for job in cluster]
+        processes = Processes(commands, addresses, tmp_path)
+        with processes.ending():
+            processes.run()
+    assert {*processes.exit_codes().values()} == {0}
+    chief, worker = (re.findall(TOTAL_LINE, processes.tasks[job].out, re.MULTILINE) for job in ('chief', 'worker'))
+    assert len(chief) == 1
+    assert worker == chief
 
 
 SETTINGS = {'model': 'lenet', 'device': 'cpu', 'batch_size': 4, 'init_learning_rate': 0.01}
