@@ -154,10 +154,14 @@ class SshHost(Host):
             print(json.dumps(request), file=self._ssh.input, flush=True)
 
     def _heard(self, line: str) -> None:
-        if not line.startswith(ANSWER):
+        try:
+            answer = json.loads(line.removeprefix(ANSWER)) if line.startswith(ANSWER) else None
+        except ValueError:
+            # The last line of a connection that was lost within it.
+            answer = None
+        if answer is None:
             self._errors.append(line)
             return
-        answer = json.loads(line.removeprefix(ANSWER))
         name = answer.pop('name', None)
         if name is None:
             self._answers.put(answer)

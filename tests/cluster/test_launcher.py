@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.agent import ANSWER
+from cluster.agent import ANSWER, hello
 from cluster.hosts import Command, HostNeeds
 from cluster.launcher import launch
 from cluster.ssh import Reach, connections
 from commands import cluster as cluster_command
+from errors import RunError
 from tests.support.outputs import check_line, failed
 from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, terminal, without_starts
 
@@ -359,3 +360,13 @@ def test_what_a_login_script_prints_is_no_answer_of_the_agent(tmp_path: Path) ->
     reach = Reach((str(ssh),), sys.executable, str(ROOT), str(tmp_path))
     with connections(['somewhere'], reach) as (host,):
         assert [one.name for one in host.prepare(HostNeeds([('ps', 0), ('worker', 0)]))] == ['ps 0', 'worker 0']
+
+
+def test_a_connection_that_is_lost_within_a_line_has_ended(tmp_path: Path) -> None:
+    ssh = tmp_path / 'ssh'
+    greeting = ANSWER + json.dumps({'hello': hello()})
+    ssh.write_text(f"#!/bin/sh\necho '{greeting}'\nread request\nprintf '%s' '{ANSWER}{{\"memb'")
+    ssh.chmod(0o700)
+    reach = Reach((str(ssh),), sys.executable, str(ROOT), str(tmp_path))
+    with connections(['somewhere'], reach) as (host,), pytest.raises(RunError, match='somewhere: the connection has'):
+        host.prepare(HostNeeds([('ps', 0)]))
