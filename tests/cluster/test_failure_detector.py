@@ -3,13 +3,16 @@
 import socket
 import threading
 from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
+import tensorflow.compat.v1 as tf
 
+from cluster.cluster_worker import ClusterWorker
 from cluster.failure_detector import FailureDetector, FailureWatch, PeerError
 from cluster.serve import serve
 from cluster.server import Health
-from cluster.topology import Task, Timeout
+from cluster.topology import Cluster, Task, Timeout
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
@@ -128,6 +131,23 @@ def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(mak
 
 
 # ---- the end of parameter servers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('message', 'named'),
+    [
+        ('From /job:ps/replica:0/task:1:\nSocket closed', 'ps 1 (b:1)'),
+        ('From /job:worker/replica:0/task:0:\nSocket closed: remote target /job:ps/task:1', 'ps 1 (b:1)'),
+        ('From /job:worker/replica:0/task:0:\nSocket closed', 'another task'),
+    ],
+)
+def test_a_lost_connection_leads_to_another_task(message: str, named: str) -> None:
+    class Worker:
+        cluster = Cluster(('a:1', 'b:1'), ('a:2', 'b:2'), 'worker', 0, 'the flags')
+
+    explain = ClusterWorker.explain
+    line = explain(cast(Any, Worker()), tf.errors.UnavailableError(None, None, message), 'Socket closed')
+    assert line == f'the connection to {named} was lost during a step (Socket closed)'
 
 
 def begin_serving(member: Member, *, connect: Timeout = PATIENT) -> 'Future[None]':
