@@ -159,8 +159,8 @@ def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
 def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     folder = Folder(Path(arguments.positional[0] if arguments.positional else ''))
     if not arguments.positional or not folder.path.is_dir():
-        what = f'{arguments.positional[0]}: there is no such folder' if arguments.positional else '--resume'
-        raise UsageError(f'{what}: write the folder of the sweep that is to continue, sweep --resume DIR')
+        what = f'{arguments.positional[0]}: there is no such folder;' if arguments.positional else '--resume:'
+        raise UsageError(f'{what} write the folder of the sweep that is to continue, sweep --resume DIR')
     others = [f'--{name}' for name in sorted(arguments.given - {'resume', 'dry_run'})]
     if others or arguments.rest:
         what = ', '.join(others) or 'flags after --'
