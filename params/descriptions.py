@@ -31,7 +31,6 @@ class FlagDescription:
     meaning: str
     fate: Fate | None
     facts: Mapping[str, str]
-    choices: tuple[str, ...] = ()
 
 
 def describe_flag(name: str, others: Iterable[str] = ()) -> FlagDescription:
@@ -97,7 +96,7 @@ def _of_ours(spec: FlagSpec) -> FlagDescription:
     in_last_version = spec.original not in (NEW, OTHER)
     facts['Original'] = '; '.join(filter(None, ['works' if in_last_version else None, spec.original]))
     fate = Fate.WORKS if in_last_version else None
-    return FlagDescription(spec.name, spec.group, usage_of(spec), spec.help, fate, facts, spec.choices or ())
+    return FlagDescription(spec.name, spec.group, usage_of(spec), spec.help, fate, facts)
 
 
 def _of_original(row: OriginalFlag) -> FlagDescription:
@@ -114,4 +113,4 @@ def _of_original(row: OriginalFlag) -> FlagDescription:
         facts['Accepted'] = f'{format_flag(spec.name, row.silent)} brings no warning'
     facts['Original'] = spec.original or 'the last version has it'
     fate = row.fate if in_last_version else None
-    return FlagDescription(spec.name, _GROUPS[row.fate], usage_of(spec), spec.help, fate, facts, spec.choices or ())
+    return FlagDescription(spec.name, _GROUPS[row.fate], usage_of(spec), spec.help, fate, facts)
