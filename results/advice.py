@@ -210,12 +210,12 @@ def _drift(facts: _Facts) -> str | None:
 def _too_short(facts: _Facts) -> str | None:
     if not is_short(facts.record):
         return None
+    found = f'the timed steps took {_seconds(float(facts.seconds.sum()))}, too short a time to compare their rate'
+    if not facts.record.is_complete:
+        return found
     given = [text for name, text in facts.record.given.items() if name in _LENGTHS]
     instead = f' instead of {" ".join(given)}' if given else ''
-    return (
-        f'the timed steps took {_seconds(float(facts.seconds.sum()))}, too short a time to compare their rate; '
-        f'write {_LONGER}{instead}'
-    )
+    return f'{found}; write {_LONGER}{instead}'
 
 
 def _few_steps(facts: _Facts) -> str | None:

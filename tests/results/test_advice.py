@@ -125,6 +125,9 @@ def test_few_steps_are_told() -> None:
 def test_a_run_under_2_seconds_is_told_that_and_nothing_that_follows() -> None:
     document = sample_document(seconds=0.01 * steps(noise=0.3, likeness=0), flags={'num_batches': 100})
     the_warning('too_short', document, '0.307 s', '--target_seconds=10', '--num_batches=100')
+    interrupted = document | {'complete': False, 'ended': {'exit_code': 130, 'reason': 'interrupted'}}
+    (warning,) = advise(interrupted)
+    assert '--num_batches' not in warning.text
 
 
 def test_one_disturbance_is_one_warning() -> None:
