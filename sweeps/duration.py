@@ -22,9 +22,11 @@ def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
 def _flops(one: Configuration, *, has_gpu: bool) -> float:
     params = parse_argv(one.argv).params
     try:
-        cost = next(iter(list_costs(params.model)), None)
+        costs = list_costs(params.model)
     except UsageError:
-        cost = None
+        costs = []
+    # A model may have a network for each of several data sets.
+    cost = next((one for one in costs if one.facts.data_set == params.data_name), costs[0] if costs else None)
     on_gpu = params.device == 'gpu' or (has_gpu and params.device is None)
     if on_gpu or not cost or params.target_seconds or params.num_epochs:
         return 0.0

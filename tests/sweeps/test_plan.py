@@ -10,6 +10,7 @@ from params import Params
 from params.modes import MODES
 from planning.make_plan import check_launch
 from sweeps.configurations import make_sweep_plan
+from sweeps.duration import guess_seconds
 from sweeps.request import override, read_grid, with_device_cpu
 from sweeps.sweep_file import find_file, read_sweep_file, shipped
 from tests.support.outputs import check_line, refused
@@ -192,3 +193,15 @@ def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
         assert printed == [1.005, 3.45, 6.7]
         assert 'K40' in plan.published_in
     assert override(request, [], {}).flags == {'model': 'inception3', 'num_batches': 200}
+
+
+def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu() -> None:
+    def guess(*flags: str, has_gpu: bool = False) -> float:
+        grid = read_grid(['--batch_size=8,16', *(f'--{flag}' for flag in flags)])
+        return guess_seconds(make_sweep_plan(grid, lambda params, alone: None), 2, has_gpu=has_gpu)
+
+    large = guess('model=alexnet')
+    # The network for images of 32 pixels has a 25th of the multiply-adds.
+    assert 20 < large / guess('model=alexnet', 'data_name=cifar10') < 30
+    assert guess('model=alexnet', has_gpu=True) == 0
+    assert guess('model=alexnet', 'num_batches=490') == pytest.approx(large * 500 / 110)
