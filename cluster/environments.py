@@ -185,7 +185,7 @@ def _tf_config(environ: Environment) -> dict[str, Any]:
     """Returns the object in TF_CONFIG, whose cluster and task are objects, too, if they are there."""
     try:
         config = json.loads(environ.get('TF_CONFIG', '').strip() or '{}')
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad_tf_config(f'it is not JSON ({error})') from None
     if not isinstance(config, dict):
         raise _bad_tf_config('it is not a JSON object')
