@@ -18,15 +18,16 @@ help:
 	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.11 to 3.13; EXTRAS=$(EXTRAS);'
 	@echo '               TENSORFLOW_PACKAGE=tensorflow-cpu is smaller, for machines without a GPU)'
 	@echo 'make lock      write deploy/requirements-*.txt: the newest versions of all packages, with hashes'
-	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, and compare three modes'
-	@echo 'make test      run the tests'
-	@echo 'make test-fast run those that take at most 2 minutes together'
+	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, compare three modes, and'
+	@echo '               write a page, data/modes.html: three minutes on two cores, 0.2 GB'
+	@echo 'make test      run the tests (ten minutes on two cores)'
+	@echo 'make test-fast run those that need no other processes (a minute and a half)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
 	@echo 'make check     check format, lint, types and spelling'
 	@echo 'make docs      write docs/flags.md, the page of all flags'
 	@echo 'make clean     remove what the others made, $(VENV) and the records included'
 
-PIP = $(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+PIP = $(RUN) -m pip install --disable-pip-version-check --editable '.[$(EXTRAS)]'
 
 install: $(INSTALLED)
 
@@ -34,6 +35,7 @@ install: $(INSTALLED)
 $(INSTALLED): setup.py pyproject.toml $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.11 to 3.13; write make install PYTHON=python3.12' >&2; exit 1; }
+	@echo 'make: installing into $(VENV): 2.7 GB, about two minutes'
 	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
 	sed '/^ *--hash=/d; s/ *\\$$//' $(LOCK) > $(VENV)/constraints.txt
 	@$(PIP) --constraint=$(VENV)/constraints.txt || { echo 'make: $(LOCK) does not fit $(PYTHON): trying without' >&2; $(PIP); }
@@ -44,7 +46,7 @@ IMAGE := --python-platform=x86_64-manylinux_2_28 --extra=records --extra=report 
 
 lock: $(INSTALLED)
 	$(COMPILE) --universal --all-extras setup.py -o $(LOCK)
-	$(COMPILE) $(IMAGE)-cpu.txt
+	$(COMPILE) --extra=cpu $(IMAGE)-cpu.txt
 	$(COMPILE) --extra=cuda $(IMAGE)-cuda.txt
 
 $(RECORDS): | $(INSTALLED)
@@ -59,6 +61,7 @@ bench: $(INSTALLED) $(RECORDS)
 	rm -rf data/modes
 	$(RUN) tf_cnn_benchmarks.py sweep benchmarks/modes.toml --output=data/modes
 	$(RUN) tf_cnn_benchmarks.py report data/modes --output=data/modes.html
+	@echo 'make: open data/modes.html'
 
 # One more process than cores, since tests of clusters often wait; at most 4, for memory. The test that ended a process is
 # tried once more.

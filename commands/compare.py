@@ -75,7 +75,7 @@ DECLARATION = Declaration(
         'before/ after/ --fail_below=0.95',
         'sweep-results/ --format=markdown',
         'after.json --against=results/',
-        "--run='--model=lenet --device=cpu' --run='--model=lenet --device=cpu --xla' --rounds=10",
+        "--run='--model=lenet --target_seconds=3' --run='--model=lenet --target_seconds=3 --xla' --rounds=10",
     ),
     details='Ratios are to the first argument, the baseline. Two folders are compared setting by setting; the settings '
     'of a single folder with the first of them. With three or more runs of a setting on both sides (--repeat) '

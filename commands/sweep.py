@@ -101,10 +101,10 @@ def _warn_of_hours(plan: SweepPlan) -> None:
     cores = usable_cores() or [0]
     hours = guess_seconds(plan, len(cores), has_gpu=has_nvidia_gpu()) / 3600
     if hours > 1 and not any(one.launch for one in plan.configurations):
-        model = '' if 'model' in plan.columns else '--model=lenet '
+        shorter = '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
         warn(
             f'this sweep takes at least {plural(round(hours), "hour")} on {plural(len(cores), "core")}; a shorter one '
-            f'ends with: -- {model}--num_batches=20'
+            f'ends with: -- {shorter}'
         )
 
 
