@@ -61,7 +61,7 @@ bench: $(INSTALLED) $(RECORDS)
 	rm -rf data/modes
 	$(RUN) tf_cnn_benchmarks.py sweep benchmarks/modes.toml --output=data/modes
 	$(RUN) tf_cnn_benchmarks.py report data/modes --output=data/modes.html
-	@echo 'make: open data/modes.html'
+	@echo 'make: the page is ready: data/modes.html; in each new shell, first: source $(VENV)/bin/activate'
 
 # One more process than cores, since tests of clusters often wait; at most 4, for memory. The test that ended a process is
 # tried once more.

@@ -85,7 +85,7 @@ def not_installed(module: str) -> str:
     """Returns the message that the package of a module is missing, with the command that installs it."""
     name = module.partition('.')[0]
     package = _PACKAGES.get(name, name)
-    return f'the package {package} is not installed in this Python; write {to_install(package)}'
+    return f'the package {package} is not installed in this Python; run: {to_install(package)}'
 
 
 def to_install(*packages: str, again: bool = False) -> str:

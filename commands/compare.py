@@ -139,7 +139,9 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
                     continue
                 ratio = changes.make_rows(sides(), Clock(options.clock), force=options.force)[1].ratio
                 rates = f'A {describe(first[-1])}, B {describe(second[-1])}'
-                print(f'round {turn.number}: {rates}; {changes.format_ratio(ratio)}', file=sys.stderr, flush=True)
+                print(
+                    f'round {turn.number}: {rates}; so far {changes.format_ratio(ratio)}', file=sys.stderr, flush=True
+                )
                 if options.for_secs is not None and time.monotonic() - begin > options.for_secs:
                     break
     except KeyboardInterrupt:

@@ -101,6 +101,8 @@ def format_runs(found: Estimate) -> str:
 def format_ratio(ratio: Ratio | None) -> str:
     if ratio is None:
         return 'nothing to compare'
+    if ratio.is_short:
+        return f'B / A {ratio.value:.3f}, too short to judge: write --target_seconds=10 in both'
     if ratio.plus_minus is None:
         return f'B / A {ratio.value:.3f}, {ratio.verdict.value} for an interval'
     return f'B / A {ratio.value:.3f}, 95 % {_interval(ratio, 3)} (+/- {100 * ratio.plus_minus:.1f} %)'

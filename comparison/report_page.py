@@ -216,4 +216,5 @@ def _machines(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _command(row: ReportRow) -> str:
-    return shlex.join(['tf_cnn_benchmarks', *row.runs[0].command.argv])
+    words = (word for word in row.runs[0].command.argv if not word.startswith('--result_file='))
+    return shlex.join(['tf_cnn_benchmarks', *words])

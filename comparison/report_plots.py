@@ -119,10 +119,7 @@ def _scaling(summary: Summary) -> Plot | None:
     for axes, series in zip(every, works.values(), strict=True):
         rows = [row for found in series.values() for row in found]
         counts = sorted({row.num_devices for row in rows})
-        base = rows[0].base or rows[0]
-        ideal = [base.rate / base.num_devices * count for count in counts]
-        axes.plot(counts, ideal, color=SOFT, linewidth=1, linestyle='--')
-        axes.text(counts[-1], ideal[-1], 'ideal  ', ha='right', va='bottom', color=SOFT)
+        ideal: list[float] = []
         for name, found in series.items():
             color, index = _color(summary, found[0]), names.index(name)
             look: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
@@ -130,6 +127,10 @@ def _scaling(summary: Summary) -> Plot | None:
             axes.errorbar(each, [row.rate for row in found], _errors(found), linestyle='', elinewidth=1, **look)
             best = {count: max(row.rate for row in found if row.num_devices == count) for count in sorted(each)}
             lines[name] = axes.plot([*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **look)[0]
+            least = min(best)
+            ideal.append(best[least] / least * counts[-1])
+            axes.plot([least, counts[-1]], [best[least], ideal[-1]], color=SOFT, linewidth=1, linestyle='--')
+        axes.text(counts[-1], max(ideal), 'ideal  ', ha='right', va='bottom', color=SOFT)
         rates = [row.rate for row in rows]
         axes.set_xscale('log', base=2)
         axes.set_yscale('log', base=2)
@@ -141,15 +142,18 @@ def _scaling(summary: Summary) -> Plot | None:
         axes.set_ylabel('images/sec')
     every[-1].set_xlabel('devices (W*G)')
     figure.legend([*lines.values()], [*lines], loc='outside lower left', borderaxespad=0)
-    shown = [row for series in works.values() for found in series.values() for row in found]
-    most = max((row for row in shown if row.work == shown[0].work), key=lambda row: (row.num_devices, row.rate))
+    first = next(iter(works.values()))
+    most = max((row for found in first.values() for row in found), key=lambda row: (row.num_devices, row.rate))
+    (own,) = (found for found in first.values() if most in found)
+    base = min(own, key=lambda row: (row.num_devices, -row.rate))
+    times = most.rate / base.rate
     return Plot(
         'scaling',
         'Scaling with devices',
-        'Along the dashed line, each device is as fast as in the first row of the table. Both axes double from line to '
-        'line. A line through a point is its 95 % interval.',
-        f'On {most.num_devices} devices {most.label} reaches {number(most.speed_up, 3)} times the rate of '
-        f'{(most.base or most).label}, {percent(most.share_of_ideal)} of ideal.',
+        'Along a dashed line, each device is as fast as with the fewest devices of that setting. Both axes double from '
+        'line to line. A line through a point is its 95 % interval.',
+        f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the rate of {base.label}, '
+        f'{percent(times * base.num_devices / most.num_devices)} of ideal.',
         figure,
     )
 

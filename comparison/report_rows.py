@@ -80,11 +80,6 @@ class ReportRow:
     def speed_up(self) -> float | None:
         return self.rate / self.base.rate if self.base else None
 
-    @property
-    def share_of_ideal(self) -> float | None:
-        """The speed-up over the ratio of devices; None if the row is not shown."""
-        return self.rate / self.base.rate * self.base.num_devices / self.num_devices if self.base else None
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -177,7 +172,10 @@ def _answer(rows: Sequence[ReportRow]) -> str:
             'would show.'
         )
     if not ratio.is_significant:
-        return f'{best.label} had the highest rate, {rate}, but {second.label} with {number(second.rate)} is level.'
+        return (
+            f'{best.label} had the highest rate, {rate}; {second.label} with {number(second.rate)} does not differ '
+            'significantly.'
+        )
     return f'{best.label} leads with {rate}, {times}.'
 
 

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 # The width of printed tables if standard output is not a terminal: each row stays one line, for grep and the like.
 _COLUMNS = 10_000
+_WRAPPED = 24
 # A text, or parts of text, each with a style of rich such as 'bold red'.
 CellText = str | Sequence[tuple[str, str]]
 
@@ -67,12 +68,27 @@ class Table:
             cells = [cell if isinstance(cell, str) else Text.assemble(*cell) for cell in row]
             drawing.add_row(*cells, style='bold' if is_sum else None, end_section=is_sum)
         console = Console(file=stream, width=None if stream.isatty() else width, markup=False, highlight=False)
+        # A narrow terminal breaks lines itself; rich would leave out columns and digits.
+        console.width = max(console.width, self._least_width())
         with console.capture() as captured:
             console.print(drawing)
         text = captured.get().removesuffix('\n')
         if is_dense:
             return '\n'.join(line.rstrip() for line in text.splitlines() if line.strip())
         return text
+
+    def _least_width(self) -> int:
+        """The width in which every cell is whole, and those that wrap have _WRAPPED or their longest word."""
+        titles = [column.title for column in self.columns]
+        every = zip(titles, *([_plain(cell) for cell in row] for row in self.rows), strict=True)
+        widths = [
+            min(_WRAPPED, max(len(word) for cell in column for word in cell.split() or ['']))
+            if kind.wraps
+            else max(map(len, column))
+            for kind, column in zip(self.columns, every, strict=True)
+        ]
+        # rich puts a space before and after each cell, and one between two.
+        return sum(widths) + 3 * len(widths) + 1
 
     def as_markdown(self) -> str:
         titles = [column.title for column in self.columns]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from errors import UsageError, format_flag, nearest
+from params.older_names import ELSEWHERE
 from params.original import TABLE, Fate, OriginalFlag
 from params.spec import NEW, OTHER, FlagSpec
 from params.table import SPECS
@@ -43,7 +44,7 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> FlagDescription:
         return _of_ours(SPECS[plain])
     if plain in TABLE:
         return _of_original(TABLE[plain])
-    near = nearest(plain, [*SPECS, *TABLE, *others])
+    near = ELSEWHERE.get(plain) or nearest(plain, [*SPECS, *TABLE, *others])
     hint = f'did you mean --help={near}?' if near else '--help lists all flags'
     raise UsageError(f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}')
 

@@ -30,6 +30,8 @@ OLDER_NAMES: Mapping[str, FlagSpec] = {
     )
 }
 
+# What other programs call these flags.
+ELSEWHERE = {'lr': 'init_learning_rate', 'gpus': 'num_gpus', 'epochs': 'num_epochs', 'steps': 'num_batches'}
 # Flags that earlier versions of this program had, and what to do instead.
 LEFT: Mapping[str, str] = {
     'until_interval': 'write the number of runs: sweep --repeats=N, compare --run --rounds=N',

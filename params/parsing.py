@@ -12,14 +12,12 @@ from typing import Any
 from errors import Refusals, format_flag, nearest
 from params import original
 from params.all_rules import check
-from params.older_names import LEFT, OLDER_NAMES, replace_older_names
+from params.older_names import ELSEWHERE, LEFT, OLDER_NAMES, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Given, Params
 from params.words import split_words
 
 _SEE = 'see --help'
-# What other programs call these flags.
-_ELSEWHERE = {'lr': 'init_learning_rate', 'gpus': 'num_gpus', 'epochs': 'num_epochs', 'steps': 'num_batches'}
 _FLAGS = {**{name: original.TABLE[name].spec for name in original.NAMES}, **OLDER_NAMES, **SPECS}
 
 
@@ -98,7 +96,7 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
 def _unknown(name: str) -> str:
     if name in LEFT:
         return f'--{name}: there is no such flag any more; {LEFT[name]}'
-    near = _ELSEWHERE.get(name) or nearest(name, [*SPECS, *OLDER_NAMES])
+    near = ELSEWHERE.get(name) or nearest(name, [*SPECS, *OLDER_NAMES])
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'
 
 

@@ -93,7 +93,7 @@ def format_incomplete(num_timed: int, asked: str, images_per_second: float, glob
     """Formats the warning about a run that ended early.
 
     Args:
-      asked: what the run was asked for: 'of 100', 'in 60 seconds'.
+      asked: what the run was asked for: 'of 100', 'of as many as take 60 seconds'.
       global_step: the global step of the last step, as checkpoints count it; None if no step was taken.
     """
     reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'

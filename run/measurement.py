@@ -299,7 +299,9 @@ class Measurement:
             self._console.warning(lines.format_skipped(result.run.num_skipped_steps))
         if not ending.is_complete and self._plan.subject.role is not Role.EVALUATION:
             counts = self._plan.counts
-            asked = f'in {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
+            asked = (
+                f'of as many as take {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
+            )
             global_step = result.steps[-1].values.steps_after if result.steps else None
             rate = result.images_per_second if timed else 0.0
             self._console.warning(lines.format_incomplete(len(timed), asked, rate, global_step))

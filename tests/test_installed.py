@@ -149,17 +149,17 @@ def test_what_is_missing_is_named_with_the_command_of_the_environment(binaries: 
     (tmp_path / 'PIL.py').write_text('raise ModuleNotFoundError("No module named PIL", name="PIL")\n')
     environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
     records: list[str | Path] = [binaries / 'tf_cnn_benchmarks', 'records', '--input=a', '--output=b']
-    assert refusal_of(records, environment).endswith(f'write {binaries / "python"} -m pip install pillow')
+    assert refusal_of(records, environment).endswith(f'run: {binaries / "python"} -m pip install pillow')
     of_pipx = binaries.parent / 'pipx_metadata.json'
     of_pipx.touch()
-    assert refusal_of(records, environment).endswith(f'write pipx inject {binaries.parent.name} pillow')
+    assert refusal_of(records, environment).endswith(f'run: pipx inject {binaries.parent.name} pillow')
     of_pipx.unlink()
     # A checkout, started with a Python without packages.
     venv.create(tmp_path / 'bare', symlinks=True)
     line = refusal_of([tmp_path / 'bare/bin/python', ROOT / 'tf_cnn_benchmarks.py', '--model=lenet'], {**os.environ})
     activate = f'source {ROOT}/.venv/bin/activate'
     is_made = (ROOT / '.venv/.installed').exists()
-    assert line.endswith(f'; write {activate if is_made else f"make -B -C {ROOT} install && {activate}"}')
+    assert line.endswith(f'; run: {activate if is_made else f"make -B -C {ROOT} install && {activate}"}')
 
 
 def refusal_of(command: list[str | Path], environment: dict[str, str]) -> str:

@@ -61,11 +61,20 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     settings = [{'variable_update': mode, 'batch_size': size, 'num_gpus': gpus} for mode, size, gpus in shapes]
     page = page_of(*(sample_record(rate=100 + seed, seed=seed, flags=one) for seed, one in enumerate(settings)))
     assert [plot.name for plot in page.plots] == ['rates', 'scaling', 'steps']
-    check_line(page.plots[1].finding, 'the rate of replicated')
+    check_line(page.plots[1].finding, 'the rate of ', 'of ideal')
     check_line(page.html[page.html.index('<strong>alpha</strong>') :].partition('</li>')[0], 'Example CPU', '2 cores')
     assert len(page.html.encode()) < 300_000
     ids = re.findall(r'<\w+[^>]* id="([^"]*)"', page.html)
     assert len(ids) == len(set(ids))
+
+
+def test_scaling_is_told_within_one_setting() -> None:
+    rates = {(16, 1): 100, (16, 2): 150, (64, 1): 200, (64, 2): 300}
+    records = [
+        sample_record(seconds=[size * devices / rate] * 20, gap=0, flags={'batch_size': size, 'num_gpus': devices})
+        for (size, devices), rate in rates.items()
+    ]
+    check_line(plots_of(*records)['scaling'].finding, 'batch 64', '1.50 times', '75 % of ideal')
 
 
 def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> None:
