@@ -22,6 +22,7 @@ from params import parse_argv
 from params.spec import flag
 from params.table import SPECS
 from planning.make_plan import check_launch
+from results.advice import LONGER
 from results.collection import collect
 from results.document import Record
 from sweeps.folder import Folder
@@ -181,7 +182,7 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     problems = [problem for side in sides for problem in side.problems]
     notes = changes.make_notes(rows, problems)
     print_table(changes.make_table(rows), options.format, changes.make_document(rows, problems, clock), notes)
-    for verdict, remedy in ((Significance.FEW_RUNS, '--repeat=3'), (Significance.TOO_SHORT, '--target_seconds=10')):
+    for verdict, remedy in ((Significance.FEW_RUNS, '--repeat=3'), (Significance.TOO_SHORT, LONGER)):
         unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is verdict]
         if options.fail_below is not None and unjudged:
             why = f'{verdict.value.removesuffix(" to judge")} to judge {abbreviate(unjudged)}'

@@ -86,7 +86,6 @@ def main(arguments: Arguments[SweepOptions]) -> int:
             print(f'{name:16}{read_sweep_file(path).title}')
         return 0
     plan, folder = _resumed(arguments) if options.resume else _planned(arguments)
-    _warn_of_hours(plan)
     if options.dry_run:
         print(format_plan(plan, runs_of(plan, folder, Starter()).num_left))
         return 0
@@ -97,10 +96,10 @@ def main(arguments: Arguments[SweepOptions]) -> int:
     return run_plan(plan, folder, Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), limits))
 
 
-def _warn_of_hours(plan: SweepPlan) -> None:
+def _warn_of_hours(plan: SweepPlan, *, has_gpu: bool) -> None:
     cores = usable_cores() or [0]
-    hours = guess_seconds(plan, len(cores), has_gpu=has_nvidia_gpu()) / 3600
-    if hours > 1 and not any(one.launch for one in plan.configurations):
+    hours = guess_seconds(plan, len(cores), has_gpu=has_gpu) / 3600
+    if hours > 1:
         shorter = '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
         warn(
             f'this sweep takes at least {plural(round(hours), "hour")} on {plural(len(cores), "core")}; a shorter one '
@@ -189,6 +188,8 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     plan = _on_hosts(make_sweep_plan(request, lambda params, alone: check_launch(params, alone=alone)), of_hosts)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=gpu)
+    if not of_hosts:
+        _warn_of_hours(plan, has_gpu=gpu)
     return plan, Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
 
 

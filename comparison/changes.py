@@ -13,7 +13,7 @@ from comparison.ratios import Clock, Ratio, Significance, compare, estimate, rat
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
 from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
 from errors import UsageError, plural
-from results.advice import SUMMED_UP, doubts, mark
+from results.advice import LONGER, SUMMED_UP, doubts, mark
 from results.document import Record
 from results.repeats import far_from_others
 from results.sections import WarningRow
@@ -102,7 +102,7 @@ def format_ratio(ratio: Ratio | None) -> str:
     if ratio is None:
         return 'nothing to compare'
     if ratio.is_short:
-        return f'B / A {ratio.value:.3f}, too short to judge: write --target_seconds=10 in both'
+        return f'B / A {ratio.value:.3f}, {ratio.verdict.value}: write {LONGER} in both'
     if ratio.plus_minus is None:
         return f'B / A {ratio.value:.3f}, {ratio.verdict.value} for an interval'
     return f'B / A {ratio.value:.3f}, 95 % {_interval(ratio, 3)} (+/- {100 * ratio.plus_minus:.1f} %)'

@@ -107,7 +107,9 @@ def _settings_table(summary: Summary) -> Table:
     least = min((row.rate for row in summary.shown), default=1.0)
     decimals = 2 if least < 100 else 1 if least < 1000 else 0
     figures = {
-        'images/sec': [mark(row.runs) + _figure(row, row.rate, f',.{decimals}f') for row in rows],
+        'images/sec': [
+            (mark(row.runs) if row.is_shown else '') + _figure(row, row.rate, f',.{decimals}f') for row in rows
+        ],
         '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
         'speed-up': [_figure(row, row.speed_up, '.2f') for row in rows],
         'published images/sec': [_figure(None, row.place.published, '.2f') for row in rows],

@@ -11,6 +11,8 @@ from params.spec import MOST_EPOCHS, NEW, flag
 if TYPE_CHECKING:
     from params.table import Params
 
+# The default number of timed steps.
+NUM_BATCHES = 100
 
 _COUNTED_FOR_EVAL = Idle(
     lambda p, run: p.eval and (p.num_eval_batches, p.num_eval_epochs) != (None, None),
@@ -60,8 +62,8 @@ class RunFlags:
     )
     num_batches: int | None = flag(
         None,
-        'Timed steps of each worker; by default 100, or as many as --num_epochs needs. With --eval, the default of '
-        '--num_eval_batches.',
+        f'Timed steps of each worker; by default {NUM_BATCHES}, or as many as --num_epochs needs. With --eval, the '
+        'default of --num_eval_batches.',
         lower_bound=1,
         unit='steps',
         common=True,

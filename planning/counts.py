@@ -5,12 +5,11 @@ from fractions import Fraction
 
 from inputs.data_sets import DataSet
 from params import Params
+from params.run_flags import NUM_BATCHES
 from params.spec import numbers_of
 from planning.plan import Counts, Data, EvalSchedule, Evaluations, Processes, Subject
 from training.schedules import steps_of
 
-# The default number of timed steps.
-NUM_BATCHES = 100
 # With --target_seconds, more steps than there will be.
 _MOST_BATCHES = 2**31 - 1
 

@@ -44,7 +44,7 @@ THROTTLED_SHARE = 0.01
 DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
 _DOUBTFUL = '!'
-_LONGER = '--target_seconds=10'
+LONGER = '--target_seconds=10'
 # The flags with which --target_seconds clashes.
 _LENGTHS = ('num_batches', 'num_epochs', 'target_seconds')
 # The codes of warnings that name what disturbed a run, and of those that show that something did.
@@ -114,7 +114,7 @@ def doubts(records: Sequence[Record]) -> list[str]:
     if short := [record for record in records if is_short(record)]:
         lines.append(
             f'{_DOUBTFUL} {_of_runs(short, records)} too short, with less than {SHORT_SECONDS:.0f} s of timed steps: '
-            f'write {_LONGER}'
+            f'write {LONGER}'
         )
     return lines
 
@@ -215,7 +215,7 @@ def _too_short(facts: _Facts) -> str | None:
         return found
     given = [text for name, text in facts.record.given.items() if name in _LENGTHS]
     instead = f' instead of {" ".join(given)}' if given else ''
-    return f'{found}; write {_LONGER}{instead}'
+    return f'{found}; write {LONGER}{instead}'
 
 
 def _few_steps(facts: _Facts) -> str | None:

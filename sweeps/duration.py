@@ -5,12 +5,11 @@ import math
 from errors import UsageError
 from models.costs import list_costs
 from params import parse_argv
+from params.run_flags import NUM_BATCHES
 from sweeps.configurations import Configuration, SweepPlan
 
 # Fast processors: the guess is a lower bound. AVX-512 computes fp32 convolutions at 50 to 150 GFLOP/s on a core.
 _FLOPS_OF_A_CORE = 1.5e11
-# The default of --num_batches.
-_STEPS = 100
 
 
 def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
@@ -26,10 +25,10 @@ def _flops(one: Configuration, *, has_gpu: bool) -> float:
     except UsageError:
         costs = []
     # A model may have a network for each of several data sets.
-    cost = next((one for one in costs if one.facts.data_set == params.data_name), costs[0] if costs else None)
+    cost = next((found for found in costs if found.facts.data_set == params.data_name), costs[0] if costs else None)
     on_gpu = params.device == 'gpu' or (has_gpu and params.device is None)
     if on_gpu or not cost or params.target_seconds or params.num_epochs:
         return 0.0
     images = (one.batch_size or cost.facts.batch_size) * one.shape.workers * one.shape.devices
     passes = 1 if params.forward_only else 3
-    return images * ((params.num_batches or _STEPS) + params.num_warmup_batches) * 2 * passes * cost.gmacs * 1e9
+    return images * ((params.num_batches or NUM_BATCHES) + params.num_warmup_batches) * 2 * passes * cost.gmacs * 1e9
