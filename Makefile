@@ -24,7 +24,7 @@ help:
 	@echo 'make test-fast run those that need no other processes (a minute and a half)'
 	@echo 'make test-matrix  run the unit tests with each Python that is here, and with the lowest versions'
 	@echo 'make check     check format, lint, types and spelling'
-	@echo 'make docs      write docs/flags.md, the page of all flags'
+	@echo 'make docs      write docs/flags.md and docs/result_file.md: every flag, and every value of a result'
 	@echo 'make clean     remove what the others made, $(VENV) and the records included'
 
 PIP = $(RUN) -m pip install --disable-pip-version-check --editable '.[$(EXTRAS)]'
@@ -92,7 +92,8 @@ check: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(RUN) tf_cnn_benchmarks.py help --markdown > docs/flags.md
+	$(RUN) -m results.schema --markdown > docs/result_file.md
 
 clean:
-	rm -rf $(VENV) docs/flags.md data/photographs data/records $(RECORDS) data/modes data/modes.html data/resnet50.json build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/flags.md docs/result_file.md data/photographs data/records $(RECORDS) data/modes data/modes.html data/resnet50.json build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,8 +20,9 @@ from planning.make_plan import make_plan
 from planning.plan import Plan, Role, ServerPlan
 from planning.this_process import THIS_PROCESS
 from results.console import Console
-from results.result import Cause, Result, Step, StepValues
+from results.document import Result
 from results.sections import Phase
+from results.steps import Cause, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints
@@ -72,7 +73,9 @@ class BenchmarkCNN:
         self._has_run = False
 
     def run(self) -> Result:
-        """Trains, or evaluates with --eval, and returns what was measured.
+        """Trains, or evaluates with --eval, and returns what was measured: what --result_file writes.
+
+        In a cluster the chief's result has the steps of all workers, that of another worker only its own.
 
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
@@ -84,7 +87,7 @@ class BenchmarkCNN:
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
-        return self._measurement.result(is_complete=True)
+        return self._measurement.result
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
         """Runs one step, or --steps_per_run at once, each time the generator is advanced. Handles faults as run() does.

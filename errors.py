@@ -49,7 +49,7 @@ class RunError(BenchmarkError):
     """A fault during the run: data, disk, network. The line names the file, record, host or task, then the cause."""
 
     exit_code = 1
-    # What was measured before a run failed, a results.result.Result.
+    # What was measured before a run failed, a results.document.Result.
     result: object = None
 
 

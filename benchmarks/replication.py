@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
-from results.document import Record, as_float
+from results.document import Result, as_float
 from sweeps.runner import PROGRAM
 
 _BASELINE = 'one device'
@@ -29,7 +29,7 @@ _VARIANTS = {
 }
 
 
-def _numbers(run: Record) -> Numbers:
+def _numbers(run: Result) -> Numbers:
     # The median of the chief's last steps.
     loss = statistics.median(map(as_float, run.workers[0].steps.loss[-10:]))
     return {**numbers_of(run), 'loss': loss, 'top-1': as_float(run.evaluations[-1].top_1)}

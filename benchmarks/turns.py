@@ -17,7 +17,7 @@ from comparison.intervals import estimate_runs
 from comparison.tables import Table, TableColumn
 from errors import BenchmarkError, format_error
 from machine.surroundings import machine_facts
-from results.document import Record
+from results.document import Result
 from results.summary import format_machine
 from sweeps.folder import Folder
 from sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, failure_of, order_of_round
@@ -28,7 +28,7 @@ Name = TypeVar('Name')
 Numbers = Mapping[str, float]
 
 
-def numbers_of(run: Record) -> Numbers:
+def numbers_of(run: Result) -> Numbers:
     found = run.disturbance
     # 0 also where it is unknown, as for runs under a second.
     others = (found.get('other_cpu_share') or 0.0) + (found.get('steal_share') or 0.0)
@@ -76,7 +76,7 @@ def take_runs(
     commands: Mapping[str, Sequence[str]],
     rounds: int,
     path: Path,
-    numbers: Callable[[Record], Numbers] = numbers_of,
+    numbers: Callable[[Result], Numbers] = numbers_of,
 ) -> dict[str, list[Numbers | None]]:
     """Runs commands by name, each in every round, and returns the numbers of their results; None where a run failed."""
     contestants = []
@@ -92,7 +92,7 @@ def take_runs(
     found: dict[str, list[Numbers | None]] = {one.caption: [] for one in contestants}
     for one in contestants:
         for run in runs.outcomes[one.name]:
-            if isinstance(run, Record) and run.is_complete:
+            if isinstance(run, Result) and run.is_complete:
                 found[one.caption].append(numbers(run))
             else:
                 found[one.caption].append(None)

@@ -24,7 +24,7 @@ from params.table import SPECS
 from planning.make_plan import check_launch
 from results.advice import LONGER
 from results.collection import collect
-from results.document import Record
+from results.document import Result
 from sweeps.folder import Folder
 from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
@@ -126,7 +126,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
     begin = time.monotonic()
 
     def sides() -> list[Side]:
-        done = [[run for run in runs if isinstance(run, Record)] for runs in rounds.outcomes.values()]
+        done = [[run for run in runs if isinstance(run, Result)] for runs in rounds.outcomes.values()]
         names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
         return [side_of(name, runs, (), ()) for name, runs in zip(names, done, strict=True)] if all(done) else []
 
@@ -193,7 +193,7 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
 
 
 def _check_distinct(sides: Sequence[Side]) -> None:
-    runs = [{record.id: record for group in side.groups for record in group.records} for side in sides]
+    runs = [{result.id: result for group in side.groups for result in group.results} for side in sides]
     for number, (side, own) in enumerate(zip(sides, runs, strict=True)):
         for other, others in zip(sides[:number], runs[:number], strict=True):
             # An edited copy of a file has the same id.
@@ -216,7 +216,7 @@ def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
     if not Path(folder).is_dir():
         raise UsageError(f'{against}: there is no such folder; give one of results (--result_file)')
     earlier = collect([folder])
-    rows = [judge(group.records, earlier.records, clock, names[id(group)]) for group in groups]
+    rows = [judge(group.results, earlier.results, clock, names[id(group)]) for group in groups]
     problems = [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out]
     problems += [

@@ -1,6 +1,5 @@
 """`tf_cnn_benchmarks.py doctor`: prints a line for each check of what works on this machine. Without TensorFlow."""
 
-import json
 import os
 import signal
 import sys
@@ -10,6 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
 
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
@@ -37,6 +40,16 @@ _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
     signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; install a build for this one',
     signal.SIGKILL: 'the kernel kills what takes the last memory: look at dmesg, and free memory',
 }
+
+
+class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema'):
+    """What --json prints."""
+
+    schema_version: Literal[2]
+    program: str
+    environment: Mapping[str, str]
+    checks: Sequence[Finding]
+    logs: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -96,10 +109,8 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:
-            head = {'schema': 'tf_cnn_benchmarks.doctor', 'schema_version': 2, 'program': VERSION}
-            checks = [vars(finding) for finding in findings]
-            facts = {'environment': environment_facts(os.environ), 'checks': checks, 'logs': logs}
-            print(json.dumps({**head, **facts}, indent=2))
+            document = DoctorDocument(2, VERSION, environment_facts(os.environ), findings, logs)
+            print(msgspec.json.format(msgspec.json.encode(document)).decode())
     return int(_are_wrong(findings))
 
 
@@ -139,8 +150,8 @@ def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS
             path.read_text(encoding='utf-8', errors='backslashreplace').splitlines() if path.exists() else []
             for path in (log, Path(f'{written}.stacks'))
         )
-    names = json.loads(lines[0]) if lines else [family]
-    findings = [Finding(**json.loads(line)) for line in lines[1:]]
+    names = msgspec.json.decode(lines[0]) if lines else [family]
+    findings = [msgspec.json.decode(line, type=Finding) for line in lines[1:]]
     if ended.exit_code or len(findings) < len(names):
         how = f'its process failed: {ended.reason or "it ended early"}'
         if ended.cause == TIMEOUT:

@@ -19,7 +19,7 @@ from params.modes import MODES
 from params.spec import flag, numbers_of
 from results.advice import doubts
 from results.collection import collect
-from results.document import Record
+from results.document import Result
 
 PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
 _MOST_DEVICES = 4096
@@ -177,15 +177,15 @@ def _read(paths: Sequence[str]) -> _Measured:
     links: dict[str, list[tuple[Shape, int, float]]] = defaultdict(list)
     works: dict[_Work, dict[tuple[str, Shape], list[float]]] = defaultdict(lambda: defaultdict(list))
     problems = [*collection.problems, *(f'{one.source}: this run failed ({one.reason})' for one in collection.failures)]
-    for record in collection.records:
-        run, size, shape = record.run, record.gradient_bytes, Shape.parse(record.shape)
-        role, mode, steps = run.role, run.variable_update, record.step_seconds()
-        is_usable = steps.size and record.images_per_second > 0 and run.sync
+    for result in collection.results:
+        run, size, shape = result.run, result.gradient_bytes, Shape.parse(result.shape)
+        role, mode, steps = run.role, run.variable_update, result.step_seconds()
+        is_usable = steps.size and result.images_per_second > 0 and run.sync
         if not size or not is_usable or role not in ('training', 'exchange-only') or mode not in MODES:
-            problems.append(f'{record.source}: it is no whole training run whose devices step together; it is left out')
+            problems.append(f'{result.source}: it is no whole training run whose devices step together; it is left out')
         elif role == 'training':
-            seconds = run.global_batch_size / record.images_per_second
-            works[_work_of(record)]['' if shape == _ALONE else mode, shape].append(seconds)
+            seconds = run.global_batch_size / result.images_per_second
+            works[_work_of(result)]['' if shape == _ALONE else mode, shape].append(seconds)
         elif crossing := rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps):
             times = rules.crossings(shape.workers, shape.num_ps)
             links[mode].append((shape, size, times * crossing / float(steps.mean())))
@@ -194,22 +194,22 @@ def _read(paths: Sequence[str]) -> _Measured:
         raise UsageError(f'{abbreviate(paths)}: no training run with timed steps; write its result with --result_file')
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
-    return _Measured([*works], links, doubts(collection.records))
+    return _Measured([*works], links, doubts(collection.results))
 
 
-def _work_of(record: Record) -> _Work:
-    run, machine = record.run, record.machine
+def _work_of(result: Result) -> _Work:
+    run, machine = result.run, result.machine
     gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
     return _Work(
-        record.model.name,
+        result.model.name,
         f'{run.data_set}, {"synthetic" if run.is_synthetic else "real"}',
         run.image_size,
         run.batch_size,
         run.precision,
         run.is_synthetic,
         run.device == 'cpu',
-        (str(machine.get('cpu_model')), *gpus, run.device, run.precision, str(record.command.flags.get('xla'))),
-        record.gradient_bytes or 0,
+        (str(machine.get('cpu_model')), *gpus, run.device, run.precision, str(result.command.flags.get('xla'))),
+        result.gradient_bytes or 0,
     )
 
 

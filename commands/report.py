@@ -75,6 +75,6 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
         problems[_MOST_NAMED:] = [f'{plural(others, "more result")} could not be read; the page lists them']
     warn(*problems)
     size = output.stat().st_size / 1000
-    results, plots = plural(len(collection.records), 'result'), plural(len(page.plots), 'plot')
+    results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')
     return 0

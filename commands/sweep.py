@@ -19,7 +19,7 @@ from params.modes import MODES
 from params.spec import flag, specs_of
 from planning.make_plan import check_launch
 from results.advice import doubts
-from results.document import Record
+from results.document import Result
 from results.live import can_redraw
 from sweeps.configurations import Configuration, LeftOut, SweepPlan, make_sweep_plan
 from sweeps.duration import guess_seconds
@@ -118,7 +118,7 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
             done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
             print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
             raise
-        runs = [run for found in sweep.outcomes.values() for run in found if isinstance(run, Record)]
+        runs = [run for found in sweep.outcomes.values() for run in found if isinstance(run, Result)]
         lines = doubts(runs)
         table = '\n'.join([result_table(plan, sweep.outcomes).as_markdown(), *([''] if lines else []), *lines])
         try:

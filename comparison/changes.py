@@ -14,7 +14,7 @@ from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_
 from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
 from errors import UsageError, plural
 from results.advice import LONGER, SUMMED_UP, doubts, mark
-from results.document import Record
+from results.document import Result
 from results.repeats import far_from_others
 from results.sections import WarningRow
 
@@ -69,13 +69,13 @@ class ChangeRow:
     work_changes: Changes = field(default_factory=dict)
     warnings: tuple[WarningRow, ...] = ()
     outliers: Mapping[str, float] = field(default_factory=dict)
-    records: tuple[Record, ...] = ()
+    results: tuple[Result, ...] = ()
 
 
 def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> list[ChangeRow]:
     """Compares the runs of the sides with the first side. UsageError if the runs did different work, without force."""
     paired = pairs(sides)
-    estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}
+    estimates = {id(pair.group): estimate(pair.group.results, clock) for pair in paired}
     flags = [name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS]
     names = group_names(sides)
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
@@ -84,7 +84,7 @@ def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> li
         if pair.baseline and (work := work_differences([pair.baseline.first, pair.group.first])) and not force:
             raise UsageError(_refusal(pair.baseline, pair.group, work))
         row = _row(pair, names, estimates, flags, has_partner=id(pair.group) in matched)
-        rates = {record.source: rate_of(record, clock) for record in pair.group.records}
+        rates = {result.source: rate_of(result, clock) for result in pair.group.results}
         rows.append(replace(row, outliers=far_from_others(rates)))
     return rows + [_left_out(left) for side in sides for left in side.left_out]
 
@@ -135,7 +135,7 @@ def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
         *_difference_lines('machine', [(row, row.machine_changes) for row in rows]),
         *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in rows if row.outliers),
         *_warnings(rows),
-        *doubts([record for row in rows for record in row.records]),
+        *doubts([result for row in rows for result in row.results]),
         *(f'not read: {printable(problem)}' for problem in problems),
         *_advice(rows),
     ]
@@ -158,12 +158,12 @@ def _row(
         remark = 'only here: the baseline does not have this setting'
     if group.reason:
         remark = '; '.join(part for part in (f'incomplete: {group.reason}', remark) if part)
-    warnings = {warning.text: warning for record in group.records for warning in record.warnings}
+    warnings = {warning.text: warning for result in group.results for warning in result.warnings}
     compared = [baseline.first, group.first] if baseline else []
     return ChangeRow(
         name=names[id(group)],
         argument=group.argument,
-        files=tuple(record.source for record in group.records),
+        files=tuple(result.source for result in group.results),
         shape=group.first.shape,
         status='incomplete' if group.reason else 'complete',
         remark=remark,
@@ -176,7 +176,7 @@ def _row(
         machine_changes=machine_differences(compared),
         work_changes=work_differences(compared),
         warnings=tuple(warnings.values()),
-        records=group.records,
+        results=group.results,
     )
 
 
@@ -255,7 +255,7 @@ def _as_shown(row: ChangeRow) -> dict[str, Any]:
     reasons = verdict, f'left out: {row.remark}' if found is None else row.remark
     return {
         **_as_object(row),
-        'mark': mark(row.records),
+        'mark': mark(row.results),
         'shown_runs': found.num_runs if found else None,
         'spread': _interval(found, 2) if found else None,
         'conclusion': '; '.join(filter(None, reasons)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison.original_logs import is_log
 from params.table import SPECS
-from results.document import Record, as_json, default_fact
+from results.document import Result, as_json, default_fact
 
 Facts = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]
@@ -17,19 +17,19 @@ _ENVIRONMENT = 'environment.'
 _UNSET = object()
 
 
-def flag_differences(records: Sequence[Record]) -> Differences:
+def flag_differences(results: Sequence[Result]) -> Differences:
     """Returns the flags that differ, with the values that were used.
 
     A flag that a version does not have counts as its default. For a flag that this version does not have, it counts
     whether it was given.
     """
-    facts = [record.facts for record in records]
-    if any(map(is_log, records)):
+    facts = [result.facts for result in results]
+    if any(map(is_log, results)):
         return differing(facts)
     names = {name for found in facts for name in found}
     # Fast for the usual case: most flags are equal, and there may be thousands of runs.
     differ = {name for name in names if any(found.get(name, _UNSET) != facts[0].get(name, _UNSET) for found in facts)}
-    given = {name for record in records for name in record.given}
+    given = {name for result in results for name in result.given}
     known = {name for name in differ if name in SPECS or name in given or all(name in found for found in facts)}
     values = {
         name: tuple(found.get(name, default_fact(name) if name in SPECS else None) for found in facts)
@@ -38,39 +38,39 @@ def flag_differences(records: Sequence[Record]) -> Differences:
     return {name: found for name, found in values.items() if not _all_same(found)}
 
 
-def machine_differences(records: Sequence[Record]) -> Differences:
+def machine_differences(results: Sequence[Result]) -> Differences:
     """Returns the differences between machines, their software and environment; unset variables count."""
-    facts = [flat_machine_facts(record) for record in records]
+    facts = [flat_machine_facts(result) for result in results]
     found = differing(facts)
-    if any(map(is_log, records)):
+    if any(map(is_log, results)):
         # A log contains only the first two numbers of a version.
         found = {name: values for name, values in found.items() if not _are_one_version(values)}
-    return found | {f'{_ENVIRONMENT}{name}': values for name, values in environment_differences(records).items()}
+    return found | {f'{_ENVIRONMENT}{name}': values for name, values in environment_differences(results).items()}
 
 
-def environment_differences(records: Sequence[Record]) -> Differences:
+def environment_differences(results: Sequence[Result]) -> Differences:
     """Returns the environment variables that differ; those of a log are unknown."""
-    if any(map(is_log, records)):
+    if any(map(is_log, results)):
         return {}
-    found = [record.environment for record in records]
+    found = [result.environment for result in results]
     names = sorted({name for variables in found for name in variables})
     values = {name: tuple(variables.get(name) for variables in found) for name in names}
     return {name: each for name, each in values.items() if not _all_same(each)}
 
 
-def work_differences(records: Sequence[Record]) -> Differences:
+def work_differences(results: Sequence[Result]) -> Differences:
     """Returns the differences between the work of runs; runs with any should not be compared."""
-    return differing([record.work for record in records])
+    return differing([result.work for result in results])
 
 
-def flat_machine_facts(record: Record) -> Facts:
+def flat_machine_facts(result: Result) -> Facts:
     """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
     unimportant = ('fingerprint', 'load_average')
     facts: dict[str, Any] = {}
     sources: dict[str, Mapping[str, Any]] = {
-        '': {name: value for name, value in record.machine.items() if name not in unimportant},
-        'program.': as_json(record.program) or {},
-        _ENVIRONMENT: record.environment or {},
+        '': {name: value for name, value in result.machine.items() if name not in unimportant},
+        'program.': as_json(result.program) or {},
+        _ENVIRONMENT: result.environment or {},
     }
     for prefix, source in sources.items():
         for name, value in source.items():

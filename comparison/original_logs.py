@@ -19,7 +19,7 @@ from errors import UsageError
 from params.modes import MODES
 from results import sections
 from results.console import IN_TF32, PERHAPS_IN_TF32
-from results.document import MOST_BYTES, SCHEMA_VERSION, Record
+from results.document import MOST_BYTES, SCHEMA_VERSION, Result
 from results.sections import with_unknowns
 
 _LABELS = (
@@ -116,7 +116,7 @@ class _Output:
         return {name: value for name, value in self.facts.items() if name not in _TASK_LINES}
 
 
-class LogRecord(Record, kw_only=True):
+class LogRecord(Result, kw_only=True):
     """What a log says about a run; num_printed_steps is the number of its last step line, None without one."""
 
     num_printed_steps: int | None
@@ -153,31 +153,31 @@ def read_logs(text: str, source: str) -> list[LogRecord]:
         )
     names = [source] if len(runs) == 1 else [f'{source} (run {number})' for number in range(1, len(runs) + 1)]
     digest = hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24]
-    records = [_record(run, f'{digest}-{i}') for i, run in enumerate(runs)]
-    for record, name in zip(records, names, strict=True):
-        record.source = name
-    return records
+    results = [_record(run, f'{digest}-{i}') for i, run in enumerate(runs)]
+    for result, name in zip(results, names, strict=True):
+        result.source = name
+    return results
 
 
-def printed_spread(record: Record) -> float | None:
+def printed_spread(result: Result) -> float | None:
     """Returns the relative spread of the steps of a log, from the last printed +/-; None if it is not a log.
 
     The +/- is the standard error of the rates of n steps, their standard deviation over √n, rounded to 0.1.
     """
-    num_steps, found = num_printed_steps(record), record.throughput
+    num_steps, found = num_printed_steps(result), result.throughput
     if not num_steps or not found.images_per_second_of_steps:
         return None
     return max(found.standard_error or 0.0, 0.05) * math.sqrt(num_steps) / found.images_per_second_of_steps
 
 
-def is_log(record: Record) -> bool:
-    """Whether a record was read from a log, so that most of its facts are unknown."""
-    return isinstance(record, LogRecord)
+def is_log(result: Result) -> bool:
+    """Whether a result was read from a log, so that most of its facts are unknown."""
+    return isinstance(result, LogRecord)
 
 
-def num_printed_steps(record: Record) -> int | None:
+def num_printed_steps(result: Result) -> int | None:
     """Returns the number of the last step line of a log; None if there is none, or this is no log."""
-    return record.num_printed_steps if isinstance(record, LogRecord) else None
+    return result.num_printed_steps if isinstance(result, LogRecord) else None
 
 
 def _outputs(text: str) -> list[_Output]:

@@ -17,7 +17,7 @@ import numpy as np
 from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs, interval_around
 from comparison.original_logs import num_printed_steps, printed_spread
 from results.advice import is_short
-from results.document import Record
+from results.document import Result
 
 
 class Clock(enum.Enum):
@@ -64,17 +64,17 @@ class Ratio:
         return self.verdict in (Significance.FASTER, Significance.SLOWER)
 
 
-def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
+def estimate(results: Sequence[Result], clock: Clock = Clock.WALL) -> Estimate:
     """Estimates the throughput of the runs of one setting, at least one run: see estimate_runs."""
-    images = [record.images for record in records]
+    images = [result.images for result in results]
     found = estimate_runs(
-        [rate_of(record, clock) for record in records], images if all(number > 0 for number in images) else None
+        [rate_of(result, clock) for result in results], images if all(number > 0 for number in images) else None
     )
-    spreads = [spread for record in records if math.isfinite(spread := _step_spread(record, clock))]
+    spreads = [spread for result in results if math.isfinite(spread := _step_spread(result, clock))]
     return replace(
         found,
-        num_steps=sum(num_printed_steps(record) or record.step_seconds().size for record in records),
-        is_short=any(is_short(record) for record in records),
+        num_steps=sum(num_printed_steps(result) or result.step_seconds().size for result in results),
+        is_short=any(is_short(result) for result in results),
         step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
     )
 
@@ -96,15 +96,15 @@ def compare(baseline: Estimate, other: Estimate) -> Ratio:
     return Ratio(value, interval_around(value, total, degrees), too_short)
 
 
-def rate_of(record: Record, clock: Clock) -> float:
-    return record.images_per_second if clock is Clock.WALL else record.images_per_second_of_steps
+def rate_of(result: Result, clock: Clock) -> float:
+    return result.images_per_second if clock is Clock.WALL else result.images_per_second_of_steps
 
 
-def _step_spread(record: Record, clock: Clock) -> float:
-    printed = printed_spread(record)
+def _step_spread(result: Result, clock: Clock) -> float:
+    printed = printed_spread(result)
     if printed is not None:
         return printed
-    seconds = record.means_of_runs(record.wall_seconds() if clock is Clock.WALL else record.step_seconds())
+    seconds = result.means_of_runs(result.wall_seconds() if clock is Clock.WALL else result.step_seconds())
     # A clock that was set back can make the mean negative.
     mean = float(seconds.mean()) if seconds.size > 1 else 0.0
     return float(seconds.std(ddof=1)) / mean if mean > 0 else math.nan

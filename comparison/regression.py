@@ -13,7 +13,7 @@ from comparison.intervals import FEWEST_RUNS
 from comparison.ratios import Clock, Significance, estimate, rate_of
 from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
 from results.advice import doubts, is_short, mark
-from results.document import Record
+from results.document import Result
 from results.repeats import repeat_key
 from results.statistics import spread
 
@@ -56,13 +56,13 @@ class Judgement:
       median: the median of their images/sec; None if they are too few.
       interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are too few or differ too
         much.
-      records: the new runs.
+      results: the new runs.
       changes: the differences between the machines, versions and commits of the compared runs: name -> the values in
         the order of the runs, that of the new runs last.
     """
 
     name: str
-    records: tuple[Record, ...]
+    results: tuple[Result, ...]
     rate: float
     num_earlier: int
     num_compared: int
@@ -72,7 +72,7 @@ class Judgement:
 
     @property
     def is_short(self) -> bool:
-        return any(map(is_short, self.records))
+        return any(map(is_short, self.results))
 
     @property
     def ratio(self) -> float | None:
@@ -106,24 +106,24 @@ def expectation(earlier: Sequence[float]) -> tuple[float | None, tuple[float, fl
     return median, None if tolerance > _MOST_TOLERANCE else (median * (1 - tolerance), median * (1 + tolerance))
 
 
-def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock.WALL, name: str = '') -> Judgement:
+def judge(new: Sequence[Result], earlier: Sequence[Result], clock: Clock = Clock.WALL, name: str = '') -> Judgement:
     """Judges the runs of one setting on one machine by earlier runs, in the order in which they started.
 
     Those may be of any setting and machine; incomplete runs, the new runs themselves, and later runs are skipped.
     """
     key = repeat_key(new[0], across_versions=True)
-    known = {record.id for record in new}
+    known = {result.id for result in new}
     # Texts in ISO 8601 and UTC sort by time.
-    begin = min(str(record.started_at) for record in new)
+    begin = min(str(result.started_at) for result in new)
     counting = [
-        record
-        for record in earlier
-        if record.is_complete
-        and repeat_key(record, across_versions=True) == key
-        and record.id not in known
-        and str(record.started_at) <= begin
-        and rate_of(record, clock) > 0
-        and not is_short(record)
+        result
+        for result in earlier
+        if result.is_complete
+        and repeat_key(result, across_versions=True) == key
+        and result.id not in known
+        and str(result.started_at) <= begin
+        and rate_of(result, clock) > 0
+        and not is_short(result)
     ]
     compared = counting[-MOST_RUNS:]
     return Judgement(
@@ -132,13 +132,13 @@ def judge(new: Sequence[Record], earlier: Sequence[Record], clock: Clock = Clock
         estimate(new, clock).images_per_second,
         len(counting),
         len(compared),
-        *expectation([rate_of(record, clock) for record in compared]),
+        *expectation([rate_of(result, clock) for result in compared]),
         _changes([*compared, new[0]]),
     )
 
 
 def judgement_table(rows: Sequence[Judgement]) -> Table:
-    return table_of(_COLUMNS, [{**_as_object(row), 'mark': mark(row.records)} for row in rows])
+    return table_of(_COLUMNS, [{**_as_object(row), 'mark': mark(row.results)} for row in rows])
 
 
 def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
@@ -148,7 +148,7 @@ def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
             changes = ', '.join(f'{name} {_chain(values)}' for name, values in row.changes.items())
             names.setdefault(printable(changes), []).append(printable(row.name))
     notes = [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
-    return notes + doubts([record for row in rows for record in row.records])
+    return notes + doubts([result for row in rows for result in row.results])
 
 
 def judgement_document(rows: Sequence[Judgement], clock: Clock) -> dict[str, Any]:
@@ -157,10 +157,10 @@ def judgement_document(rows: Sequence[Judgement], clock: Clock) -> dict[str, Any
     return {**document, 'rows': [_as_object(row) for row in rows]}
 
 
-def _changes(records: Sequence[Record]) -> Differences:
+def _changes(results: Sequence[Result]) -> Differences:
     """Returns the differences between runs: name -> the known values in the order of the runs, without repetitions."""
     found = {}
-    for name, values in machine_differences(records).items():
+    for name, values in machine_differences(results).items():
         known = [value for value in values if value is not None]
         # The affinity changes with the load of the machine.
         if name != 'affinity':
@@ -180,8 +180,8 @@ def _as_object(row: Judgement) -> dict[str, Any]:
     low, high = row.interval or (None, None)
     return {
         'name': row.name,
-        'shape': row.records[0].shape,
-        'num_runs': len(row.records),
+        'shape': row.results[0].shape,
+        'num_runs': len(row.results),
         'images_per_second': row.rate,
         'num_earlier_runs': row.num_earlier,
         'num_runs_compared': row.num_compared,

@@ -32,7 +32,7 @@ from comparison.tables import Table, TableColumn, abbreviate
 from errors import plural
 from results.advice import doubts, mark
 from results.collection import Collection
-from results.document import Record
+from results.document import Result
 from results.summary import format_machine, goal_of
 
 _TEMPLATES = Path(__file__).parent / 'templates'
@@ -134,7 +134,7 @@ def _settings_table(summary: Summary) -> Table:
 
 def _side_by_side(summary: Summary) -> Table | None:
     """Returns the settings of the second of two folders beside those of the first, with their ratios."""
-    found: dict[str, list[Record]] = {}
+    found: dict[str, list[Result]] = {}
     for setting in summary.rows:
         found.setdefault(setting.traits.get(FOLDER, ''), []).extend(setting.runs)
     if len(found) != 2:

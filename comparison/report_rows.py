@@ -10,7 +10,7 @@ from comparison.ratios import Significance, compare, estimate
 from params.table import SPECS
 from results.advice import mark
 from results.collection import Collection, SourceFile
-from results.document import Failure, Record, default_fact, is_of_setting
+from results.document import Failure, Result, default_fact, is_of_setting
 from results.repeats import repeat_key
 
 # The columns of every table of settings, in this order.
@@ -45,7 +45,7 @@ class ReportRow:
     traits: Mapping[str, str]
     work: str
     place: SourceFile
-    runs: tuple[Record, ...]
+    runs: tuple[Result, ...]
     reason: str | None
     estimate: Estimate | None = None
     base: 'ReportRow | None' = None
@@ -107,26 +107,26 @@ class Summary:
         return [row for row in self.rows if row.is_shown]
 
     @property
-    def runs(self) -> list[Record]:
+    def runs(self) -> list[Result]:
         return [run for row in self.rows for run in row.runs]
 
 
 def summarize_collection(collection: Collection) -> Summary:
     """Groups the repeats of each setting on each machine; see Summary."""
-    machines, folders = _machine_names(collection.records), _folder_names(collection)
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for record in collection.records:
+    machines, folders = _machine_names(collection.results), _folder_names(collection)
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in collection.results:
         # An incomplete run is a row of its own.
-        key = repeat_key(record) if record.is_complete else record.source
-        groups.setdefault((collection.place_of(record).folder, key), []).append(record)
+        key = repeat_key(result) if result.is_complete else result.source
+        groups.setdefault((collection.place_of(result).folder, key), []).append(result)
     rows = []
-    for records in groups.values():
-        first, place = records[0], collection.place_of(records[0])
+    for results in groups.values():
+        first, place = results[0], collection.place_of(results[0])
         traits = _traits(first, machines[first.machine['fingerprint']]) | folders.get(place.folder, {})
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
-        timed = [record for record in records if record.images_per_second > 0]
+        timed = [result for result in results if result.images_per_second > 0]
         work = ', '.join(str(value) for value in first.work.values())
-        rows.append(ReportRow(traits, work, place, tuple(records), reason, estimate(timed) if timed else None))
+        rows.append(ReportRow(traits, work, place, tuple(results), reason, estimate(timed) if timed else None))
     for failure in collection.failures:
         place = collection.place_of(failure)
         traits = _failure_traits(failure) | folders.get(place.folder, {})
@@ -235,36 +235,36 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
     return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
 
 
-def _traits(record: Record, machine: str) -> dict[str, str]:
-    work = record.work
-    traits = {MODE: record.run.variable_update, BATCH_SIZE: record.run.batch_size, SHAPE: record.shape}
+def _traits(result: Result, machine: str) -> dict[str, str]:
+    work = result.work
+    traits = {MODE: result.run.variable_update, BATCH_SIZE: result.run.batch_size, SHAPE: result.shape}
     traits |= {
-        'model': record.model.name,
+        'model': result.model.name,
         'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
         'image size': work['image_size'],
         'role': work['role'],
         'machine': machine,
-        'TensorFlow': record.machine['versions'].get('tensorflow'),
+        'TensorFlow': result.machine['versions'].get('tensorflow'),
     }
     # A version that lacks a flag behaves as its default.
     defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
-    settings = {name: value for name, value in (defaults | record.facts).items() if name not in _SHOWN_OTHERWISE}
-    environment = dict(record.environment)
+    settings = {name: value for name, value in (defaults | result.facts).items() if name not in _SHOWN_OTHERWISE}
+    environment = dict(result.environment)
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
     return {name: _as_text(value) for name, value in (traits | settings | environment).items()}
 
 
-def _machine_names(records: Sequence[Record]) -> dict[str, str]:
+def _machine_names(results: Sequence[Result]) -> dict[str, str]:
     """The name of each machine by its fingerprint: its host name, with the fingerprint if others have the same one."""
-    hosts = {record.machine['fingerprint']: str(record.machine['hostname']) for record in records}
+    hosts = {result.machine['fingerprint']: str(result.machine['hostname']) for result in results}
     names = list(hosts.values())
     return {mark: host if names.count(host) == 1 else f'{host} ({mark[:6]})' for mark, host in hosts.items()}
 
 
 def _folder_names(collection: Collection) -> dict[str, dict[str, str]]:
     """The trait of each folder, its path below the one that contains all; empty if there are fewer than two."""
-    found: tuple[Record | Failure, ...] = (*collection.records, *collection.failures)
+    found: tuple[Result | Failure, ...] = (*collection.results, *collection.failures)
     paths = {collection.place_of(one).folder for one in found}
     if len(paths) < 2:
         return {}

@@ -11,7 +11,7 @@ from comparison.differences import Facts, varying
 from comparison.original_logs import decode_log, read_logs
 from errors import UsageError, read_regular
 from results.collection import collect
-from results.document import MOST_BYTES, Failure, Record, read_document
+from results.document import MOST_BYTES, Failure, Result, read_document
 from results.repeats import as_key, grouped
 
 # Facts that have a column of their own in tables.
@@ -25,7 +25,7 @@ class Group:
     """The runs of an argument that count and are repeats of each other, in the order in which they started."""
 
     argument: str
-    records: tuple[Record, ...]
+    results: tuple[Result, ...]
 
     @functools.cached_property
     def facts(self) -> Facts:
@@ -38,12 +38,12 @@ class Group:
         return {**self.facts, 'tensorflow': version, **(self.first.environment or {})}
 
     @property
-    def first(self) -> Record:
-        return self.records[0]
+    def first(self) -> Result:
+        return self.results[0]
 
     @property
     def reason(self) -> str | None:
-        return next((record.reason or 'it is incomplete' for record in self.records if not record.is_complete), None)
+        return next((result.reason or 'it is incomplete' for result in self.results if not result.is_complete), None)
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ def read_side(argument: str) -> Side:
     """
     if Path(argument).is_dir():
         collection = collect([argument])
-        return side_of(argument, collection.records, collection.failures, collection.problems)
+        return side_of(argument, collection.results, collection.failures, collection.problems)
     found = read_one(argument)
     failures = [item for item in found if isinstance(item, Failure)]
     if failures:
         raise UsageError(f'{argument}: this run failed ({failures[0].reason}); give the result of a run that did not')
-    side = side_of(argument, [item for item in found if isinstance(item, Record)], (), ())
+    side = side_of(argument, [item for item in found if isinstance(item, Result)], (), ())
     if not side.groups:
         reason = side.left_out[0].reason
         if reason.startswith(_EVALUATION):
@@ -107,7 +107,7 @@ def read_side(argument: str) -> Side:
     return side
 
 
-def read_one(argument: str) -> Sequence[Record | Failure]:
+def read_one(argument: str) -> Sequence[Result | Failure]:
     path = Path(argument)
     try:
         data = read_regular(path, MOST_BYTES)
@@ -179,30 +179,30 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
     return names
 
 
-def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
+def side_of(argument: str, results: Iterable[Result], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
     left_out = [_left_out(argument, failure, is_missing=True) for failure in failures]
     timed = []
-    for record in records:
-        if not all(rate > 0 for rate in (record.images_per_second, record.images_per_second_of_steps)):
-            is_evaluation = record.run.role == 'evaluation'
+    for result in results:
+        if not all(rate > 0 for rate in (result.images_per_second, result.images_per_second_of_steps)):
+            is_evaluation = result.run.role == 'evaluation'
             why = _EVALUATION if is_evaluation else 'no step was timed'
-            reason = f'{why}: {record.reason}' if record.reason else why
-            left_out.append(_left_out(argument, record, reason, is_missing=not is_evaluation))
+            reason = f'{why}: {result.reason}' if result.reason else why
+            left_out.append(_left_out(argument, result, reason, is_missing=not is_evaluation))
             continue
-        timed.append(record)
+        timed.append(result)
     groups = []
     for repeats in grouped(timed):
-        complete = [record for record in repeats if record.is_complete]
+        complete = [result for result in repeats if result.is_complete]
         counting = complete or repeats
         groups.append(Group(argument, tuple(counting)))
         left_out += [
-            _left_out(argument, record, f'incomplete: {record.reason}') for record in repeats if record not in counting
+            _left_out(argument, result, f'incomplete: {result.reason}') for result in repeats if result not in counting
         ]
     return Side(argument, tuple(groups), tuple(left_out), tuple(problems))
 
 
 def _left_out(
-    argument: str, run: Record | Failure, reason: str | None = None, *, is_missing: bool = False
+    argument: str, run: Result | Failure, reason: str | None = None, *, is_missing: bool = False
 ) -> Unmatched:
     return Unmatched(argument, run.source, run.shape, reason or run.reason or 'unknown', run.given, is_missing)
 

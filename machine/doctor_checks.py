@@ -4,11 +4,11 @@ import os
 import resource
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec import Struct
 
 from errors import plural, to_install
 from machine import cgroups
@@ -37,14 +37,13 @@ _GUIDE = 'see docs/gpu.md'
 _SIZE = 256
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A check's outcome, a line with what was found (or why it was skipped), one of advice, and its facts as JSON."""
 
     outcome: str
     found: str
     advice: str | None = None
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] = {}  # a Struct copies it
     name: str = ''
 
 

@@ -4,7 +4,6 @@ It writes lines of JSON to the file FINDINGS: the names of the checks, then each
 that doctor knows which check crashed or hung. The stacks of all threads are then in FINDINGS.stacks.
 """
 
-import dataclasses
 import faulthandler
 import importlib
 import json
@@ -31,6 +30,8 @@ FAMILIES: Mapping[str, str] = {
 
 
 def main() -> None:
+    import msgspec
+
     from machine.tensorflow_import import import_tensorflow
 
     family, path = sys.argv[1:]
@@ -49,8 +50,8 @@ def main() -> None:
     with Path(path).open('w', encoding='utf-8') as file:
         print(json.dumps(list(checks)), file=file, flush=True)
         for name, run in checks.items():
-            finding = dataclasses.replace(_examine(run), name=name)
-            print(json.dumps(vars(finding), default=str), file=file, flush=True)
+            finding = msgspec.structs.replace(_examine(run), name=name)
+            print(msgspec.json.encode(finding, enc_hook=str).decode(), file=file, flush=True)
 
 
 def _examine(run: 'Callable[[], Finding]') -> 'Finding':

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from errors import plural
-from results.document import Record
+from results.document import Result
 from results.sections import WarningRow
 from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, drift_deviations, mad, outliers, spread
 
@@ -72,13 +72,13 @@ _DEBUGGING = {
 }
 
 
-def advise(record: Record) -> list[WarningRow]:
+def advise(result: Result) -> list[WarningRow]:
     """Returns the warnings about a run: objects with a stable `code` and a sentence `text` with figures and advice.
 
     Args:
-      record: a result; its own warnings are not read. Unknown values lead to no warning.
+      result: a result; its own warnings are not read. Unknown values lead to no warning.
     """
-    facts = _Facts(record)
+    facts = _Facts(result)
     found = {code: text for code, find in ADVICE.items() if (text := find(facts))}
     # One line for one disturbance: its cause, or else the first symptom. A run that is too short shows none.
     symptoms = [code for code in ('slow_first_step', *_SYMPTOMS) if code in found]
@@ -87,40 +87,40 @@ def advise(record: Record) -> list[WarningRow]:
     return [WarningRow(code, text) for code, text in found.items()]
 
 
-def is_short(record: Record) -> bool:
+def is_short(result: Result) -> bool:
     """Whether the timed steps took so little time that their rate supports no verdict."""
-    return 0 < float(record.step_seconds().sum()) < SHORT_SECONDS
+    return 0 < float(result.step_seconds().sum()) < SHORT_SECONDS
 
 
-def mark(records: Iterable[Record]) -> str:
+def mark(results: Iterable[Result]) -> str:
     """Returns the mark that tables put before the rate of these runs if one was disturbed, or is too short, else ''."""
-    return f'{_DOUBTFUL} ' if any(is_short(record) or _is_disturbed(record) for record in records) else ''
+    return f'{_DOUBTFUL} ' if any(is_short(result) or _is_disturbed(result) for result in results) else ''
 
 
-def _is_disturbed(record: Record) -> bool:
-    return any(warning.code in _DISTURBED for warning in record.warnings)
+def _is_disturbed(result: Result) -> bool:
+    return any(warning.code in _DISTURBED for warning in result.warnings)
 
 
-def doubts(records: Sequence[Record]) -> list[str]:
+def doubts(results: Sequence[Result]) -> list[str]:
     """Returns the lines below a table of these runs: how many of them are doubtful, and by what."""
     lines = []
-    if disturbed := [record for record in records if _is_disturbed(record)]:
-        reasons, every = [], [dict[str, Any](record.disturbance) for record in disturbed]
+    if disturbed := [result for result in results if _is_disturbed(result)]:
+        reasons, every = [], [dict[str, Any](result.disturbance) for result in disturbed]
         for name, what in _SHARES.items():
             most = max(found.get(name) or 0.0 for found in every)
             reasons += [f'{what} up to {_percent(most)} of the cores'] if most > STEAL_SHARE else []
         reason = ', '.join(reasons) or 'their steps differ much'
-        lines.append(f'{_DOUBTFUL} {_of_runs(disturbed, records)} disturbed: {reason}; measure on an idle machine')
-    if short := [record for record in records if is_short(record)]:
+        lines.append(f'{_DOUBTFUL} {_of_runs(disturbed, results)} disturbed: {reason}; measure on an idle machine')
+    if short := [result for result in results if is_short(result)]:
         lines.append(
-            f'{_DOUBTFUL} {_of_runs(short, records)} too short, with less than {SHORT_SECONDS:.0f} s of timed steps: '
+            f'{_DOUBTFUL} {_of_runs(short, results)} too short, with less than {SHORT_SECONDS:.0f} s of timed steps: '
             f'write {LONGER}'
         )
     return lines
 
 
-def _of_runs(found: Sequence[Record], records: Sequence[Record]) -> str:
-    return f'{len(found)} of {plural(len(records), "run")} {"was" if len(found) == 1 else "were"}'
+def _of_runs(found: Sequence[Result], results: Sequence[Result]) -> str:
+    return f'{len(found)} of {plural(len(results), "run")} {"was" if len(found) == 1 else "were"}'
 
 
 class _Facts:
@@ -133,13 +133,13 @@ class _Facts:
       beside_own_work: which of the latter may be slow because of this program, which wrote a checkpoint or the like.
     """
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.seconds = record.step_seconds()
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.seconds = result.step_seconds()
         self.num_slow = _slow_start(self.seconds)
         later = self.seconds[self.num_slow :]
         self.later = later if later.size >= MIN_STEPS else later[:0]
-        self.beside_own_work = record.beside_own_work()[self.num_slow :][: self.later.size]
+        self.beside_own_work = result.beside_own_work()[self.num_slow :][: self.later.size]
 
 
 def _slow_start(seconds: NDArray[np.float64]) -> int:
@@ -156,7 +156,7 @@ def _first_step(facts: _Facts) -> str | None:
         return None
     ratio = facts.seconds[:num_slow].max() / np.median(facts.seconds)
     who = 'timed step took' if num_slow == 1 else f'{num_slow} timed steps took up to'
-    warmup = facts.record.run.num_warmup
+    warmup = facts.result.run.num_warmup
     enough = max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)
     return (
         f'the first {who} {ratio:.1f} times the median: the warm-up of {plural(warmup, "step")} was too short; '
@@ -197,7 +197,7 @@ def _drift(facts: _Facts) -> str | None:
         return None
     half = seconds.size // 2
     change = float(seconds[:half].mean() / seconds[half:].mean() - 1)
-    deviations = abs(drift_deviations(facts.record.means_of_runs(seconds)))
+    deviations = abs(drift_deviations(facts.result.means_of_runs(seconds)))
     if math.isnan(deviations) or deviations <= DRIFT_DEVIATIONS or abs(change) <= DRIFT_SHARE:
         return None
     word, cause = ('faster', 'was not warmed up') if change > 0 else ('slower', 'heats up or fills its memory')
@@ -208,22 +208,22 @@ def _drift(facts: _Facts) -> str | None:
 
 
 def _too_short(facts: _Facts) -> str | None:
-    if not is_short(facts.record):
+    if not is_short(facts.result):
         return None
     found = f'the timed steps took {_seconds(float(facts.seconds.sum()))}, too short a time to compare their rate'
-    if not facts.record.is_complete:
+    if not facts.result.is_complete:
         return found
-    given = [text for name, text in facts.record.given.items() if name in _LENGTHS]
+    given = [text for name, text in facts.result.given.items() if name in _LENGTHS]
     instead = f' instead of {" ".join(given)}' if given else ''
     return f'{found}; write {LONGER}{instead}'
 
 
 def _few_steps(facts: _Facts) -> str | None:
     num_timed = facts.seconds.size
-    if not 0 < num_timed < MIN_STEPS or is_short(facts.record):
+    if not 0 < num_timed < MIN_STEPS or is_short(facts.result):
         return None
     # --target_seconds clashes with the flags that set the number of steps.
-    given = facts.record.given.get('target_seconds')
+    given = facts.result.given.get('target_seconds')
     longer = f'a longer time than {given}' if given else f'--num_batches={MIN_STEPS} or more'
     return (
         f'only {plural(num_timed, "step")} {"was" if num_timed == 1 else "were"} timed, too few for the noise of the '
@@ -232,7 +232,7 @@ def _few_steps(facts: _Facts) -> str | None:
 
 
 def _loss(facts: _Facts) -> str | None:
-    role, workers = facts.record.run.role, facts.record.workers
+    role, workers = facts.result.run.role, facts.result.workers
     if role in ('input-only', 'exchange-only'):
         # The run computes no loss.
         return None
@@ -251,11 +251,11 @@ def _loss(facts: _Facts) -> str | None:
 
 
 def _input(facts: _Facts) -> str | None:
-    share, waited = facts.record.input.wait_share, facts.record.input.wait_seconds
+    share, waited = facts.result.input.wait_share, facts.result.input.wait_seconds
     if share is None or share <= INPUT_SHARE:
         return None
     time = f' ({_seconds(waited)})' if waited is not None else ''
-    if facts.record.run.input_pipeline == 'feed_dict':
+    if facts.result.run.input_pipeline == 'feed_dict':
         return (
             f'the steps waited {_percent(share)} of their time{time} while Python drew their images; '
             '--input_pipeline=device gathers them on the device'
@@ -267,7 +267,7 @@ def _input(facts: _Facts) -> str | None:
 
 
 def _between(facts: _Facts) -> str | None:
-    wall, by_cause = facts.record.throughput.wall_seconds, spent_between(facts.record)
+    wall, by_cause = facts.result.throughput.wall_seconds, spent_between(facts.result)
     total = math.fsum(by_cause.values())
     if not wall or total <= BETWEEN_SHARE * wall:
         return None
@@ -278,15 +278,15 @@ def _between(facts: _Facts) -> str | None:
     )
 
 
-def spent_between(record: Record) -> dict[str, float]:
+def spent_between(result: Result) -> dict[str, float]:
     """Returns the seconds between timed steps by cause, the largest first, without evaluations (not in the total)."""
-    spent = record.throughput.between_seconds.items()
+    spent = result.throughput.between_seconds.items()
     in_total = [(name, seconds) for name, seconds in spent if seconds and name != 'evaluation']
     return dict(sorted(in_total, key=lambda entry: -entry[1]))
 
 
 def _loaded(facts: _Facts) -> str | None:
-    found = facts.record.disturbance
+    found = facts.result.disturbance
     share, in_group = found.get('other_cpu_share'), found.get('other_cpu_share_of_cgroup')
     if share is None or share <= LOADED_SHARE:
         return None
@@ -298,7 +298,7 @@ def _loaded(facts: _Facts) -> str | None:
 
 
 def _steal(facts: _Facts) -> str | None:
-    share = facts.record.disturbance.get('steal_share')
+    share = facts.result.disturbance.get('steal_share')
     if share is None or share <= STEAL_SHARE:
         return None
     return (
@@ -308,14 +308,14 @@ def _steal(facts: _Facts) -> str | None:
 
 
 def _throttled(facts: _Facts) -> str | None:
-    found = facts.record.disturbance
+    found = facts.result.disturbance
     stopped, seconds = found.get('cgroup_throttled_seconds'), found.get('seconds')
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
-    limit = facts.record.machine['cgroup_cpus']
+    limit = facts.result.machine['cgroup_cpus']
     quota = f' of {counted_cores(limit)}' if limit else ''
     most = max(1, math.floor(limit)) if limit else None
-    asked = facts.record.machine['threads']['intra_op'] or 0
+    asked = facts.result.machine['threads']['intra_op'] or 0
     threads = '' if most and asked <= most else f', or write --num_intra_threads={most or "N, a smaller number"}'
     return (
         f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
@@ -324,14 +324,14 @@ def _throttled(facts: _Facts) -> str | None:
 
 
 def _thermal(facts: _Facts) -> str | None:
-    times = facts.record.disturbance.get('thermal_throttles')
+    times = facts.result.disturbance.get('thermal_throttles')
     if not times:
         return None
     return f'the CPU slowed down {plural(times, "time")} because it was too hot; improve the cooling, and measure again'
 
 
 def _cores(facts: _Facts) -> str | None:
-    machine = facts.record.machine
+    machine = facts.result.machine
     num_cores, affinity, quota = machine['num_cores'], machine['affinity'], machine['cgroup_cpus']
     usable = known_cores(machine)
     if usable is None:
@@ -345,7 +345,7 @@ def _cores(facts: _Facts) -> str | None:
             'more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
-    is_shared = reason == _AFFINITY and facts.record.cluster.tasks
+    is_shared = reason == _AFFINITY and facts.result.cluster.tasks
     if num_cores and usable < num_cores and not is_shared:
         return (
             f'the process may use only {usable:.3g} of the {plural(num_cores, "core")} of this machine, because of '
@@ -368,7 +368,7 @@ def counted_cores(number: float) -> str:
 
 def _debugging(facts: _Facts) -> str | None:
     # A warning before the run covers flags that slow steps down.
-    found = list(_debugging_variables(facts.record.environment))
+    found = list(_debugging_variables(facts.result.environment))
     if not found:
         return None
     return f'{_listed(found)} made the timed steps slower; measure again without {"it" if len(found) == 1 else "them"}'
@@ -381,7 +381,7 @@ def _debugging_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _governor(facts: _Facts) -> str | None:
-    governor = facts.record.machine['governor']
+    governor = facts.result.machine['governor']
     if not governor or 'powersave' not in governor:
         return None
     return (

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from errors import UsageError, read_regular
-from results.document import Failure, Record, read_result_file
+from results.document import Failure, Result, read_result_file
 from results.sections import Number
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
@@ -52,18 +52,18 @@ class Collection:
     """The results found in some files and folders.
 
     Attributes:
-      records: the results, in the order in which their runs started; each run once.
+      results: the results, in the order in which their runs started; each run once.
       failures: the runs that left no result, in the same order.
       problems: one line for each file that could not be read as a result.
       places: the place of each result or failure, by its source.
     """
 
-    records: tuple[Record, ...]
+    results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     problems: tuple[str, ...]
     places: Mapping[str, SourceFile] = field(default_factory=dict)
 
-    def place_of(self, found: Record | Failure) -> SourceFile:
+    def place_of(self, found: Result | Failure) -> SourceFile:
         """Returns where a result or a failure was found."""
         return self.places.get(found.source, SourceFile())
 
@@ -77,13 +77,13 @@ def collect(paths: Sequence[str]) -> Collection:
     Raises:
       UsageError: a path does not exist, a named file is not a result, or a folder has neither a result nor a failure.
     """
-    documents: dict[str, Record | Failure] = {}
+    documents: dict[str, Result | Failure] = {}
     problems: list[str] = []
     # Sweep folder -> id of a configuration -> its place.
     sweeps: dict[Path, Mapping[str, SourceFile]] = {}
     places: dict[str, SourceFile] = {}
 
-    def keep(found: Record | Failure, file: Path, folder: Path) -> None:
+    def keep(found: Result | Failure, file: Path, folder: Path) -> None:
         if documents.setdefault(found.id or found.source, found) is not found:
             return
         sweep = file.parent.parent
@@ -116,7 +116,7 @@ def collect(paths: Sequence[str]) -> Collection:
             raise UsageError(f'{name}: the folder holds no results{hint}; write some with --result_file or sweep')
     ordered = sorted(documents.values(), key=lambda found: str(found.started_at))
     return Collection(
-        tuple(found for found in ordered if isinstance(found, Record)),
+        tuple(found for found in ordered if isinstance(found, Result)),
         tuple(found for found in ordered if isinstance(found, Failure)),
         tuple(problems),
         places,

@@ -8,9 +8,9 @@ from typing import TextIO
 
 from errors import RunError, format_warning, plural
 from results.live import LiveLine
-from results.result import Accuracy, StepValues
 from results.sections import Transfer
 from results.statistics import Rate
+from results.steps import Accuracy, StepValues
 
 _RULE = '-' * 64
 # The beginnings of the first and the last line of a run's banner.

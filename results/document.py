@@ -35,8 +35,8 @@ class _Document(Section, dict=True, tag_field='schema'):
     source = ''
 
 
-class Record(_Document, tag=RESULT, kw_only=True):
-    """A result of tf_cnn_benchmarks: what --result_file writes. Unknown values are null."""
+class Result(_Document, tag=RESULT, kw_only=True):
+    """A result: what BenchmarkCNN.run() returns and --result_file writes. Unknown values are null."""
 
     id: Annotated[str, about('Different for each run.')]
     is_complete: Annotated[bool, about('Whether the run took all of its steps.')] = msgspec.field(name='complete')
@@ -71,6 +71,30 @@ class Record(_Document, tag=RESULT, kw_only=True):
         check_time(self.ended_at)
         if self.phases is not None and (missing := [name for name in START_PHASES if name not in self.phases]):
             raise ValueError(f'`phases` lacks {", ".join(missing)}')
+
+    @property
+    def steps(self) -> sections.StepsSection:
+        """Those of the chief, or of the worker whose run returned this result."""
+        return self.workers[0].steps
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document in values of JSON."""
+        found: dict[str, Any] = as_json(self)
+        return found
+
+    def __repr__(self) -> str:
+        """Five lines: what ran, and how fast."""
+        run, seconds = self.run, self.statistics.step_seconds.median
+        images = 'synthetic' if run.is_synthetic else 'real'
+        rate = 'no step was timed' if seconds is None else f'{self.images_per_second:.2f} images/sec'
+        each = '' if seconds is None else f', {1e3 * seconds:.1f} ms each (median)'
+        return (
+            'Result\n'
+            f'  Model:   {self.model.name} on {run.data_set} ({images}), {run.precision}, {run.data_format}\n'
+            f'  Devices: {len(run.devices)} on each of {self.cluster.num_workers}: {", ".join(run.devices)}\n'
+            f'  Total:   {rate}{"" if self.is_complete else "; the run is incomplete"}\n'
+            f'  Steps:   {self.statistics.num_steps} timed, of {run.global_batch_size} images{each}'
+        )
 
     @property
     def reason(self) -> str | None:
@@ -225,7 +249,7 @@ def is_of_setting(name: str) -> bool:
 
 
 def default_fact(name: str) -> Any:
-    """The value of a flag in Record.facts if it is not given."""
+    """The value of a flag in Result.facts if it is not given."""
     return False if SPECS[name].output else SPECS[name].default
 
 
@@ -248,14 +272,14 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda name: None)
 
 
-def read_document(text: str, source: str) -> Record | Failure:
+def read_document(text: str, source: str) -> Result | Failure:
     """Reads the text of a JSON document.
 
     Raises:
       UsageError: it is not a result, is incomplete, or has a newer schema; the message names the source.
     """
     try:
-        found = msgspec.json.decode(text, type=Record | Failure)
+        found = msgspec.json.decode(text, type=Result | Failure)
     except (RecursionError, ValueError) as error:
         raise UsageError(f'{source}: {_why_not(text, error)}') from None
     found.source = source
@@ -293,7 +317,7 @@ def is_document(path: Path) -> bool:
     return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
 
 
-def read_result_file(path: Path) -> Record | Failure:
+def read_result_file(path: Path) -> Result | Failure:
     """Reads a result file. Raises UsageError if read_document does, or if the file cannot be read."""
     try:
         text = read_regular(path, MOST_BYTES).decode()

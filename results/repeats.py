@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from results.document import Record
+from results.document import Result
 from results.statistics import modified_z_scores
 
 # A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
@@ -12,30 +12,30 @@ _OUTLIER_SCORE = 3.5
 _MIN_RUNS_FOR_OUTLIERS = 5
 
 
-def repeat_key(record: Record, *, across_versions: bool = False) -> str:
+def repeat_key(result: Result, *, across_versions: bool = False) -> str:
     """Returns a text that is equal for runs that are repeats of each other, whose rates may be pooled.
 
-    Repeats have the same Record.setting, machine, version of TensorFlow and environment variables.
+    Repeats have the same Result.setting, machine, version of TensorFlow and environment variables.
 
     Args:
       across_versions: whether the versions of TensorFlow may differ, to follow a setting over months.
     """
-    version = (record.machine.get('versions') or {}).get('tensorflow')
+    version = (result.machine.get('versions') or {}).get('tensorflow')
     return as_key(
         [
-            record.machine.get('fingerprint'),
+            result.machine.get('fingerprint'),
             None if across_versions else version,
-            record.environment or {},
-            record.setting,
+            result.environment or {},
+            result.setting,
         ]
     )
 
 
-def grouped(records: Iterable[Record]) -> list[list[Record]]:
-    """Groups records that are repeats; groups and their records stay in the order of the records."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(repeat_key(record), []).append(record)
+def grouped(results: Iterable[Result]) -> list[list[Result]]:
+    """Groups results that are repeats; groups and their results stay in the order of the results."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(repeat_key(result), []).append(result)
     return list(groups.values())
 
 

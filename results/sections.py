@@ -1,7 +1,7 @@
 """The sections of a result document: a class each, and a field for each value. Does not import TensorFlow.
 
 msgspec makes JSON, its schema and the check of a file from these classes. A field with a default came later than the
-others: older results lack it. A section is made by results/result.py if it follows from the steps, else by
+others: older results lack it. A section is made by results/steps.py if it follows from the steps, else by
 run/recording.py.
 """
 
@@ -103,7 +103,12 @@ class RunSection(Section, kw_only=True):
     device: Annotated[str, one_of('cpu', 'gpu')]
     devices: Annotated[Sequence[str], about('Of one worker, one for each tower.')]
     data_format: Annotated[str, one_of('NHWC', 'NCHW')]
-    tf32: Annotated[bool | None, about('Whether fp32 was computed in TF32; null: unknown.')] = False
+    tf32: Annotated[
+        bool | None,
+        about(
+            'Whether fp32 was computed in TF32, whatever --tf32 allowed; comparisons treat it as a flag. Null: unknown.'
+        ),
+    ] = False
     images_per_step: Annotated[Count, about('Images for each count of the global step.')]
     num_warmup: Count
     display_every: Count
@@ -152,7 +157,14 @@ class StepsSection(Section):
     top_1: Sequence[Number | None] | None
     top_5: Sequence[Number | None] | None
     learning_rate: Sequence[Number | None] | None
-    input_wait: Annotated[Sequence[NotNegative | None] | None, about('Seconds at its end when only the input worked.')]
+    input_wait: Annotated[
+        Sequence[NotNegative | None] | None,
+        about(
+            'Seconds at its end, after the update, when only the input pipeline was still working; with feed_dict, in '
+            'which Python drew the batch before it. Null with --deterministic. That the input takes cores from the '
+            'model during the step does not show here.'
+        ),
+    ]
     between: Annotated[Mapping[str, Sequence[Number]], about('Seconds up to the next step, by cause.')]
 
     def __post_init__(self) -> None:
@@ -214,10 +226,22 @@ class StatisticsSection(Section):
 
 
 class ComputeSection(Section):
-    flops_per_image: Annotated[Number | None, about('2 for each multiply-add, and 3 times that in training.')]
+    flops_per_image: Annotated[
+        Number | None,
+        about(
+            '2 for each multiply-add. Training counts as three forward passes: for each product of the forward pass '
+            'the backward pass has two of the same size.'
+        ),
+    ]
     flops_per_second: Number | None
-    peak_flops_per_second: Annotated[Number | None, about('Of large matrix products: --measure_peak.')]
-    share_of_peak: Number | None
+    peak_flops_per_second: Annotated[
+        Number | None,
+        about(
+            '--measure_peak: the best rate of large matrix products in the precision of the run, on the same devices '
+            'with the same threads.'
+        ),
+    ]
+    share_of_peak: Annotated[Number | None, about('Layers without such products are not counted, and lower it.')]
 
 
 class Transfer(Section):
@@ -256,7 +280,11 @@ class EnergySection(Section):
     source: str | None
     joules: Annotated[
         Number | None,
-        about('Of the chief (NVML: of its GPUs), from the start of the first timed step to the end of the last.'),
+        about(
+            'Of the machine of the chief, whoever uses it, from the start of the first timed step to the end of the '
+            'last, evaluations included: of the packages of its processor (RAPL, which Linux lets only root read), or '
+            'of the GPUs that it sees (NVML).'
+        ),
     ]
     joules_per_image: Annotated[Number | None, about('Null if other machines or GPUs took part.')]
 
@@ -300,7 +328,14 @@ class MachineFacts(TypedDict):
     gpus: Sequence[Mapping[str, Scalar]]
     versions: Mapping[str, str | None]
     threads: ThreadFacts
-    fingerprint: Annotated[str, about('Equal for equal machines; does not depend on software.')]
+    fingerprint: Annotated[
+        str,
+        about(
+            'Of the host name, the processor, the numbers of cores and GiB of memory, and the names of the GPUs: only '
+            'runs with the same one are repeats. Containers with a generated host name count the UUIDs of the GPUs '
+            'instead; without GPUs, docker run --hostname=NAME tells them apart.'
+        ),
+    ]
 
 
 class DisturbanceFacts(TypedDict, total=False):

@@ -8,7 +8,7 @@ from typing import Any
 
 from errors import plural
 from results.advice import known_cores, spent_between, times
-from results.document import Record
+from results.document import Result
 
 # Both rates of a run are printed if they differ by more than this share.
 _SAME_RATE = 0.01
@@ -53,13 +53,13 @@ def is_summary(line: str) -> bool:
     return line.partition(': ')[0] in _SUBJECTS
 
 
-def format_summary(record: Record) -> list[str]:
+def format_summary(result: Result) -> list[str]:
     """Formats the lines that end a run, about what the total does not show; unknown values are left out."""
-    return [line for line in _summary(record) if line]
+    return [line for line in _summary(result) if line]
 
 
-def _summary(record: Record) -> Iterator[str]:
-    run, statistics = record.run, record.statistics
+def _summary(result: Result) -> Iterator[str]:
+    run, statistics = result.run, result.statistics
     seconds = statistics.step_seconds
     if seconds.median is not None:
         tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
@@ -68,12 +68,12 @@ def _summary(record: Record) -> Iterator[str]:
         tail = ''.join(f', {name} {text}' for name, text in zip(known, more, strict=True))
         yield f'steps: median {median} {unit}{tail} ({plural(statistics.num_steps, "step")})'
     if run.role != 'exchange-only':
-        yield _between(record)
-    waits = record.input
+        yield _between(result)
+    waits = result.input
     if waits.wait_seconds is not None:
         of_time = f' ({100 * waits.wait_share:.1f} %)' if waits.wait_share is not None else ''
         yield f'input: steps waited {waits.wait_seconds:.3g} s{of_time}'
-    compute = record.compute
+    compute = result.compute
     if compute.flops_per_second:
         of_peak = ''
         if compute.peak_flops_per_second and compute.share_of_peak:
@@ -81,21 +81,21 @@ def _summary(record: Record) -> Iterator[str]:
             precision = 'TF32' if run.tf32 else run.precision
             of_peak = f', {share} of the measured peak of {peak} (matrix products, {precision})'
         yield f'compute: {_scaled(compute.flops_per_second, "FLOP/s")}{of_peak}'
-    threads = record.machine['threads']
+    threads = result.machine['threads']
     if threads.get('reason'):
         within, at_once = plural(threads['intra_op'] or 0, 'thread'), plural(threads['inter_op'] or 0, 'operation')
         yield f'threads: {within} within an operation, {at_once} at a time ({threads["reason"]})'
-    peaks = {'host': record.memory.host_peak_bytes, **record.memory.device_peak_bytes}
+    peaks = {'host': result.memory.host_peak_bytes, **result.memory.device_peak_bytes}
     in_memory = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)
     yield f'memory: peak {in_memory}' if in_memory else ''
-    energy = record.energy
+    energy = result.energy
     if energy.joules is not None:
         each = energy.joules_per_image
         per_image = f', {each:.3g} J per image' if each is not None else ''
         chips, of_chief = _CHIPS.get(energy.source or '', ('', ''))
-        measured = _listed(f'{chips}{of_chief if record.cluster.tasks else ""}', energy.source)
+        measured = _listed(f'{chips}{of_chief if result.cluster.tasks else ""}', energy.source)
         yield f'energy: {_scaled(energy.joules, "J")} during the timed steps{per_image} ({measured})'
-    if goal := goal_of(record):
+    if goal := goal_of(result):
         best = f'not reached; best {goal.top_1:.4f}, step {goal.step}'
         after = '' if goal.seconds is None else f', {goal.seconds:.3g} s after the first step began'
         reached = f'reached at step {goal.step}' if goal.is_reached else best
@@ -122,27 +122,27 @@ class Goal:
     seconds: float | None
 
 
-def goal_of(record: Record) -> Goal | None:
+def goal_of(result: Result) -> Goal | None:
     """Returns the wanted and the reached accuracy; None if none was wanted or nothing was evaluated."""
-    wanted = record.command.flags.get('stop_at_top_1_accuracy')
-    known = [(found.top_1, found) for found in record.evaluations if found.top_1 is not None]
+    wanted = result.command.flags.get('stop_at_top_1_accuracy')
+    known = [(found.top_1, found) for found in result.evaluations if found.top_1 is not None]
     if not isinstance(wanted, float | int) or not known:
         return None
     reached = [(top_1, found) for top_1, found in known if top_1 >= wanted]
     top_1, shown = reached[0] if reached else max(known, key=lambda pair: pair[0])
     seconds, end = None, shown.end
-    if record.workers and end is not None:
-        steps = record.workers[0].steps
+    if result.workers and end is not None:
+        steps = result.workers[0].steps
         seconds = end - steps.start[0] if steps.global_step and steps.global_step[0] <= 1 else None
     return Goal(wanted, top_1, shown.step, bool(reached), seconds)
 
 
-def _between(record: Record) -> str:
+def _between(result: Result) -> str:
     """Formats both rates, and the time between the steps by cause, if the rates differ."""
-    total, of_steps = record.throughput.images_per_second, record.throughput.images_per_second_of_steps
+    total, of_steps = result.throughput.images_per_second, result.throughput.images_per_second_of_steps
     if not total or not of_steps or abs(of_steps / total - 1) <= _SAME_RATE:
         return ''
-    causes = ', '.join(f'{cause} {seconds:.2g} s' for cause, seconds in spent_between(record).items())
+    causes = ', '.join(f'{cause} {seconds:.2g} s' for cause, seconds in spent_between(result).items())
     return (
         f'rate: {of_steps:.2f} images/sec within the steps, {total:.2f} in total'
         f'{f"; between the steps: {causes}" if causes else ""}'

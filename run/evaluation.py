@@ -12,7 +12,7 @@ from inputs.pipeline import InputPipeline
 from models.model_facts import Network
 from models.networks import build_network, rank_of_labels
 from params.device_flags import HOST_DEVICE
-from results.result import Accuracy
+from results.steps import Accuracy
 from run.instruments import write_scalars
 from training.checkpoints import Slice, joined, whole
 from training.variables import Initializer, create_variable

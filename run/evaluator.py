@@ -14,7 +14,7 @@ from models.networks import variables_in_training
 from params.device_flags import HOST_DEVICE
 from planning.plan import Plan
 from results.console import Console
-from results.result import Result
+from results.document import Result
 from run.build import build_evaluation, export, make_banner
 from run.evaluation import OwnVariables, share_accuracy, write_summary
 from run.export import ModelValues
@@ -65,7 +65,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             console.warning(
                 f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; nothing is written'
             )
-    return measurement.result(is_complete=True)
+    return measurement.result
 
 
 def _checkpoints(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:

@@ -9,8 +9,9 @@ from cluster.worker import Worker
 from inputs.stages import TRANSFER
 from planning.plan import Plan
 from results.console import Console
-from results.result import Result, Step, StepValues
+from results.document import Result
 from results.sections import Phase
+from results.steps import Step, StepValues
 from run.build import make_banner, make_input
 from run.input_stages import StageTime, stage_rows
 from run.invocation import Invocation
@@ -104,7 +105,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         for stage in reversed(before):
             take_half(stage, counts.num_timed // 2)
         recording.input_stages = stage_rows([stage.time for stage in (*before, last)])
-    return measurement.result(is_complete=True)
+    return measurement.result
 
 
 def _after(seconds: float | None) -> Callable[[], bool]:

@@ -17,8 +17,8 @@ from tensorflow.python.client import timeline
 from errors import RunError, plural
 from machine.atomic import move_whole, write_whole
 from planning.plan import Instruments, Summaries
-from results.result import Step, StepValues
 from results.sections import Phase
+from results.steps import Step, StepValues
 from training.variables import Variable
 
 Tensor = Any

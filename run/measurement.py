@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
 from cluster.worker import Worker
 from errors import RunError, format_flag
 from inputs.buffers import format_memory
@@ -22,10 +20,10 @@ from planning.plan import Plan, Role
 from results import console as lines
 from results.benchmark_log import BenchmarkLog
 from results.console import Console
-from results.document import Record, as_json
-from results.result import Accuracy, Between, Cause, Result, Step, StepValues
-from results.sections import Ending, Phase
+from results.document import Result
+from results.sections import Ending, Phase, ThroughputSection
 from results.statistics import RunningRate
+from results.steps import Accuracy, Between, Cause, Measured, Step, StepValues
 from results.summary import format_summary
 from run.input_stages import format_stages
 from run.invocation import Invocation
@@ -67,7 +65,8 @@ class Measurement:
         # What --target_seconds does not count, since the first timed step.
         self._evaluated_secs = 0.0
         self._end = threading.Lock()
-        self._concluded: Result | None = None
+        self._is_concluded = False
+        self._result: Result | None = None
 
     def join(self, worker: Worker) -> None:
         self._worker = worker
@@ -206,69 +205,76 @@ class Measurement:
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
-    def conclude(self, ending: Ending, prints: bool = True) -> Result:
-        """Writes, prints and returns the result. Further calls, as by a signal meanwhile, return that of the first one.
+    @property
+    def result(self) -> Result:
+        """The result of a run that has ended; without steps if training was over before it began."""
+        if self._result is None:
+            self._result = self._make_result(self.measured(), Ending(0, None))
+        return self._result
+
+    def conclude(self, ending: Ending, prints: bool = True) -> None:
+        """Makes, writes and prints the result. Further calls, as by a signal meanwhile, do nothing.
 
         Raises:
           RunError: the file of a complete result cannot be written.
         """
         with self._end:
-            if self._concluded is None:
-                self._concluded = self.result(is_complete=ending.is_complete)
-                self._report(self._concluded, ending, prints)
-            return self._concluded
+            if not self._is_concluded:
+                self._is_concluded = True
+                self._report(self.measured(), ending, prints)
 
-    def _report(self, result: Result, ending: Ending, prints: bool) -> None:
-        document, faults = None, []
+    def _report(self, measured: Measured, ending: Ending, prints: bool) -> None:
+        faults, throughput = [], measured.throughput
+        is_chief = self._plan.processes.is_chief
         try:
-            document = self._make_document(result, ending)
+            result = self._result = self._make_result(measured, ending)
             # First the file: the reader of standard output may have left.
-            faults = self._write(document, result) if document else []
+            faults = self._write(result, measured) if is_chief else []
         finally:
             # Whatever happens to the document, the total is not lost.
             if prints:
-                self._print(result, ending)
-        if document and prints:
-            self._advise(document, len(result.timed_steps))
+                self._print(measured, throughput, ending)
+        if is_chief and prints:
+            self._advise(result, len(measured.timed_steps))
         if faults and ending.is_complete:
             raise faults[0]
         for fault in faults if prints else ():
             self._console.warning(str(fault))
 
-    def _advise(self, document: Record, num_timed: int) -> None:
+    def _advise(self, result: Result, num_timed: int) -> None:
         if stages := self.recording.input_stages:
             self._console.result(format_stages(stages, num_timed, self._plan.counts.target_secs))
             if buffers := self.recording.input_buffers:
                 self._console.result(format_memory(buffers))
-        for line in format_summary(document):
+        for line in format_summary(result):
             self._console.note(line)
-        for warning in document.warnings:
+        for warning in result.warnings:
             # Those of the settings were printed before the run.
             if warning.code != 'settings':
                 self._console.advice(warning.text)
 
-    def _make_document(self, result: Result, ending: Ending) -> Record | None:
-        """The document of the result; None in processes other than the chief, which pass their steps to it."""
-        own = self.recording.steps_of(result)
-        workers: Sequence[Mapping[str, Any] | None] = [own]
-        if self._worker and result.steps:
+    def _make_result(self, measured: Measured, ending: Ending) -> Result:
+        """The chief's has the steps of all workers, which pass them to it; that of another worker has its own."""
+        own = self.recording.steps_of(measured)
+        workers: Sequence[Mapping[str, Any] | None] = []
+        if self._worker and measured.steps:
             workers = self._worker.collect('steps', own, is_complete=ending.is_complete)
-        return self.recording.document(result, ending, workers) if self._plan.processes.is_chief else None
+        return self.recording.result(measured, self._evaluations, ending, workers or [own])
 
-    def _write(self, document: Record, result: Result) -> list[RunError]:
+    def _write(self, result: Result, measured: Measured) -> list[RunError]:
         faults = []
-        timed = result.timed_steps
+        timed = measured.timed_steps
         try:
-            if self._is_line_due(result):
+            if self._is_line_due(measured):
                 self._log_step(timed[-1])
-            if result.images:
+            if result.throughput.images:
                 self._add_to_log(timed[-1].index, {'average_examples_per_sec': result.images_per_second})
         except RunError as error:
             faults.append(error)
         reports = self._plan.reports
         if reports.result_file:
             try:
-                text = json.dumps(as_json(document))
+                text = json.dumps(result.to_dict())
                 if reports.result_file == STDOUT:
                     self._console.document(text)
                 else:
@@ -282,50 +288,42 @@ class Measurement:
                 faults.append(error)
         return faults
 
-    def _print(self, result: Result, ending: Ending) -> None:
-        timed = result.timed_steps
-        if self._is_line_due(result):
+    def _print(self, measured: Measured, throughput: ThroughputSection, ending: Ending) -> None:
+        timed, rate = measured.timed_steps, throughput.images_per_second or 0.0
+        if self._is_line_due(measured):
             self._print_step(timed[-1])
         # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
         # The total belongs to whole runs: what an incomplete one measured is in its warning, and in the document.
-        if result.images and ending.is_complete:
+        if throughput.images and ending.is_complete:
             if self._has_images:
-                self._console.result(lines.format_total(result.images_per_second))
+                self._console.result(lines.format_total(rate))
             else:
-                self._console.result(
-                    lines.format_total_of_exchanges(result.images / result.images_per_second / len(timed))
-                )
-        if result.run.num_skipped_steps:
-            self._console.warning(lines.format_skipped(result.run.num_skipped_steps))
+                self._console.result(lines.format_total_of_exchanges(throughput.wall_seconds / len(timed)))
+        if self.num_skipped:
+            self._console.warning(lines.format_skipped(self.num_skipped))
         if not ending.is_complete and self._plan.subject.role is not Role.EVALUATION:
             counts = self._plan.counts
             asked = (
                 f'of as many as take {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
             )
-            global_step = result.steps[-1].values.steps_after if result.steps else None
-            rate = result.images_per_second if timed else 0.0
+            global_step = measured.steps[-1].values.steps_after if measured.steps else None
             self._console.warning(lines.format_incomplete(len(timed), asked, rate, global_step))
 
-    def _is_line_due(self, result: Result) -> bool:
+    def _is_line_due(self, measured: Measured) -> bool:
         """Whether the last timed step has no line yet. A process that joined after all steps has none to print."""
-        return self._timed_start is not None and result.timed_steps[-1].index != self._num_shown
+        return self._timed_start is not None and measured.timed_steps[-1].index != self._num_shown
 
     def share_total(self) -> None:
         """Takes over the chief's images and seconds, so that all workers of a cluster have the same rate."""
         if self._worker and self._worker.cluster:
-            own = self.result()
+            own = self.measured()
             self._cluster_total = self._worker.share_total(own.own_images, own.own_wall_seconds)
 
-    def result(self, is_complete: bool = False) -> Result:
-        plan = self._plan
-        return Result(
-            model=plan.subject.model_name,
-            run=run_section(plan, self.num_skipped),
-            tensorflow_version=tf.__version__,
-            steps=tuple(self._steps),
-            between=tuple(self._gaps()),
-            complete=is_complete,
-            num_workers=plan.processes.num_trainers,
-            cluster_total=self._cluster_total,
-            evaluations=tuple(self._evaluations),
+    def measured(self) -> Measured:
+        return Measured(
+            run_section(self._plan, self.num_skipped),
+            tuple(self._steps),
+            tuple(self._gaps()),
+            self._plan.processes.num_trainers,
+            self._cluster_total,
         )

@@ -22,8 +22,8 @@ from records.framing import FRAME_BYTES, walk_shards
 from records.layout import FACTS_FILE
 from records.shard_check import cause_of, first_fault
 from results.console import Console
-from results.result import Result, Step
 from results.sections import Ending
+from results.steps import Step
 from run.measurement import Measurement
 from training.checkpoint_files import latest_checkpoint, locked
 
@@ -207,13 +207,13 @@ class Process:
                 self._keep()
             raise
 
-    def _conclude(self, ending: Ending, *, prints: bool = True) -> Result:
+    def _conclude(self, ending: Ending, *, prints: bool = True) -> None:
         with self._interrupts.held():
-            return self._measurement.conclude(ending, prints)
+            self._measurement.conclude(ending, prints)
 
-    def _end(self, ending: Ending, *, prints: bool = True) -> Result:
+    def _end(self, ending: Ending, *, prints: bool = True) -> None:
         try:
-            return self._conclude(ending, prints=prints)
+            self._conclude(ending, prints=prints)
         finally:
             # Leave the cluster even if printing the result fails.
             self.worker.end(ending.exit_code, ending.reason or '')
@@ -228,7 +228,8 @@ class Process:
         self._end(Ending(exit_code, reason), prints=False)
 
     def _fail(self, fault: RunError) -> RunError:
-        fault.result = self._end(Ending(fault.exit_code, str(fault)))
+        self._end(Ending(fault.exit_code, str(fault)))
+        fault.result = self._measurement.result
         return fault
 
     def _finish_for_signal(self, exit_code: int, signal_name: str) -> None:

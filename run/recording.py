@@ -22,9 +22,9 @@ from planning.plan import Plan, Role
 from results import VERSION, sections
 from results.advice import advise
 from results.benchmark_log import run_info
-from results.document import SCHEMA_VERSION, Record, as_json
-from results.result import Result, Step, StepValues
-from results.sections import NO_TRANSFER, START_PHASES, Ending, Phase, StageRow, WarningRow
+from results.document import SCHEMA_VERSION, Result, as_json
+from results.sections import NO_TRANSFER, START_PHASES, Ending, Phase, StageRow, ThroughputSection, WarningRow
+from results.steps import Accuracy, Measured, Step, StepValues
 from run.invocation import Invocation
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
@@ -137,17 +137,23 @@ class Recording:
 
     # ---- the document ---------------------------------------------------------------------------------------------
 
-    def steps_of(self, result: Result) -> dict[str, Any]:
+    def steps_of(self, measured: Measured) -> dict[str, Any]:
         """The steps of this process, as an object of the document's list of workers."""
         self.end_timed_steps()
         task = self._plan.processes.cluster
         task_name = f'{task.job} {task.index}' if task else None
-        steps = result.columns(self._unix_at_zero)
+        steps = measured.columns(self._unix_at_zero)
         return as_json(sections.WorkerSection(task_name, socket.gethostname(), self._memory(), steps))
 
     # Long, because the document is one object, which reads best in one piece.
-    def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> Record:
-        """Returns the document of a result, see docs/results.md. workers have their steps_of(), or None if lost."""
+    def result(
+        self,
+        measured: Measured,
+        evaluations: Sequence[Accuracy],
+        ending: Ending,
+        workers: Sequence[Mapping[str, Any] | None],
+    ) -> Result:
+        """Returns the result, see docs/results.md. workers have their steps_of(), or None if lost."""
         plan, surroundings = self._plan, self._plan.surroundings
         # Counting may build a graph, for which a process that was stopped has no time.
         parameters, multiply_adds = self._costs() if ending.is_complete else (None, None)
@@ -157,7 +163,8 @@ class Recording:
         if num_missing := len(workers) - len(known):
             text = f'the steps of {plural(num_missing, "worker")} are missing: lost, or too late to reach the chief'
             warnings.append(WarningRow('workers_missing', text))
-        document = Record(
+        throughput = measured.throughput
+        result = Result(
             schema_version=SCHEMA_VERSION,
             id=uuid.uuid4().hex,
             is_complete=ending.is_complete,
@@ -166,7 +173,7 @@ class Recording:
             ended_at=_utc(time.time()),
             program=sections.ProgramSection(VERSION, surroundings.git_commit),
             command=sections.CommandSection(self._invocation.argv, self._flags(), dict(plan.params.given)),
-            run=result.run,
+            run=measured.run,
             cluster=self._cluster(),
             model=sections.ModelSection(
                 name=plan.subject.model_name,
@@ -174,22 +181,22 @@ class Recording:
                 gflops_per_image=None if multiply_adds is None else multiply_adds / 1e9,
             ),
             workers=known,
-            throughput=result.throughput,
-            statistics=sections.StatisticsSection.of([step.seconds for step in result.timed_steps]),
+            throughput=throughput,
+            statistics=sections.StatisticsSection.of([step.seconds for step in measured.timed_steps]),
             phases={name: self._phases.get(name) for name in START_PHASES},
-            compute=self._compute(multiply_adds, result),
+            compute=self._compute(multiply_adds, throughput),
             memory=self._memory(),
             transfer=self.transfer,
-            input=self._input(result),
-            energy=self._energy(result, num_missing),
-            evaluations=[found.as_row(self._unix_at_zero) for found in result.evaluations],
+            input=self._input(measured, throughput),
+            energy=self._energy(throughput, num_missing),
+            evaluations=[found.as_row(self._unix_at_zero) for found in evaluations],
             machine=cast(sections.MachineFacts, surroundings.machine),
             environment=surroundings.environment,
             disturbance=cast(sections.DisturbanceFacts, {**self._disturbance, **self._invocation.wait_facts}),
             warnings=warnings,
         )
-        warnings += advise(document)
-        return document
+        warnings += advise(result)
+        return result
 
     def log_header(self) -> dict[str, Any]:
         """Returns what benchmark_run.log begins with, see results.benchmark_log."""
@@ -247,11 +254,12 @@ class Recording:
             return None, None
         return cost.parameters, cost.multiply_adds
 
-    def _compute(self, multiply_adds: int | None, result: Result) -> sections.ComputeSection:
+    def _compute(self, multiply_adds: int | None, throughput: ThroughputSection) -> sections.ComputeSection:
         flops, role = None, self._plan.subject.role
         if multiply_adds is not None and role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY):
             flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds * (_PASSES_OF_TRAINING if role is Role.TRAINING else 1)
-        reached = None if flops is None else flops * result.images_per_second
+        rate = throughput.images_per_second
+        reached = flops * rate if flops is not None and rate is not None else None
         return sections.ComputeSection(
             flops_per_image=flops,
             flops_per_second=reached,
@@ -259,23 +267,23 @@ class Recording:
             share_of_peak=reached / self.peak_flops if reached is not None and self.peak_flops else None,
         )
 
-    def _input(self, result: Result) -> sections.InputSection:
-        waits = [step.values.input_wait for step in result.timed_steps if step.values.input_wait is not None]
+    def _input(self, measured: Measured, throughput: ThroughputSection) -> sections.InputSection:
+        waits = [step.values.input_wait for step in measured.timed_steps if step.values.input_wait is not None]
         seconds = math.fsum(waits) if waits else None
         buffers = self.input_buffers
         return sections.InputSection(
             wait_seconds=seconds,
-            wait_share=seconds / result.step_seconds if seconds is not None and result.step_seconds else None,
+            wait_share=seconds / throughput.step_seconds if seconds is not None and throughput.step_seconds else None,
             stages=self.input_stages,
             memory=sections.BuffersSection(most_bytes(buffers), buffers) if buffers else None,
         )
 
-    def _energy(self, result: Result, num_missing: int) -> sections.EnergySection:
+    def _energy(self, throughput: ThroughputSection, num_missing: int) -> sections.EnergySection:
         source, joules = self._joules or (None, None)
         # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of all.
         cluster = self._plan.processes.cluster
         is_of_all = not cluster or (not num_missing and source == 'RAPL' and cluster.is_on_one_host)
-        per_image = joules / result.images if joules and result.images and is_of_all else None
+        per_image = joules / throughput.images if joules and throughput.images and is_of_all else None
         return sections.EnergySection(source, joules, per_image)
 
 

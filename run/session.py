@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import InputPipeline
-from results.result import StepValues
 from results.sections import Phase
+from results.steps import StepValues
 from run.instruments import StepTracer, SummaryWriter
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph

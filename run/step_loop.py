@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from results.result import Step, Values
 from results.sections import Phase
+from results.steps import Step, Values
 
 
 def run_steps(

@@ -27,7 +27,7 @@ from errors import RunError, UsageError, read_regular
 from machine.atomic import move_whole, write_whole
 from results import VERSION
 from results.collection import SWEEP_FILE, TRIES
-from results.document import Failure, Record, as_json, read_result_file
+from results.document import Failure, Result, as_json, read_result_file
 from sweeps.configurations import SweepPlan
 
 # Instead of a plan: the commands that take turns, one in a line.
@@ -37,7 +37,7 @@ _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
 # With less free space than this, the next document may not fit.
 _FEWEST_FREE_BYTES = 64 * 1024
 
-Outcome = Record | Failure
+Outcome = Result | Failure
 
 
 class Folder:

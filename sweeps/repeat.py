@@ -16,7 +16,7 @@ from models.registry import MODELS
 from params import Params
 from params.result_flags import field_values, fill
 from results.console import BANNER_END, BANNER_START, Console, format_total
-from results.document import Record, as_json
+from results.document import Result, as_json
 from results.repeats import far_from_others
 from sweeps.folder import Folder, Outcome
 from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
@@ -42,7 +42,7 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
                 if turn.number == 1 and (banner := _banner(folder.logs / 'repeat.1.log')):
                     console.note(banner)
                 console.note(f'run {turn.number} of {params.repeat}: {describe(turn.outcome)}')
-                if params.result_file and isinstance(turn.outcome, Record):
+                if params.result_file and isinstance(turn.outcome, Result):
                     _keep(turn.outcome, params, params.result_file, turn.number)
                 if turn.number < params.repeat:
                     console.phase(f'Run {turn.number + 1} of {params.repeat}')
@@ -71,7 +71,7 @@ def files_of_runs(params: Params) -> list[str]:
 
 
 def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
-    runs = {f'run {i}': run for i, run in enumerate(outcomes, 1) if isinstance(run, Record) and run.is_complete}
+    runs = {f'run {i}': run for i, run in enumerate(outcomes, 1) if isinstance(run, Result) and run.is_complete}
     found = estimate([*runs.values()])
     console.result(format_total(found.images_per_second))
     console.note(format_runs(found))
@@ -95,7 +95,7 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
     """Returns a line for each code of the runs' warnings, with the number of runs; `settings` has one for each text."""
     found: dict[str, dict[int, str]] = {}
     for number, outcome in enumerate(outcomes):
-        for warning in outcome.warnings if isinstance(outcome, Record) else ():
+        for warning in outcome.warnings if isinstance(outcome, Result) else ():
             # Warnings with this code may be about different flags.
             key = warning.text if warning.code == 'settings' else warning.code
             found.setdefault(key, {})[number] = warning.text
@@ -107,12 +107,12 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def _keep(record: Record, params: Params, path: str, number: int) -> None:
-    target = _file_of(params, path, record.model.name, record.run.batch_size, record.shape, number)
+def _keep(result: Result, params: Params, path: str, number: int) -> None:
+    target = _file_of(params, path, result.model.name, result.run.batch_size, result.shape, number)
     try:
         # The path may contain the number of the run.
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(json.dumps(as_json(record)), target)
+        write_whole(json.dumps(as_json(result)), target)
     except OSError as error:
         raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error
 

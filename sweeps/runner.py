@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from errors import format_flag
 from params import parse_argv
 from params.result_flags import STDOUT
-from results.document import SCHEMA_VERSION, FailedCluster, FailedCommand, Failure, Record, as_json
+from results.document import SCHEMA_VERSION, FailedCluster, FailedCommand, Failure, Result, as_json
 from sweeps.configurations import Configuration
 from sweeps.folder import Folder, Outcome, unfinished_name
 from sweeps.limited_process import ERROR, TIMEOUT, Limits, run_process
@@ -77,13 +77,13 @@ class Starter:
                 _take_document(log, unfinished)
             reason = ended.reason or 'it ended with exit code 0, and left no result'
             found = folder.outcome(unfinished)
-            is_whole = isinstance(found, Record) and found.is_complete == (ended.cause is None)
+            is_whole = isinstance(found, Result) and found.is_complete == (ended.cause is None)
             if ended.cause == ERROR or not is_whole:
                 # Before anything is removed: the failed run may have filled the disk itself.
                 folder.check_room(reason)
             if is_whole and ended.cause in (None, ERROR):
                 return folder.adopt(unfinished, path), ended.seconds
-            if isinstance(found, Record) and is_whole and ended.cause == TIMEOUT:
+            if isinstance(found, Result) and is_whole and ended.cause == TIMEOUT:
                 # The run did not know why this process ended it.
                 found = replace(found, ended=replace(found.ended, reason=reason))
                 folder.write(path, json.dumps(as_json(found)))
@@ -174,12 +174,12 @@ def failure_of(argv: Sequence[str], given: Mapping[str, str], shape: str) -> Fai
 
 
 def succeeded(outcome: Outcome) -> bool:
-    return isinstance(outcome, Record) and outcome.is_complete
+    return isinstance(outcome, Result) and outcome.is_complete
 
 
 def describe(outcome: Outcome) -> str:
     """Describes how a run ended: '123.4 images/sec', for an exchange alone '1.234 ms/step', or why it failed."""
-    if isinstance(outcome, Record) and outcome.is_complete:
+    if isinstance(outcome, Result) and outcome.is_complete:
         if outcome.run.role == 'exchange-only':
             return f'{1e3 * outcome.step_seconds().mean():.3f} ms/step'
         return f'{outcome.images_per_second:.1f} images/sec'

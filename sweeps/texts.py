@@ -8,7 +8,7 @@ from comparison.ratios import estimate
 from comparison.tables import Table, ValueColumn, table_of
 from errors import plural
 from results.advice import mark
-from results.document import Record
+from results.document import Result
 from results.repeats import as_key
 from sweeps.configurations import LeftOut, SweepPlan, caption
 from sweeps.folder import Outcome
@@ -73,24 +73,24 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     bases: dict[str, float] = {}
     for one in plan.configurations:
         found = outcomes[one.id]
-        records = [outcome for outcome in found if isinstance(outcome, Record) and outcome.is_complete]
+        results = [outcome for outcome in found if isinstance(outcome, Result) and outcome.is_complete]
         failed = next((outcome for outcome in found if not succeeded(outcome)), None)
         status = describe(failed) if failed else 'ok' if found else 'not run'
-        row = {**_NOTHING, **one.varied, _FOUND_SIZE: None, 'runs': len(records), 'status': status}
-        if records:
-            measured = estimate(records)
+        row = {**_NOTHING, **one.varied, _FOUND_SIZE: None, 'runs': len(results), 'status': status}
+        if results:
+            measured = estimate(results)
             rate = measured.images_per_second
             low, high = measured.interval or (None, None)
-            speed_up = rate / bases.setdefault(as_key(records[0].work), rate)
+            speed_up = rate / bases.setdefault(as_key(results[0].work), rate)
             row |= {
-                'mark': mark(records),
+                'mark': mark(results),
                 'rate': rate,
                 'low': low,
                 'high': high,
                 'speed_up': speed_up,
-                **_exchange(records),
+                **_exchange(results),
             }
-            row[_FOUND_SIZE] = records[-1].run.batch_size
+            row[_FOUND_SIZE] = results[-1].run.batch_size
         rows.append(row)
     numbers: Sequence[ValueColumn] = _OF_EXCHANGES
     if not any(row['ms'] for row in rows):
@@ -101,17 +101,17 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     return table_of([*columns, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows)
 
 
-def _exchange(records: Sequence[Record]) -> dict[str, float]:
+def _exchange(results: Sequence[Result]) -> dict[str, float]:
     """Returns the mean milliseconds of an exchange alone and its bandwidths; nothing for other runs.
 
     algbw and busbw are defined in PERFORMANCE.md of github.com/NVIDIA/nccl-tests: the bytes of one device over the
     seconds, and this times 2 (n - 1) / n for n devices, which is what each link of a ring carries.
     """
-    if records[0].run.role != 'exchange-only' or not (size := records[0].gradient_bytes):
+    if results[0].run.role != 'exchange-only' or not (size := results[0].gradient_bytes):
         return {}
-    cluster = records[0].cluster
+    cluster = results[0].cluster
     devices = cluster.num_workers * cluster.devices_per_worker
-    steps = [seconds for record in records for seconds in record.step_seconds()]
+    steps = [seconds for result in results for seconds in result.step_seconds()]
     seconds = sum(steps) / len(steps)
     algbw = size / seconds / 1e9
     return {'ms': 1e3 * seconds, 'algbw': algbw, 'busbw': algbw * 2 * (devices - 1) / devices}

@@ -15,7 +15,7 @@ from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
 from params import make_params
 from results.console import Console
-from results.document import Record, read_result_file
+from results.document import Result, read_result_file
 from results.sections import Phase
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import losses, made, ran
@@ -26,23 +26,20 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 def test_a_result_keeps_every_step_shows_itself_and_becomes_rows() -> None:
     result = ran(num_gpus=2, batch_size=8).result
-    phases = [(Phase.WARMUP, 1), *((Phase.TIMED, index) for index in (1, 2, 3))]
-    assert [(step.phase, step.index) for step in result.steps] == phases
-    assert all(step.seconds > 0 for step in result.steps)
+    steps = result.steps
+    assert (steps.phase, steps.index) == ([Phase.WARMUP, *[Phase.TIMED] * 3], [1, 1, 2, 3])
+    assert min(steps.seconds) > 0
     assert result.run.global_batch_size == 16
-    first, *_, last = result.timed_steps
     # The clock goes on between the steps.
-    assert result.images_per_second == 3 * 16 / (last.end - first.start) < 3 * 16 / result.step_seconds
-    assert len(result.between) == len(result.steps)
-    assert result.complete
+    wall = steps.start[-1] + steps.seconds[-1] - steps.start[1]
+    assert result.images_per_second == pytest.approx(3 * 16 / wall, rel=1e-4)
+    assert result.images_per_second < 3 * 16 / sum(steps.seconds[1:])
+    assert result.is_complete
     lines = repr(result).splitlines()
     assert len(lines) == 5
     assert f'{result.images_per_second:.2f} images/sec' in lines[3]
-    found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert found['images'] / found['wall_seconds'] == pytest.approx(found['images_per_second'])
-    seconds = [step.seconds for step in result.timed_steps]
-    assert [row['seconds'] for row in found['steps'] if row['phase'] == 'timed'] == seconds
-    assert {'index', 'loss', 'learning_rate'} <= found['steps'][0].keys()
+    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert document['workers'][0]['steps']['seconds'] == steps.seconds
 
 
 def test_runs_in_one_process_do_not_disturb_each_other() -> None:
@@ -75,11 +72,12 @@ def test_every_mode_trains_alike(optimizer: str) -> None:
 def test_forward_only_changes_no_weight_and_reports_the_accuracy() -> None:
     run = ran(forward_only=True)
     assert len(set(run.losses)) == 1
-    for values in (step.values for step in run.result.steps):
-        assert values.top_1 is not None
-        assert values.top_5 is not None
-        assert 0 <= values.top_1 <= values.top_5 <= 1
-        assert values.learning_rate is None
+    steps = run.result.steps
+    assert steps.learning_rate is None
+    for top_1, top_5 in zip(steps.top_1 or (), steps.top_5 or (), strict=True):
+        assert top_1 is not None
+        assert top_5 is not None
+        assert 0 <= top_1 <= top_5 <= 1
 
 
 def test_the_auxiliary_head_adds_to_the_loss() -> None:
@@ -147,7 +145,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     # One timed step, and one before it, as in the checkpoint.
     check_warning(err.getvalue(), '1 step', '1000', 'global step 2')
     record = read_result_file(tmp_path / 'r.json')
-    assert isinstance(record, Record)
+    assert isinstance(record, Result)
     assert (record.is_complete, len(record.step_seconds())) == (False, 1)
     assert record.ended.exit_code == 128 + number
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')

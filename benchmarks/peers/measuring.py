@@ -16,9 +16,9 @@ from machine.meters import Disturbances, host_peak_bytes
 from machine.surroundings import environment_facts, machine_facts
 from models.registry import MODELS
 from results import sections
-from results.document import SCHEMA_VERSION, Record, as_json
-from results.result import Cause, Result, Step, StepValues
+from results.document import SCHEMA_VERSION, Result
 from results.sections import Phase, with_unknowns
+from results.steps import Cause, Measured, Step, StepValues
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)
@@ -81,22 +81,21 @@ def run_steps(
         **dict.fromkeys(('num_missing_shards', 'num_skipped_steps'), 0),
         **dict.fromkeys(('batch_size', 'global_batch_size', 'images_per_step'), args.batch_size),
     )
-    result = Result(model, run, versions.get('tensorflow', ''), tuple(steps), True, (*gaps, {}))
+    result = _result(Measured(run, tuple(steps), (*gaps, {})), model, peer, versions, disturbance)
     print(f'{peer}: loss {loss:.3f}')
     print(f'total images/sec: {result.images_per_second:.2f}')
     if args.result_file:
-        document = _document(result, peer, versions, disturbance)
-        write_whole(json.dumps(as_json(document)), args.result_file)
+        write_whole(json.dumps(result.to_dict()), args.result_file)
 
 
-def _document(result: Result, peer: str, versions: Mapping[str, str], disturbance: Any) -> Record:
-    """Returns the document of a result, docs/results.md; a peer does not know its costs, energy and waits."""
+def _result(measured: Measured, model: str, peer: str, versions: Mapping[str, str], disturbance: Any) -> Result:
+    """Returns a result, docs/results.md; a peer does not know its costs, energy and waits."""
     memory, machine = sections.MemorySection(host_peak_bytes(), {}), machine_facts()
     unix_at_zero = time.time() - time.perf_counter()
-    worker = sections.WorkerSection(None, machine['hostname'] or '', memory, result.columns(unix_at_zero))
-    first, last = result.steps[0].start, result.steps[-1].end
+    worker = sections.WorkerSection(None, machine['hostname'] or '', memory, measured.columns(unix_at_zero))
+    first, last = measured.steps[0].start, measured.steps[-1].end
     start, end = (datetime.fromtimestamp(unix_at_zero + one, UTC) for one in (first, last))
-    return Record(
+    return Result(
         schema_version=SCHEMA_VERSION,
         id=uuid.uuid4().hex,
         is_complete=True,
@@ -105,12 +104,12 @@ def _document(result: Result, peer: str, versions: Mapping[str, str], disturbanc
         ended_at=f'{end:%Y-%m-%dT%H:%M:%SZ}',
         program=sections.ProgramSection(peer, None),
         command=sections.CommandSection(sys.argv[1:], {'peer': peer}, {}),
-        run=result.run,
+        run=measured.run,
         cluster=sections.ClusterSection('1*1', 1, 1, 0, ()),
-        model=with_unknowns(sections.ModelSection, name=result.model),
+        model=with_unknowns(sections.ModelSection, name=model),
         workers=[worker],
-        throughput=result.throughput,
-        statistics=sections.StatisticsSection.of([step.seconds for step in result.timed_steps]),
+        throughput=measured.throughput,
+        statistics=sections.StatisticsSection.of([step.seconds for step in measured.timed_steps]),
         phases=dict.fromkeys(sections.START_PHASES),
         compute=with_unknowns(sections.ComputeSection),
         memory=memory,

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.peers.measuring import make_parser, run_steps
 from benchmarks.turns import print_report, take_runs, take_turns
 from comparison.sides import read_side
-from results.document import Record, as_json, read_result_file
+from results.document import Result, as_json, read_result_file
 from results.schema import FILE
 from tests.support.outputs import refused
 from tests.support.sample_results import FAKE, environment, sizes_in
@@ -31,7 +31,7 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
     rates = {name: [found and found['images/sec'] for found in runs] for name, runs in taken.items()}
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
     # compare reads the folder of a contestant.
-    assert len(read_side(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].records) == 2
+    assert len(read_side(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].results) == 2
     take_runs(commands, 3, tmp_path / 'out')
     assert sorted(sizes_in(tmp_path)[5:]) == [10, 12]
     with refused(tmp_path / 'out', 'other commands'):
@@ -60,7 +60,7 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.Cap
     args = make_parser('A peer.').parse_args([*words, f'--result_file={tmp_path / "peer.json"}'])
     run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(100_000))))
     found = read_result_file(Path(args.result_file))
-    assert isinstance(found, Record)
+    assert isinstance(found, Result)
     facts = {'data_set': 'imagenet', 'is_synthetic': True, 'image_size': 224, 'role': 'forward-only'}
     assert found.work == {'model': 'resnet50', **facts}
     assert found.step_seconds().size == 12

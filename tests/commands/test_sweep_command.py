@@ -9,7 +9,7 @@ import pytest
 
 import commands.sweep
 from commands.sweep import main, run_plan
-from results.document import Failure, Record
+from results.document import Failure, Result
 from sweeps.sweep_file import shipped
 from sweeps.texts import result_table
 from tests.support.hosts import NEEDED, make_hosts
@@ -151,7 +151,7 @@ def test_a_link_of_100_mbit_between_two_hosts_limits_the_bandwidth(tmp_path: Pat
 def test_repeats_have_an_interval_and_failures_a_reason(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, '[grid]\nshape = ["1*1", "1*2", "1*4", "1*8"]\n')
     rates: list[list[float]] = [[], [90, 100, 110], [200, 200], [50, 100, 200]]
-    outcomes: list[list[Record | Failure]] = [
+    outcomes: list[list[Result | Failure]] = [
         [sample_record(seconds=[32 / rate] * 13, gap=0.0) for rate in own] for own in rates
     ]
     outcomes[0].append(failed_run(reason='a | b'))

@@ -10,7 +10,7 @@ from scipy import stats
 
 from comparison.intervals import estimate_runs, t_quantile
 from comparison.ratios import Clock, Significance, compare, estimate
-from results.document import Record
+from results.document import Result
 from tests.support.sample_results import sample_record
 
 pytestmark = pytest.mark.unit
@@ -61,7 +61,7 @@ def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(n
     assert 0.906 <= hits / 400 <= 0.994
 
 
-def steady(rate: float) -> Record:
+def steady(rate: float) -> Result:
     """A run whose steps take equally long."""
     return sample_record(seconds=[32 / rate] * 50, gap=0)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from comparison.regression import MULTIPLES, expectation, judge
-from results.document import Record
+from results.document import Result
 from tests.support.sample_results import cut_off, record_of, sample_document
 
 pytestmark = pytest.mark.unit
@@ -18,7 +18,7 @@ def a_run(number: int, rate: float = 100.0, **changes: Any) -> dict[str, Any]:
     return {**document, 'id': f'run-{number}'}
 
 
-def as_records(documents: list[dict[str, Any]]) -> list[Record]:
+def as_records(documents: list[dict[str, Any]]) -> list[Result]:
     return [record_of(document) for document in documents]
 
 

@@ -12,7 +12,7 @@ from comparison.report_page import Page, make_page
 from comparison.report_plots import Plot, make_plots
 from comparison.report_rows import summarize_collection
 from results.collection import Collection, collect
-from results.document import Failure, Record
+from results.document import Failure, Result
 from sweeps.folder import Folder
 from sweeps.runner import Starter
 from tests.support.outputs import check_line
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.unit
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-def page_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Page:
-    return make_page(Collection(records, failures, ()), now=NOW)
+def page_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Page:
+    return make_page(Collection(results, failures, ()), now=NOW)
 
 
 def rows_of(html: str) -> list[list[str]]:
@@ -42,8 +42,8 @@ def rows_of(html: str) -> list[list[str]]:
     return [re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)]
 
 
-def plots_of(*records: Record) -> dict[str, Plot]:
-    made = make_plots(summarize_collection(Collection(records, (), ())))
+def plots_of(*results: Result) -> dict[str, Plot]:
+    made = make_plots(summarize_collection(Collection(results, (), ())))
     return {plot.name: plot for plot in made}
 
 
@@ -70,21 +70,21 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
 
 def test_scaling_is_told_within_one_setting() -> None:
     rates = {(16, 1): 100, (16, 2): 150, (64, 1): 200, (64, 2): 300}
-    records = [
+    results = [
         sample_record(seconds=[size * devices / rate] * 20, gap=0, flags={'batch_size': size, 'num_gpus': devices})
         for (size, devices), rate in rates.items()
     ]
-    check_line(plots_of(*records)['scaling'].finding, 'batch 64', '1.50 times', '75 % of ideal')
+    check_line(plots_of(*results)['scaling'].finding, 'batch 64', '1.50 times', '75 % of ideal')
 
 
 def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> None:
-    def record(batch_size: int, joules: float | None, *accuracies: float) -> Record:
+    def result(batch_size: int, joules: float | None, *accuracies: float) -> Result:
         flags = {'batch_size': batch_size, 'stop_at_top_1_accuracy': 0.98}
         document = sample_document(**evaluations(*accuracies), seed=len(accuracies), flags=flags)
         document['energy'] |= {'source': 'RAPL', 'joules': joules, 'joules_per_image': joules}
         return record_of(document)
 
-    page = page_of(record(32, 2.0, 0.98), record(32, 3.0, 0.5, 0.99), record(32, None, 0.5, 0.6, 0.7), record(64, None))
+    page = page_of(result(32, 2.0, 0.98), result(32, 3.0, 0.5, 0.99), result(32, None, 0.5, 0.6, 0.7), result(64, None))
     heading, first, second = rows_of(page.html)[:3]
     known = [heading.index(name) for name in ('J per image', 'time to accuracy')]
     # Means over the runs that know them: (2 + 3) / 2 J, and (10 + 20) / 2 s.
@@ -96,14 +96,14 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
 
 
 def test_plots_show_at_most_12_settings_and_say_so() -> None:
-    records = [
+    results = [
         sample_record(
             seconds=step_seconds(size / (100 + size + repeat), num_steps=4, seed=size), flags={'batch_size': size}
         )
         for size in range(1, 18)
         for repeat in range(3)
     ]
-    plot = plots_of(*records)['rates']
+    plot = plots_of(*results)['rates']
     assert '12 fastest of 17' in plot.finding
 
 
@@ -123,13 +123,13 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
 
 def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
     label = '<b>$x$ & "y" url(#z) #1f5fa8 12.3456'
-    records = [sample_record(seed=1, rate=1, flags={'model': label}), sample_record(seed=2)]
-    plot = plots_of(*records)['rates']
+    results = [sample_record(seed=1, rate=1, flags={'model': label}), sample_record(seed=2)]
+    plot = plots_of(*results)['rates']
     plot.save(tmp_path)
     assert (tmp_path / 'rates.png').read_bytes().startswith(b'\x89PNG')
     assert '&lt;b&gt;$x$ &amp; "y" url(#z)' in (tmp_path / 'rates.svg').read_text(encoding='utf-8')
     # The same results give the same bytes.
-    first, second = (plots_of(*records)['rates'].image() for _ in range(2))
+    first, second = (plots_of(*results)['rates'].image() for _ in range(2))
     assert first == second
 
 

@@ -8,14 +8,14 @@ import pytest
 from comparison.ratios import estimate
 from comparison.report_rows import Summary, answers, names_of, number, summarize_collection
 from results.collection import Collection
-from results.document import Failure, Record
+from results.document import Failure, Result
 from tests.support.sample_results import cut_off, failed_run, record_of, sample_document, sample_record, step_seconds
 
 pytestmark = pytest.mark.unit
 
 
-def summary_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Summary:
-    return summarize_collection(Collection(records, failures, ()))
+def summary_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Summary:
+    return summarize_collection(Collection(results, failures, ()))
 
 
 def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> None:
@@ -27,11 +27,11 @@ def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> Non
         (128, {'flags': {'num_gpus': 4}}),
         (32, {}),
     ]
-    records = []
+    results = []
     for index, (size, changes) in enumerate(shapes, 1):
         started = f'2026-11-2{index}T08:00:00Z'
-        records.append(sample_record(seconds=[size / (100 * index)] * 4, gap=0, started_at=started, **changes))
-    summary = summary_of(*records)
+        results.append(sample_record(seconds=[size / (100 * index)] * 4, gap=0, started_at=started, **changes))
+    summary = summary_of(*results)
     assert [row.traits['W*G+P'] for row in summary.rows] == ['1*1', '1*4', '1*1+1', '2*1+1']
     assert [row.speed_up for row in summary.rows] == pytest.approx([1.0, 0.75, 0.5, 0.25])
     assert summary.modes == ['replicated', 'parameter_server']
@@ -39,12 +39,12 @@ def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> Non
 
 def test_a_setting_leads_only_where_intervals_separate_it_from_the_second() -> None:
     def answer(second: float, runs: int = 3, **of_first: Any) -> str:
-        records = [
+        results = [
             sample_record(rate=rate, seed=repeat, gap=0, flags={'batch_size': size}, **changes)
             for size, rate, changes in ((64, 100, of_first), (32, second, {}), (16, 50, {}))
             for repeat in range(runs)
         ]
-        (found,) = answers(summary_of(*records).shown)
+        (found,) = answers(summary_of(*results).shown)
         return found
 
     assert answer(80).startswith('batch 64 leads with ')
@@ -109,12 +109,12 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
 
 
 def test_speed_ups_are_within_one_model() -> None:
-    records = [
+    results = [
         sample_record(seconds=[32 / rate] * 4, gap=0, flags={'model': model, 'num_gpus': devices})
         for model, rate in (('lenet', 100), ('resnet50', 10))
         for devices in (1, 2)
     ]
-    summary = summary_of(*records)
+    summary = summary_of(*results)
     assert [row.speed_up for row in summary.rows] == pytest.approx([1, 2, 1, 2])
 
 
@@ -141,10 +141,10 @@ def test_numbers_have_four_digits(value: float | None, text: str) -> None:
 
 
 def test_machines_with_one_host_name_are_told_apart() -> None:
-    records = [sample_record(seed=seed, machine={'cpu_model': model}) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
-    for position, record in enumerate(records):
-        record.machine['fingerprint'] = f'{position}a2b3c4d5'
-    summary = summary_of(*records)
+    results = [sample_record(seed=seed, machine={'cpu_model': model}) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
+    for position, result in enumerate(results):
+        result.machine['fingerprint'] = f'{position}a2b3c4d5'
+    summary = summary_of(*results)
     assert len({row.traits['machine'] for row in summary.rows}) == 2
 
 

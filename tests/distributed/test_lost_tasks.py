@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from results.document import Record, read_result_file
+from results.document import Result, read_result_file
 from tests.distributed.milestones import FIRST_STEP, INCOMPLETE, UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, await_line
 from tests.distributed.scenarios import (
@@ -81,7 +81,7 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         if lost == chief:
             return
         record = read_result_file(path)
-        assert isinstance(record, Record)
+        assert isinstance(record, Result)
         assert processes.described(lost) in (record.reason or '')
         steps = record.workers[0].steps.global_step
         weights = weights_in(tmp_path / 'train')

@@ -14,7 +14,7 @@ from benchmark_cnn import BenchmarkCNN
 from cluster.hosts import Command, reserved_addresses
 from params import make_params, parse_argv
 from records.layout import LABELS_FILE
-from results.result import Accuracy
+from results.steps import Accuracy
 from tests.distributed.milestones import EVALUATING, SKIPPED, STOPPING
 from tests.distributed.processes import Processes, environment, make_cluster
 from tests.distributed.whole_batch import TOTAL_LINE, weights_in

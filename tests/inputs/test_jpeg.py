@@ -18,7 +18,7 @@ from inputs.validation import Share, record_examples
 from params import make_params
 from preprocessing import ImageOptions, decode_window, preprocess
 from records.layout import shard_name
-from results.result import Result
+from results.document import as_float
 from tests.support.graphs import open_session
 from tests.support.images import encoded, example, write_shard
 
@@ -113,9 +113,7 @@ def test_scaling_changes_pixels_slightly_in_training_of_both_pipelines_and_in_va
             num_batches=2, num_warmup_batches=1, device='cpu', init_learning_rate=1e-6,
             scaled_decode=scaled_decode, input_pipeline=input_pipeline,
         )  # fmt: skip
-        result = BenchmarkCNN(params).run()
-        assert isinstance(result, Result)
-        return [step.values.loss for step in result.steps]
+        return [*map(as_float, BenchmarkCNN(params).run().steps.loss)]
 
     found = {(scales, name): losses(scales, name) for scales in (False, True) for name in ('record_input', 'tf_data')}
     for scales in (False, True):

@@ -39,7 +39,7 @@ from planning.session import session_config
 from planning.this_process import THIS_PROCESS, ThisProcess
 from records.layout import shard_name
 from results.console import Console
-from results.result import Result
+from results.document import Result, as_float
 from results.statistics import summarize
 from tests.support.gpu_graphs import GpuGraph, Horovod, build_on_gpus
 from tests.support.graphs import open_session
@@ -263,14 +263,13 @@ def _run(flags: Flags) -> Iterator[tuple[Path, Result, str]]:
     with _surroundings() as folder:
         out = io.StringIO()
         result = BenchmarkCNN(make_params(**_filled({**SMALL_RUN, **flags}, folder)), Console(out, io.StringIO())).run()
-        assert isinstance(result, Result)
         yield folder, result, out.getvalue()
 
 
 def losses(flags: Flags) -> list[float]:
     """Observes the losses of the steps, each of which depends on the updates before it."""
     with _run(flags) as (_, result, _):
-        return [step.values.loss for step in result.steps]
+        return [*map(as_float, result.steps.loss)]
 
 
 def lines(flags: Flags) -> list[str]:

@@ -15,7 +15,7 @@ from models.registry import register_model
 from params import make_params
 from records.layout import shard_name
 from results.console import Console
-from results.result import Result
+from results.document import Result, as_float
 from tests.support.images import encoded, example, write_noise, write_shard
 from tests.support.outputs import check_line
 
@@ -38,7 +38,7 @@ def run(data_dir: Path, **overrides: Any) -> Result:
 
 
 def losses(result: Result) -> list[float]:
-    return [step.values.loss for step in result.steps]
+    return [*map(as_float, result.steps.loss)]
 
 
 def test_training_with_tf_data_reads_the_same_images_in_each_run(data_dir: Path) -> None:
@@ -80,7 +80,7 @@ def test_training_evaluations_and_the_exported_model_normalise_alike(tmp_path: P
     settings: dict[str, Any] = {'model': 'darkness', 'num_batches': 1, 'ml_perf': ml_perf}
     folders: dict[str, Any] = {'train_dir': str(tmp_path / 'trained'), 'export_saved_model': str(tmp_path / 'model')}
     trained = run(tmp_path, **settings, **folders, print_training_accuracy=True, eval_during_training_every_n_steps=1)
-    assert [step.values.top_1 for step in trained.steps] == [1.0]
+    assert trained.steps.top_1 == [1.0]
     assert [found.top_1 for found in trained.evaluations] == [1.0]
     (alone,) = run(
         tmp_path, **settings, train_dir=folders['train_dir'], eval=True, init_learning_rate=None, weight_decay=4e-5

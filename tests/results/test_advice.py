@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from results import advice
 from results.advice import known_cores
-from results.document import Record, as_json
+from results.document import Result, as_json
 from results.sections import StatisticsSection, WarningRow
 from tests.support.outputs import check_line
 from tests.support.sample_results import record_of, sample_document
@@ -38,11 +38,11 @@ def changed(section: str, **values: Any) -> dict[str, Any]:
     return document | {section: {**document.get(section, {}), **values}}
 
 
-def advise(found: Record | dict[str, Any]) -> list[WarningRow]:
-    return advice.advise(found if isinstance(found, Record) else record_of(found))
+def advise(found: Result | dict[str, Any]) -> list[WarningRow]:
+    return advice.advise(found if isinstance(found, Result) else record_of(found))
 
 
-def the_warning(code: str, document: Record | dict[str, Any], *facts: str) -> None:
+def the_warning(code: str, document: Result | dict[str, Any], *facts: str) -> None:
     """Fails unless this is the only warning, and it names these facts."""
     found = advise(document)
     assert [warning.code for warning in found] == [code], found
@@ -160,17 +160,17 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
     first, second = advice.doubts([*disturbed, short])
     check_line(first, '! 2 of 4 runs were disturbed', 'up to 88 %')
     check_line(second, '! 1 of 4 runs was too short')
-    assert [advice.mark([record]) for record in (*disturbed, short)] == ['! ', '! ', '', '! ']
+    assert [advice.mark([result]) for result in (*disturbed, short)] == ['! ', '! ', '', '! ']
     assert advice.doubts(disturbed[2:]) == []
 
 
 @pytest.mark.parametrize('value', [None, math.nan])
 def test_a_loss_that_is_no_number_is_told_with_its_step(value: float | None) -> None:
-    record = record_of(sample_document(seconds=steps(), cluster={'num_workers': 2}))
-    losses = record.workers[1].steps.loss
-    record.workers[1].steps.loss = [*losses[:90], *[value] * 12]
+    result = record_of(sample_document(seconds=steps(), cluster={'num_workers': 2}))
+    losses = result.workers[1].steps.loss
+    result.workers[1].steps.loss = [*losses[:90], *[value] * 12]
     # Of the 2 warm-up steps and 100 timed ones, the 91st.
-    the_warning('loss_not_finite', record, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')
+    the_warning('loss_not_finite', result, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')
 
 
 def test_a_run_that_waits_for_its_input_is_told() -> None:

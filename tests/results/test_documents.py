@@ -28,7 +28,7 @@ from comparison.tables import as_csv
 from errors import UsageError
 from results import schema
 from results.collection import Collection, collect
-from results.document import Failure, Record, as_json, read_document
+from results.document import Failure, Result, as_json, read_document
 from results.sections import ComputeSection, with_unknowns
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
@@ -49,9 +49,16 @@ READER = jsonschema.Draft202012Validator(SCHEMA)
 
 def test_the_schema_is_made_from_the_classes_and_allows_their_documents() -> None:
     assert schema.FILE.read_text(encoding='utf-8') == schema.make_schema(), 'python -m results.schema writes it'
+    page = schema.make_page()
+    assert '| `input_wait` | list of number or null or null | Seconds at its end' in page
+    assert '| `workers` | list of [WorkerSection](#workersection) | The chief first.' in page
+    assert (
+        '## Phase\n\nThe phase of a step: WARMUP steps are kept, but do not count in any rate.\n\n`timed` or `warmup`'
+        in page
+    )
     for document in (sample_document(), sample_failure()):
         READER.validate(document)
-    assert SCHEMA['$defs']['Record']['properties'].keys() == sample_document().keys()
+    assert SCHEMA['$defs']['Result']['properties'].keys() == sample_document().keys()
     assert SCHEMA['$defs']['StageRow']['properties']['stage']['pattern'].startswith('^(read|parse|')
     assert SCHEMA['$defs']['ComputeSection']['properties']['peak_flops_per_second']['description']
 
@@ -117,7 +124,7 @@ def test_each_damaged_file_is_named_with_what_is_wrong_and_the_others_are_compar
         file.truncate(1 << 40)
     write_sample(tmp_path / 'good.json')
     found = collect([str(tmp_path)])
-    assert [Path(good.source).name for good in found.records] == ['good.json']
+    assert [Path(good.source).name for good in found.results] == ['good.json']
     problems = {Path(line.partition(':')[0]).stem: line for line in found.problems}
     assert len(found.problems) == len(problems)
     assert problems.keys() == {*DAMAGED, 'pipe', 'zeros', 'large'}
@@ -178,11 +185,11 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(data: 
         assert line.isprintable()
         return
     assert not list(READER.iter_errors(json.loads(text)))
-    records, failures = ([found], []) if isinstance(found, Record) else ([], [found])
+    results, failures = ([found], []) if isinstance(found, Result) else ([], [found])
     assert all(isinstance(failure, Failure) for failure in failures)
     for clock in Clock:
-        for first, second in ((records, GOOD), (GOOD, records), (GOOD[:1], records), (records * 3, GOOD)):
-            sides = [side_of('a', first, failures if first is records else [], []), side_of('b', second, [], [])]
+        for first, second in ((results, GOOD), (GOOD, results), (GOOD[:1], results), (results * 3, GOOD)):
+            sides = [side_of('a', first, failures if first is results else [], []), side_of('b', second, [], [])]
             rows = make_rows(sides, clock, force=True)
             compared = make_document(rows, [], clock)
             in_json, table = json.dumps(compared), make_table(rows)
@@ -190,7 +197,7 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(data: 
             texts = [as_csv(compared['rows']), table.as_text(io.StringIO(), 100), table.as_markdown()]
             for out in (*texts, in_json, *make_notes(rows, [])):
                 out.encode()
-    if records and records[0].images_per_second > 0:
-        judge(records, GOOD)
-        judge(GOOD[:1], [*records * 4, *GOOD])
-    summarize_collection(Collection((*records, *GOOD), tuple(failures), ()))
+    if results and results[0].images_per_second > 0:
+        judge(results, GOOD)
+        judge(GOOD[:1], [*results * 4, *GOOD])
+    summarize_collection(Collection((*results, *GOOD), tuple(failures), ()))

@@ -9,15 +9,15 @@ import pytest
 
 from errors import format_error, format_warning
 from results import console
-from results.result import Cause, Result, Step, StepValues
 from results.sections import NO_TRANSFER, Phase, RunSection, Transfer, with_unknowns
 from results.statistics import Rate
+from results.steps import Cause, Measured, Step, StepValues
 from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 
 
-def a_result(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> Result:
+def measured(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> Measured:
     devices = ['/cpu:0', '/cpu:1']
     run = with_unknowns(RunSection, devices=devices, images_per_step=images_per_step, together=together)
     timed = (
@@ -25,34 +25,34 @@ def a_result(*, images_per_step: int = 16, together: bool = True, **changes: Any
         Step(Phase.TIMED, 2, 3.0, StepValues(7.0, steps_before=8, steps_after=12), start=52.0),
     )
     steps = (Step(Phase.WARMUP, 1, 50.0, StepValues(7.5)), *timed)
-    return dataclasses.replace(Result('resnet50', run, '2.21.0', steps, True), **changes)
+    return dataclasses.replace(Measured(run, steps), **changes)
 
 
-def test_a_result_counts_timed_steps_only_and_keeps_the_others() -> None:
-    result = a_result()
-    assert [step.phase for step in result.steps] == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
-    assert [step.index for step in result.timed_steps] == [1, 2]
-    assert (result.step_seconds, result.wall_seconds, result.images) == (4.0, 5.0, 32)
-    assert (result.rate.images_per_second, result.images_per_second) == (8.0, 6.4)
-    assert math.isnan(a_result(steps=result.steps[:1], complete=False).images_per_second)
+def test_only_timed_steps_count_and_the_others_are_kept() -> None:
+    found, rates = measured(), measured().throughput
+    assert found.columns().phase == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
+    assert [step.index for step in found.timed_steps] == [1, 2]
+    assert (rates.step_seconds, rates.wall_seconds, rates.images) == (4.0, 5.0, 32)
+    assert (rates.images_per_second_of_steps, rates.images_per_second) == (8.0, 6.4)
+    assert measured(steps=found.steps[:1]).throughput.images_per_second is None
 
 
 def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out() -> None:
     pause = {Cause.EVALUATION: 0.5, Cause.CHECKPOINT: 0.25, Cause.OTHER: 0.25}
     # What lies before the first timed step and after the last one counts nowhere.
     between = ({Cause.CHECKPOINT: 9.0}, pause, {Cause.EVALUATION: 7.0})
-    result = a_result(between=between)
-    assert result.between_seconds == pause
-    assert result.wall_seconds == 4.5
+    found = measured(between=between)
+    assert found.between_seconds == pause
+    assert found.throughput.wall_seconds == 4.5
     # Workers that do not wait for each other train while the chief evaluates.
-    assert a_result(between=between, together=False).wall_seconds == 5.0
+    assert measured(between=between, together=False).throughput.wall_seconds == 5.0
 
 
 def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one() -> None:
-    result = a_result(num_workers=3)
-    assert (result.images, result.images_per_second) == ((12 - 5) * 16, pytest.approx(22.4))
-    assert result.throughput.images_per_second_per_device == pytest.approx(22.4 / 6)
-    assert a_result(num_workers=3, cluster_total=(70, 7.0)).images_per_second == 10
+    rates = measured(num_workers=3).throughput
+    assert (rates.images, rates.images_per_second) == ((12 - 5) * 16, pytest.approx(22.4))
+    assert rates.images_per_second_per_device == pytest.approx(22.4 / 6)
+    assert measured(num_workers=3, cluster_total=(70, 7.0)).throughput.images_per_second == 10
 
 
 def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:

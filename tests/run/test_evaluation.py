@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,9 +28,9 @@ from models.registry import MODELS, register_model
 from preprocessing import RESIZE_METHODS, ImageOptions
 from records.layout import shard_name
 from results.console import Console
-from results.document import Record, read_result_file
-from results.result import Accuracy, Result, StepValues
-from results.sections import Phase
+from results.document import Result, read_result_file
+from results.sections import EvaluationRow, Phase
+from results.steps import StepValues
 from run.evaluation import Evaluation, OwnVariables
 from run.session import Stepper
 from tests.support.graphs import cpus, open_session
@@ -57,13 +58,14 @@ def train(data_dir: Path, **flags: Any) -> Ran:
     return ran(**{'data_dir': str(data_dir), 'init_learning_rate': 0.05, **flags})
 
 
-def evaluate(folder: Path, data_dir: Path, console: Console | None = None, **flags: Any) -> tuple[Accuracy, ...]:
+def evaluate(folder: Path, data_dir: Path, console: Console | None = None, **flags: Any) -> Sequence[EvaluationRow]:
     settings = {'eval': True, 'train_dir': str(folder), 'data_dir': str(data_dir), 'eval_batch_size': BATCH, **flags}
     return made(console, **settings).run().evaluations
 
 
-def counts(accuracy: Accuracy) -> tuple[int, ...]:
-    return accuracy.step, accuracy.num_images, accuracy.num_top_1, accuracy.num_top_5
+def counts(found: EvaluationRow) -> tuple[int, ...]:
+    num_top = (round(found.num_images * (accuracy or 0)) for accuracy in (found.top_1, found.top_5))
+    return found.step, found.num_images, *num_top
 
 
 def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
@@ -92,13 +94,13 @@ def test_every_image_counts_once_as_numpy_counts(trained: tuple[Path, Result], n
     folder, result = trained
     [one] = evaluate(folder, noise, eval_dir=str(tmp_path), result_file=str(tmp_path / 'r.json'))
     assert counts(one) == (4, NUM_VALIDATION, *by_numpy(folder, noise))
-    assert 0 < one.num_top_5 < NUM_VALIDATION
+    assert 0 < counts(one)[-1] < NUM_VALIDATION
     [more] = evaluate(folder, noise, num_gpus=3, eval_batch_size=5, data_format='NCHW')
     assert counts(more) == counts(one)
     # Training waited for evaluations of the same variables.
     assert [accuracy.step for accuracy in result.evaluations] == [2, 4]
     assert counts(result.evaluations[-1]) == counts(one)
-    assert [step.index for step in result.timed_steps] == [1, 2, 3]
+    assert result.steps.index == [1, 1, 2, 3]
     [events] = tmp_path.glob('events.out.tfevents.*')
     written = {
         value.tag: (event.step, value.simple_value)
@@ -107,7 +109,7 @@ def test_every_image_counts_once_as_numpy_counts(trained: tuple[Path, Result], n
     }
     assert written['eval_top_5_accuracy'] == (4, pytest.approx(one.top_5))
     record = read_result_file(tmp_path / 'r.json')
-    assert isinstance(record, Record)
+    assert isinstance(record, Result)
     assert (record.run.role, record.throughput.images_per_second) == ('evaluation', None)
     assert [(row.step, row.num_images) for row in record.evaluations] == [(4, NUM_VALIDATION)]
 
@@ -135,7 +137,7 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], no
     [after] = evaluate(tmp_path, noise, model=mode.get('model', 'lenet'))
     assert counts(during) == counts(after)
     assert during.num_images == NUM_VALIDATION
-    assert during.num_top_5 > 0
+    assert counts(during)[-1] > 0
 
 
 def test_flags_limit_the_number_of_images(trained: tuple[Path, Result], noise: Path) -> None:
@@ -158,7 +160,7 @@ def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -
     result, _, err = train(noise, train_dir=str(tmp_path), **flags, **goal)
     assert not [line for line in warnings_in(err) if 'evaluat' in line]
     assert [accuracy.step for accuracy in result.evaluations] == [3]
-    assert (len(result.timed_steps), result.complete) == (2, True)
+    assert (result.statistics.num_steps, result.is_complete) == (2, True)
     assert has_ended(str(tmp_path))
     document = document_in(path)
     steps, [found] = document['workers'][0]['steps'], document['evaluations']
@@ -288,7 +290,7 @@ def test_out_of_memory_names_the_batch_size_of_its_phase(trained: tuple[Path, Re
     # What was measured before is kept.
     result = caught.value.result
     assert isinstance(result, Result)
-    assert (len(result.timed_steps), result.complete) == (1, False)
+    assert (result.statistics.num_steps, result.is_complete) == (1, False)
     assert [accuracy.step for accuracy in result.evaluations] == [2]
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from results.result import Step
 from results.sections import Phase
+from results.steps import Step
 from run.schedule import Schedule, make_schedule
 from run.step_loop import run_steps
 

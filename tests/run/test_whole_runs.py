@@ -17,8 +17,7 @@ from commands import benchmark
 from machine.gpus import has_nvidia_gpu
 from records.layout import shard_name
 from results.console import Console
-from results.document import Record, as_json, read_result_file
-from results.result import Result
+from results.document import Result, as_json, read_result_file
 from results.sections import Phase
 from tests.support.images import example, write_digits, write_shard
 from tests.support.outputs import check_warning, failed, refused
@@ -30,9 +29,9 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> Result:
     record = read_result_file(path)
-    assert isinstance(record, Record)
+    assert isinstance(record, Result)
     document_in(path)
     return record
 
@@ -56,8 +55,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     steps = document['workers'][0]['steps']
     assert steps['phase'] == ['warmup'] * 2 + ['timed'] * 5
     assert steps['global_step'] == [1, 2, 3, 4, 5, 6, 7]
-    assert steps['seconds'] == [step.seconds for step in result.steps]
-    assert steps['loss'] == [step.values.loss for step in result.steps]
+    assert result.to_dict() == document
     assert len(steps['top_1']) == len(steps['learning_rate']) == 7
     # Checkpoints after the global steps 3 and 6; lines after the timed steps 1, 2 and 4, and after the last one.
     assert [bool(seconds) for seconds in steps['between']['checkpoint']] == [number in (3, 6) for number in range(1, 8)]
@@ -104,11 +102,11 @@ def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Pat
 
 def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Path) -> None:
     result, out, _ = ran(num_batches=None, target_seconds=0.2, result_file=str(tmp_path / 'r.json'))
-    assert result.complete
-    timed = result.timed_steps
-    assert timed[-2].end - timed[0].start < 0.2 <= timed[-1].end - timed[0].start + 0.02
+    assert result.is_complete
+    *before, last = result.wall_seconds()
+    assert sum(before) < 0.2 <= sum(before) + last + 0.02
     # The last line is that of the last step.
-    assert out.splitlines()[-4].startswith(f'{len(timed)}\t')
+    assert out.splitlines()[-4].startswith(f'{len(before) + 1}\t')
     assert read(tmp_path / 'r.json').run.num_timed is None
 
 
@@ -131,7 +129,7 @@ def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -
     with failed('--result_file=/dev/full') as caught:
         made(Console(out, io.StringIO()), result_file='/dev/full').run()
     assert out.getvalue().count('total images/sec:') == 1
-    assert caught.value.result is not None
+    assert isinstance(caught.value.result, Result)
 
 
 @pytest.mark.parametrize('fault', [None, 'a loss that is not finite', 'bad data'])
@@ -164,11 +162,12 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: P
             pass
     result = caught.value.result
     assert isinstance(result, Result)
-    assert not result.complete
-    assert 0 < len(result.timed_steps) < 100
+    assert not result.is_complete
+    num_timed = result.statistics.num_steps
+    assert 0 < num_timed < 100
     # It would look like that of a whole run.
     assert 'total images/sec' not in out.getvalue()
-    check_warning(err.getvalue(), f'{len(result.timed_steps)} step', 100, f'{result.images_per_second:.2f} images/sec')
+    check_warning(err.getvalue(), f'{num_timed} step', 100, f'{result.images_per_second:.2f} images/sec')
     # What is no longer a number is not kept: the checkpoint of the start is.
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-0')
     record = read(path)

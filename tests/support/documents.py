@@ -15,7 +15,8 @@ from params.table import outputs_that_are
 
 ROOT = Path(__file__).resolve().parents[2]
 # The page of flags, if it was made, is not among them; tests/params/test_help.py checks it.
-PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - {ROOT / 'docs' / 'flags.md'})]
+_MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
+PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - _MADE)]
 # The first words of shell lines, possibly after variables. In a block of sh or bash every line is a shell line.
 _PROGRAMS = (
     'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'

@@ -14,11 +14,9 @@ from params import make_params
 from planning.environment import Environment
 from planning.make_plan import make_plan
 from planning.plan import Plan
-from results import result as results
+from results import schema
 from results.console import Console
-from results.result import Result
-
-_SCHEMA = Path(results.__file__).parent / 'result.schema.json'
+from results.document import Result, as_float
 
 
 def plan_of(**flags: Any) -> Plan:
@@ -37,7 +35,7 @@ class Ran(NamedTuple):
 
     @property
     def losses(self) -> list[float]:
-        return [step.values.loss for step in self.result.steps]
+        return [*map(as_float, self.result.steps.loss)]
 
 
 def made(console: Console | None = None, **flags: Any) -> BenchmarkCNN:
@@ -60,7 +58,7 @@ def losses(**flags: Any) -> list[float]:
 def document_in(path: Path) -> dict[str, Any]:
     """Returns the document of a result, which must be true to its schema."""
     document: dict[str, Any] = json.loads(path.read_text())
-    jsonschema.Draft202012Validator(json.loads(_SCHEMA.read_text(encoding='utf-8'))).validate(document)
+    jsonschema.Draft202012Validator(json.loads(schema.FILE.read_text(encoding='utf-8'))).validate(document)
     return document
 
 

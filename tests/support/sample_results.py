@@ -19,9 +19,9 @@ from msgspec import convert
 from numpy.typing import ArrayLike, NDArray
 
 from machine.surroundings import fingerprint
-from results.document import Failure, Record, as_json, read_document
-from results.result import Cause, Result, Step, StepValues
+from results.document import Failure, Result, as_json, read_document
 from results.sections import Phase, RunSection, StatisticsSection
+from results.steps import Cause, Measured, Step, StepValues
 from sweeps.configurations import SweepPlan, make_sweep_plan
 from sweeps.folder import Folder
 from sweeps.limited_process import Limits
@@ -152,13 +152,14 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
     workers = len(document['workers'])
     between = ({Cause.PRINTING: gap},) * len(steps)
     section = convert(run, RunSection)
-    result = Result(document['model']['name'], section, '', tuple(steps), True, between, workers)
+    measured = Measured(section, tuple(steps), between, workers)
+    throughput = measured.throughput
     for worker in document['workers']:
-        worker['steps'] = as_json(result.columns())
-    document['throughput'] = as_json(result.throughput)
+        worker['steps'] = as_json(measured.columns())
+    document['throughput'] = as_json(throughput)
     document['statistics'] = as_json(StatisticsSection.of(seconds))
     compute = document['compute']
-    compute['flops_per_second'] = compute['flops_per_image'] * result.images_per_second
+    compute['flops_per_second'] = compute['flops_per_image'] * throughput.images_per_second
     compute['share_of_peak'] = compute['flops_per_second'] / compute['peak_flops_per_second']
 
 
@@ -180,15 +181,15 @@ def sample_failure(
     }
 
 
-def sample_record(source: str = 'sample.json', **changes: Any) -> Record:
+def sample_record(source: str = 'sample.json', **changes: Any) -> Result:
     """Returns sample_document as read from a file."""
     return record_of(sample_document(**changes), source)
 
 
-def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Record:
+def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Result:
     """Returns the result in a document as read from a file."""
     found = read_document(json.dumps(document), source)
-    assert isinstance(found, Record)
+    assert isinstance(found, Result)
     return found
 
 

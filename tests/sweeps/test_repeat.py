@@ -9,7 +9,7 @@ import pytest
 from commands.benchmark import main
 from params import parse_argv
 from results.console import Console
-from results.document import Record, read_result_file
+from results.document import Result, read_result_file
 from sweeps.repeat import repeat
 from tests.support.outputs import failed, refused
 from tests.support.sample_results import interrupt_when_waiting, sample_document, starter, step_seconds
@@ -53,7 +53,7 @@ def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_pa
         repeat(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path))
     assert out.getvalue() == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert 'stopped after 2 of 3 runs' in err.getvalue()
-    assert isinstance(read_result_file(tmp_path / 'r.1.json'), Record)
+    assert isinstance(read_result_file(tmp_path / 'r.1.json'), Result)
 
 
 def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path: Pat
     assert not any('run 2 of 3: 80' in line for line in notes)
     assert any('1 of 3 runs failed' in line and 'the loss is nan' in line for line in notes)
     stopped = read_result_file(tmp_path / 'r.2.json')
-    assert isinstance(stopped, Record)
+    assert isinstance(stopped, Result)
     assert not stopped.is_complete
     # If no run ends well, there is no total.
     with failed('--repeat=2', 'the disk is on fire'):

@@ -15,7 +15,7 @@ import pytest
 
 from commands.sweep import runs_of, show_progress
 from results.collection import collect
-from results.document import Failure, Record, as_json
+from results.document import Failure, Result, as_json
 from sweeps.folder import Folder, Outcome
 from sweeps.limited_process import MEMORY, TIMEOUT, Limits, MemoryMeter, run_process
 from sweeps.runner import Rounds, Starter, describe
@@ -73,7 +73,7 @@ def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None
     assert 'total images/sec: 20.00' in (folder.logs / '2-2-1x1.1.log').read_text()
     # The plan is no result, and no problem either.
     found = collect([str(folder.path)])
-    assert (len(found.records), found.failures, found.problems) == (12, (), ())
+    assert (len(found.results), found.failures, found.problems) == (12, (), ())
     lines = said.getvalue().splitlines()
     assert len(lines) == 12
     check_line(lines[1], 'batch_size=2 shape=1*1: 20.0 images/sec')
@@ -131,7 +131,7 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
     fails = (*FAKE[:-1], '-c', f'exec(open({FAKE[-1]!r}).read()); import sys; sys.exit(1)')
     sweep = made(runs_of(plan, folder, Starter(fails, program.environment)))
     for found in sweep.outcomes.values():
-        assert isinstance(found[0], Record)
+        assert isinstance(found[0], Result)
         assert found[0].reason == 'the loss is nan'
 
 
@@ -150,19 +150,19 @@ def test_a_run_above_a_limit_is_ended_with_all_its_processes(
     check_line(found.reason, flag)
     assert isinstance(found, Failure)
     assert found.cause == cause
-    assert isinstance(last, Record)
+    assert isinstance(last, Result)
 
 
 def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path: Path) -> None:
     text = 'timeout_secs = 1\n[grid]\nbatch_size = [1, 2]\n'
     folder, _, (_, found) = swept(tmp_path, text, {'--batch_size=2': 'stop when told'})
-    assert isinstance(found, Record)
+    assert isinstance(found, Result)
     assert not found.is_complete
     check_line(found.reason, '--timeout_secs=1')
     assert found.step_seconds().size
     check_line(describe(found), 'failed', '--timeout_secs=1')
     kept = collect([str(folder.results)])
-    assert [record.reason for record in kept.records if not record.is_complete] == [found.reason]
+    assert [result.reason for result in kept.results if not result.is_complete] == [found.reason]
     assert not kept.failures
 
 
@@ -202,11 +202,11 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     search = made(runs_of(plan, folder, program))
     assert sizes_in(tmp_path) == [32, 64, 48, 40, 36, 38, 37, 32, 64, 128, 96, 80, 72, 68, 70, 71]
     found = [search.outcomes[one.id][0] for one in plan.configurations]
-    assert [outcome.run.batch_size for outcome in found if isinstance(outcome, Record)] == [37, 70]
+    assert [outcome.run.batch_size for outcome in found if isinstance(outcome, Result)] == [37, 70]
     assert len(list(folder.tries.iterdir())) == 16
     # The page of the sweep shows what was looked for, not the sizes that do not fit; who names their folder gets them.
     page = collect([str(folder.path)])
-    assert ([record.run.batch_size for record in page.records], page.failures) == ([37, 70], ())
+    assert ([result.run.batch_size for result in page.results], page.failures) == ([37, 70], ())
     assert len(collect([str(folder.tries)]).failures) == 9
     assert '--num_batches=3' in runs_in(tmp_path)[0]
     # Both are there already: nothing runs.
@@ -218,7 +218,7 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     again = made(runs_of(plan, folder, program))
     assert sizes_in(tmp_path)[16:] == [37]
     (first,) = again.outcomes[plan.configurations[0].id]
-    assert isinstance(first, Record)
+    assert isinstance(first, Result)
     assert first.run.batch_size == 37
 
 

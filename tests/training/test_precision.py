@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS
-from results.result import Result
+from results.document import Result
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.images import write_digits
 from tests.support.networks import assert_close, one_tower, random_images
@@ -281,10 +281,10 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Pat
     result, out, err = ran(num_batches=4, train_dir=str(tmp_path), **flags)
     assert 'Precision:   fp16, automatic loss scale from 1.07374e+09\n' in out
     assert result.run.precision == 'fp16, automatic loss scale from 1.07374e+09'
-    assert result.complete
+    assert result.is_complete
     assert result.run.num_skipped_steps == 5
     check_warning(err, '5 steps')
-    assert len({step.values.loss for step in result.steps}) == 1
+    assert len({*result.steps.loss}) == 1
     assert state_of(values_in(tmp_path)) == (2.0**25, 0, 5)
     # Only its own are counted by a run that goes on.
     again = ran(num_batches=1, num_warmup_batches=0, train_dir=str(tmp_path), **flags).result
@@ -309,7 +309,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(
     assert re.search(r'\b(nan|inf)\b', str(caught.value))
     assert re.search(r'\b[23]\b', str(caught.value)), 'the step'
     assert isinstance(caught.value.result, Result)
-    assert 1 <= len(caught.value.result.steps) <= 2
+    assert 1 <= len(caught.value.result.steps.loss) <= 2
 
 
 def test_training_continues_with_a_loss_that_is_not_finite_if_a_flag_says_so_or_images_are_synthetic(
@@ -318,7 +318,7 @@ def test_training_continues_with_a_loss_that_is_not_finite_if_a_flag_says_so_or_
     told = ran(model='mnist', data_dir=write_digits(tmp_path), continue_on_nan=True, **DIVERGING)
     synthetic = ran(**DIVERGING)
     for result in (told.result, synthetic.result):
-        assert result.complete
-        assert not np.isfinite(result.steps[-1].values.loss)
+        assert result.is_complete
+        assert result.steps.loss[-1] is None
     assert 'total images/sec' in synthetic.out
     check_warning(synthetic.err, 'loss', '--init_learning_rate')

@@ -1,17 +1,13 @@
-"""The result of a run: raw measurements and the numbers derived from them."""
+"""Steps, evaluations, and the sections of a result that follow from them. Does not import TensorFlow."""
 
 import enum
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from msgspec.structs import asdict
-
-from results.document import as_json
 from results.sections import EvaluationRow, Phase, RunSection, StepsSection, ThroughputSection
-from results.statistics import Rate, summarize, throughput
+from results.statistics import summarize, throughput
 
 Values = TypeVar('Values')
 
@@ -124,42 +120,29 @@ class Accuracy:
         )
 
 
-@dataclass(frozen=True, repr=False)
-class Result:
-    """One run of the benchmark.
+@dataclass(frozen=True)
+class Measured:
+    """The steps of a process, and what the document of the result has from them.
 
     Attributes:
-      model: the name of the model.
       run: what the flags led to.
-      tensorflow_version: the version of the installed TensorFlow.
       steps: all steps in order, including warm-up.
-      complete: False if the run ended before its last step.
       between: for each step, the seconds between its end and the next step, by cause.
       num_workers: how many processes took steps.
       cluster_total: the images of all workers, and the seconds from the start of the chief's first timed step to the
         end of its last (or of the worker that reports an early end); None for a run of one process.
-      evaluations: those that interrupted training.
     """
 
-    model: str
     run: RunSection
-    tensorflow_version: str
     steps: tuple[Step[StepValues], ...]
-    complete: bool
     between: tuple[Between, ...] = ()
     num_workers: int = 1
     cluster_total: tuple[int, float] | None = None
-    evaluations: tuple[Accuracy, ...] = ()
 
     @property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
         """The steps of the phase TIMED."""
         return tuple(step for step in self.steps if step.phase is Phase.TIMED)
-
-    @property
-    def step_seconds(self) -> float:
-        """The sum of the timed steps' own seconds."""
-        return math.fsum(step.seconds for step in self.timed_steps)
 
     @property
     def between_seconds(self) -> dict[Cause, float]:
@@ -191,39 +174,22 @@ class Result:
         return self.run.images_per_step * (timed[-1].values.steps_after - timed[0].values.steps_before)
 
     @property
-    def wall_seconds(self) -> float:
-        """The seconds of the total: own_wall_seconds, or in a cluster those of the chief."""
-        return self.cluster_total[1] if self.cluster_total else self.own_wall_seconds
-
-    @property
-    def images(self) -> int:
-        """The images of the total: all timed steps of all workers."""
-        return self.cluster_total[0] if self.cluster_total else self.own_images
-
-    @property
-    def images_per_second(self) -> float:
-        """Images over the wall seconds of the timed steps, without evaluations; nan if no step was timed."""
-        return throughput(self.images, self.wall_seconds)
-
-    @property
-    def rate(self) -> Rate:
-        """The rate of the timed steps by their own seconds, and its spread; requires a timed step."""
-        return summarize(self.run.images_per_step, [step.seconds for step in self.timed_steps])
-
-    @property
     def throughput(self) -> ThroughputSection:
-        """The rates and their spread in the document of the result."""
-        rate = self.rate if self.timed_steps else None
+        """The rates and their spread: of all timed steps of all workers over the wall seconds of the chief."""
+        images, wall_seconds = self.cluster_total or (self.own_images, self.own_wall_seconds)
+        rate = throughput(images, wall_seconds)
+        seconds = [step.seconds for step in self.timed_steps]
+        of_steps = summarize(self.run.images_per_step, seconds) if seconds else None
         return ThroughputSection(
-            images_per_second=self.images_per_second,
-            images_per_second_of_steps=throughput(self.images, self.step_seconds),
-            images=self.images,
-            wall_seconds=self.wall_seconds,
-            step_seconds=self.step_seconds,
-            between_seconds={cause.value: seconds for cause, seconds in self.between_seconds.items()},
-            standard_error=rate.standard_error if rate else None,
-            jitter=rate.jitter if rate else None,
-            images_per_second_per_device=self.images_per_second / (len(self.run.devices) * self.num_workers),
+            images_per_second=rate,
+            images_per_second_of_steps=throughput(images, math.fsum(seconds)),
+            images=images,
+            wall_seconds=wall_seconds,
+            step_seconds=math.fsum(seconds),
+            between_seconds={cause.value: found for cause, found in self.between_seconds.items()},
+            standard_error=of_steps.standard_error if of_steps else None,
+            jitter=of_steps.jitter if of_steps else None,
+            images_per_second_per_device=rate / (len(self.run.devices) * self.num_workers),
         )
 
     def columns(self, unix_at_zero: float = 0.0) -> StepsSection:
@@ -251,44 +217,4 @@ class Result:
                 for cause in Cause
                 if any(gap.get(cause) for gap in between)
             },
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the result in values that JSON can represent; values that were not measured are None.
-
-        `steps` and `evaluations` are lists of rows, as pandas.DataFrame takes them.
-        """
-        values = {
-            'model': self.model,
-            **asdict(self.run),
-            'num_workers': self.num_workers,
-            'tensorflow_version': self.tensorflow_version,
-            'complete': self.complete,
-            'images': self.images,
-            'wall_seconds': self.wall_seconds,
-            'images_per_second': self.images_per_second if self.images else None,
-            'steps': [
-                {'phase': step.phase, 'index': step.index, 'start': step.start, 'seconds': step.seconds}
-                | vars(step.values)
-                for step in self.steps
-            ],
-            'evaluations': [{**vars(found), 'top_1': found.top_1, 'top_5': found.top_5} for found in self.evaluations],
-        }
-        return as_json(values)
-
-    def __repr__(self) -> str:
-        """Five lines: what ran, and how fast."""
-        run = self.run
-        images = 'synthetic' if run.is_synthetic else 'real'
-        rate = f'{self.images_per_second:.2f} images/sec' if self.images else 'no step was timed'
-        milliseconds = [1e3 * step.seconds for step in self.timed_steps]
-        steps = f'{len(milliseconds)} timed, of {run.global_batch_size} images'
-        if milliseconds:
-            steps += f', {statistics.median(milliseconds):.1f} ms each (median)'
-        return (
-            'Result\n'
-            f'  Model:   {self.model} on {run.data_set} ({images}), {run.precision}, {run.data_format}\n'
-            f'  Devices: {len(run.devices)} on each of {self.num_workers}: {", ".join(run.devices)}\n'
-            f'  Total:   {rate}{"" if self.complete else "; the run is incomplete"}\n'
-            f'  Steps:   {steps}'
         )
