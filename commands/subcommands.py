@@ -19,10 +19,8 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
-    'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster, here or on other hosts over ssh'),
     'compare': Subcommand('[RESULT ...] [--flag=value ...]', 'compares results, or runs in turns, with 95 % intervals'),
-    'completion': Subcommand('SHELL', 'prints a script with which bash completes flags'),
     'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
     'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, every flag, or all about one flag or subcommand'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
@@ -35,6 +33,8 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 # What left: a subcommand, or a flag of one, and what to use instead.
 LEFT: Mapping[str, str] = {
+    'checkpoint': 'tf.train.list_variables(FOLDER) of TensorFlow lists the variables of a checkpoint',
+    'completion': 'help all lists the flags',
     'all_reduce': 'write sweep exchange, or sweep exchange -- --hosts=a,b',
     'predict --from': 'write the result without a flag: predict result.json --network=10Gbit',
     'predict --fit': 'write the folder without a flag: predict alone.json DIR',

@@ -12,8 +12,8 @@ CROWDING = 1.03
 ANOTHER_MODEL, MORE_DEVICES = 'another model', 'more devices'
 # For 1, 2 ... doublings, the last for all further ones: the 1.25 % and 98.75 % quantiles of the logarithm of predicted
 # over measured seconds, and no narrower than for fewer doublings. They are those of 206 published throughputs of the
-# original program on six machines, of K80 to RTX 8000, printed by benchmarks/published.py --quantiles. With a machine's
-# own rows left out they hold 98 % (another model) and 95 % (more devices) of these.
+# original program on six machines, of K80 to RTX 8000. With a machine's own rows left out they hold 98 % (another
+# model) and 95 % (more devices) of these.
 ERRORS: Mapping[str, Sequence[tuple[float, float]]] = {
     ANOTHER_MODEL: [(-0.106, 0.067), (-0.328, 0.097), (-0.4, 0.135), (-0.4, 0.168)],
     MORE_DEVICES: [(-0.345, 0.216), (-1.052, 0.366), (-1.052, 0.526), (-1.052, 0.713)],

@@ -83,8 +83,7 @@ _PAGE_HEAD = """\
 
 All flags of a run in the order of `--help=all`, and all of the original program. `--help=FLAG` prints one of these
 entries. A switch is turned on by `--flag` and off by `--noflag`; `--flagfile=FILE` reads flags from a file, one on each
-line. The subcommands have flags of their own, which `help SUBCOMMAND` prints. Where the program is installed,
-`eval "$(tf_cnn_benchmarks completion bash)"` in `~/.bashrc` lets bash complete subcommands, flags and values.
+line. The subcommands have flags of their own, which `help SUBCOMMAND` prints.
 
 *No effect* lists when a flag changes nothing. If it is given then, with another value than its default, the run prints
 one warning that names the flag and the reason.

@@ -64,7 +64,7 @@ def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFix
     [
         (['--batchsize=3'], ['--batchsize', '--batch_size']),
         (['record'], ['record', 'records']),
-        (['64'], ['64', '--model=resnet50', 'checkpoint', 'cluster', 'models', 'records']),
+        (['64'], ['64', '--model=resnet50', 'cluster', 'models', 'records']),
         (['--forward_only', '64'], ["'64'", '--forward_only=64']),
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),

@@ -191,7 +191,6 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     for words, text in (
         (['--help'], '--variable_update'),
         (['models', 'resnet50'], 'resnet50'),
-        (['completion', 'bash'], 'resnet50'),
         (['help', 'model'], '--model'),
     ):
         assert text in output_of([command, *words], tmp_path, hostile)

@@ -50,17 +50,6 @@ def named_checkpoints(folder: str) -> list[str]:
     return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]
 
 
-def all_checkpoints(folder: str) -> list[str]:
-    """Returns the prefixes of all complete checkpoints of a folder.
-
-    First those that the state file does not name, ordered by step, then those that it names, the newest last.
-    """
-    named = named_checkpoints(folder)
-    known = {os.path.realpath(prefix) for prefix in named}
-    others = [prefix for prefix in _checkpoints_in(folder) if os.path.realpath(prefix) not in known]
-    return [*sorted(filter(_is_complete, others), key=step_of), *named]
-
-
 def find_checkpoint(path: str, written: str) -> str:
     """Returns the prefix of a checkpoint. path is a prefix, a file of a checkpoint, or a folder for its newest one.
 

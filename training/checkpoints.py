@@ -14,14 +14,12 @@ from errors import RunError, plural
 from machine.atomic import move_whole
 from training.checkpoint_files import READY, UNFINISHED, data_files, publish_checkpoint, remove_stage
 from training.contents import (
-    MODEL,
     OPTIONAL,
-    STATISTICS,
     Tensors,
     cause,
     content_difference,
     first_names,
-    group_of,
+    is_of_model,
     read_contents,
 )
 from training.variables import Variable
@@ -180,8 +178,7 @@ class Checkpointer:
         if changed := content_difference(expected, found):
             raise RunError(
                 f'{prefix}: this checkpoint is of another model or optimizer: {changed}; '
-                'use the flags of the run that wrote it, or another folder; '
-                f'to list its contents: tf_cnn_benchmarks checkpoint {prefix}'
+                'use the flags of the run that wrote it, or another folder'
             )
         restores = [self._restore]
         if self._restore_optional and has_optional:
@@ -200,7 +197,7 @@ class Checkpointer:
         return {
             name: facts
             for name, facts in found.items()
-            if name in self._expected or (name not in variables and group_of(name, variables) in (MODEL, STATISTICS))
+            if name in self._expected or (name not in variables and is_of_model(name, variables))
         }
 
     @contextlib.contextmanager
@@ -262,7 +259,7 @@ class WarmStart:
             f'{flag}: training starts from {len(matching)} of the {plural(len(variables), "variable")} of this model '
             f'in {prefix}: {first_names(matching, _MAX_NAMES)}'
         )
-        of_model = [name for name in found if group_of(name, found) in (MODEL, STATISTICS)]
+        of_model = [name for name in found if is_of_model(name, found)]
         unused = [name for name in of_model if name not in variables]
         self.warnings = []
         if unmatched:

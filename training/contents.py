@@ -10,39 +10,28 @@ from errors import RunError
 # (dtype, shape) by name.
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
-# The trainable variables, batch norm's moving averages, the slots of the optimizer, and all other training state.
-MODEL, STATISTICS, OPTIMIZER, TRAINING = GROUPS = ('model', 'statistics', 'optimizer', 'training')
 # Names with this prefix are optional run state: any checkpoint may contain or omit them.
 OPTIONAL = 'loss_scale/'
 
 
-def open_checkpoint(prefix: str) -> tf.train.NewCheckpointReader:
-    """Returns a reader of the tensors of a checkpoint; raises RunError if the index is missing or damaged."""
-    try:
-        return tf.train.load_checkpoint(prefix)
-    except tf.errors.OpError as error:
-        raise RunError(f'{prefix}.index: cannot be read ({cause(error)}); restore another checkpoint') from error
-
-
 def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
     """Returns (dtype, shape) of each tensor of a checkpoint; raises RunError if the index is missing or damaged."""
-    reader = open_checkpoint(prefix)
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+    except tf.errors.OpError as error:
+        raise RunError(f'{prefix}.index: cannot be read ({cause(error)}); restore another checkpoint') from error
     dtypes = reader.get_variable_to_dtype_map()
     return {name: (dtypes[name].name, shape) for name, shape in reader.get_variable_to_shape_map().items()}
 
 
-def group_of(name: str, names: Collection[str]) -> str:
-    """Returns the group, one of GROUPS, of a tensor; names are all those in the checkpoint.
+def is_of_model(name: str, names: Collection[str]) -> bool:
+    """Whether a tensor is a trainable variable or a moving average of batch norm; names are all in the checkpoint.
 
-    Names without a layer (global_step) and names that start with OPTIONAL are TRAINING; names below the name of a
-    variable (conv1/kernel/momentum) are OPTIMIZER; names moving_* in a layer are STATISTICS; all others are MODEL.
+    Other state of training has no layer (global_step) or starts with OPTIONAL, and the slots of an optimizer are below
+    the name of a variable (conv1/kernel/momentum).
     """
-    parent, _, own = name.rpartition('/')
-    if not parent or name.startswith(OPTIONAL):
-        return TRAINING
-    if parent in names:
-        return OPTIMIZER
-    return STATISTICS if own.startswith('moving_') else MODEL
+    parent = name.rpartition('/')[0]
+    return bool(parent) and parent not in names and not name.startswith(OPTIONAL)
 
 
 def content_difference(expected: Tensors, found: Tensors) -> str:

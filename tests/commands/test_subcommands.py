@@ -57,7 +57,6 @@ def test_what_left_is_unknown_and_says_what_to_use_instead(left: str, capsys: py
 def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('HOME', '/home/me')
     for name, argv, positional in (
-        ('checkpoint', ['~/run'], ('/home/me/run',)),
         ('compare', ['~/a.json', 'b~.json'], ('/home/me/a.json', 'b~.json')),
         ('report', ['~/results', '--output=~/page.html'], ('/home/me/results',)),
         ('sweep', ['~/modes.toml'], ('/home/me/modes.toml',)),

@@ -15,8 +15,6 @@ pytestmark = pytest.mark.unit
 MODE = '--variable_update='
 # Command lines, and what the line names beside the first of these facts, with which it begins.
 WRONG = [
-    ('checkpoint', 'checkpoint', 'checkpoint PATH', 'checkpoint --help'),
-    ('checkpoint a b', 'b'),
     ('cluster --ps=0', '--ps=0', '--variable_update=parameter_server'),
     (f'cluster --ps=1 -- {MODE}collective_all_reduce', '--ps=1', f'{MODE}collective_all_reduce'),
     (f'cluster -- {MODE}independent', f'{MODE}independent', 'cluster', 'parameter_server'),
@@ -54,7 +52,6 @@ WRONG = [
     ("compare --run=--model=lenet --run='--model=lenet --repeat=2'", '--repeat=2', '--rounds'),
     ('compare --run=--model=lenet --run=--model=lenett', '--model=lenett'),
     ('compare --run=--model=lenet "--run=--model=\'lenet"', '--run'),
-    ('completion fish', 'fish', 'bash'),
     ('doctor --only=hots', '--only=hots', 'did you mean host'),
     ('doctor --only=host,xyz', '--only=host,xyz', "'xyz'", 'placement'),
     ('doctor --only=host,', '--only=host,', "''"),

@@ -297,7 +297,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variables_that_differ
         other = Checkpointer(str(tmp_path), {name: [whole(v)] for name, v in variables.items()}, '/cpu:0', 1)
         bias = variables['net/bias']
         other_session.run(bias.assign(tf.zeros([3], tf.float16)))
-        with failed(prefix, f'tf_cnn_benchmarks checkpoint {prefix}') as caught:
+        with failed(prefix) as caught:
             other.restore(other_session, prefix)
         missing = ('net/a/momentum', 'net/b/momentum', 'net/c/momentum')
         check_line(caught.value, *missing, '2', 'net/table', 'net/kernel', '[50, 40]', '[40, 50]')
