@@ -108,7 +108,7 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     assert (found.step, found.num_images) == (end, NUM_HELD_OUT)
     assert killed.step >= NUM_EARLIER
     assert killed.top_1 < GOAL - 0.05
-    assert found.top_1 >= GOAL
+    assert (found.top_1 or 0) >= GOAL
     # Of a cluster the chief's lines are shown.
     assert ACCURACY.findall(process.out + process.err) == [(f'{found.top_1:.4f}', str(NUM_HELD_OUT))]
 
@@ -147,5 +147,5 @@ def test_16_bits_are_enough_to_learn(flags: list[str], tmp_path: Path) -> None:
     result = BenchmarkCNN(parse_argv([*TRAIN[1:], *residual, *flags, once]).params).run()
     [found] = result.evaluations
     assert found.num_images == NUM_HELD_OUT
-    assert found.top_1 >= GOAL
+    assert (found.top_1 or 0) >= GOAL
     assert (result.run.num_skipped_steps > 0) == ('--fp16_enable_auto_loss_scale' in flags)

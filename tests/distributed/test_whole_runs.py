@@ -14,7 +14,7 @@ from benchmark_cnn import BenchmarkCNN
 from cluster.hosts import Command, reserved_addresses
 from params import make_params, parse_argv
 from records.layout import LABELS_FILE
-from results.steps import Accuracy
+from results.sections import EvaluationRow
 from tests.distributed.milestones import EVALUATING, SKIPPED, STOPPING
 from tests.distributed.processes import Processes, environment, make_cluster
 from tests.distributed.whole_batch import TOTAL_LINE, weights_in
@@ -66,14 +66,14 @@ def run(flags: Sequence[str], data_dir: Path, folder: Path, num_ps: int) -> tupl
     return processes, [[found[0] for found in ACCURACY.finditer(task.out)] for task in processes.of('worker')]
 
 
-def evaluate(model: str, data_dir: Path, folder: Path) -> Accuracy:
+def evaluate(model: str, data_dir: Path, folder: Path) -> EvaluationRow:
     """What one process finds in the last checkpoint."""
     flags = ['--eval', model, '--device=cpu', f'--data_dir={data_dir}', f'--train_dir={folder}/train']
     [found] = BenchmarkCNN(parse_argv(flags).params).run().evaluations
     return found
 
 
-def line_of(found: Accuracy) -> str:
+def line_of(found: EvaluationRow) -> str:
     assert found.num_images == NUM_VALIDATION
     return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{NUM_VALIDATION} examples]'
 

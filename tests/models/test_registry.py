@@ -231,7 +231,7 @@ def test_a_network_without_kernels_has_no_weight_decay() -> None:
     settings: dict[str, Any] = {'device': 'cpu', 'batch_size': 2, 'num_batches': 2, 'num_warmup_batches': 0}
     for single in (False, True):
         decay = {'optimizer': 'lars', 'weight_decay': 0.1, 'single_l2_loss_op': single}
-        assert BenchmarkCNN(make_params(model='mine', **settings, **decay)).run().complete
+        assert BenchmarkCNN(make_params(model='mine', **settings, **decay)).run().is_complete
 
 
 @pytest.mark.parametrize('batch_size', [4, 3])
@@ -240,7 +240,7 @@ def test_a_network_is_checked_with_the_images_that_a_step_has(batch_size: int, t
     settings: dict[str, Any] = {'device': 'cpu', 'batch_size': batch_size, 'num_batches': 1, 'num_warmup_batches': 0}
     params = make_params(model='mine', model_file=str(write_model(tmp_path, body)), **settings)
     if batch_size % 4 == 0:
-        assert BenchmarkCNN(params).run().complete
+        assert BenchmarkCNN(params).run().is_complete
     else:
         with refused('mine.py', 'line 6'):
             BenchmarkCNN(params)

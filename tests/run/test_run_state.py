@@ -251,7 +251,7 @@ def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
             made(**flags).run()
         assert sorted(tmp_path.iterdir()) == before
     planned = made(**flags)
-    assert made(**flags).run().complete
+    assert made(**flags).run().is_complete
     # A run that was planned before another one saved does not go back.
     with failed(f'--train_dir={tmp_path}', 'model.ckpt-4', 'start it again'):
         planned.run()

@@ -252,7 +252,7 @@ def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path: 
     common |= {'train_dir': str(tmp_path), 'save_summaries_steps': 1, 'summary_verbosity': 1}
     first, second = (ran(num_warmup_batches=num_warmup, **common).result for num_warmup in (10, 0))
     assert [result.statistics.num_steps for result in (first, second)] == [120, 120]
-    rates = [*(first.steps.learning_rate or ()), *(second.steps.learning_rate or ())]
+    rates = [rate or 0.0 for result in (first, second) for rate in result.steps.learning_rate or ()]
     steps = np.arange(10 + 2 * 120)
     expected = ramp(steps, 30, 3e-4, np.select([steps <= 60, steps <= 150], [3e-4, 2e-4], 1e-5))
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
