@@ -38,10 +38,6 @@ def _rounded(pixels: tf.Tensor) -> tf.Tensor:
     return tf.cast(pixels + shared(0.5, tf.float32), tf.uint8)
 
 
-def _clipped(pixels: tf.Tensor) -> tf.Tensor:
-    return tf.clip_by_value(pixels, shared(0, tf.float32), shared(255, tf.float32))
-
-
 # Each takes images [1, h, w, C], uint8 or float32, and size [2] int32 (H, W). Returns [1, H, W, C]: nearest of the same
 # type, the others float32. Pixel centres are at half-integers, as in PIL. When shrinking, only area reads every pixel.
 _RESIZE: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
@@ -249,7 +245,8 @@ def resize_and_distort(
         if options.training and options.distortions:
             assert draws
             levels = tf.cast(resized, tf.float32)
-            resized = distort_colors(levels, tf.unstack(draws.colors), number, in_yiq=options.in_yiq)
+            colors = tf.unstack(draws.colors)
+            resized = distort_in_yiq(levels, colors) if options.in_yiq else distort_in_hsv(levels, colors, number)
         return resized if resized.dtype == tf.uint8 else _rounded(resized)
 
     if options.resize_method == 'round_robin':
@@ -313,7 +310,9 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
         resized = tf.raw_ops.Merge(inputs=[resample(large, size), resample(tf.cast(small, tf.float32), size)])[0]
     resized = tf.reshape(resized, shared(shape))
     # Bicubic overshoots at edges, and casting values outside [0, 255] to uint8 is undefined.
-    return _clipped(resized) if method == 'bicubic' else resized
+    if method == 'bicubic':
+        return tf.clip_by_value(resized, shared(0, tf.float32), shared(255, tf.float32))
+    return resized
 
 
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, index_device: str | None = None) -> tf.Tensor:
@@ -344,11 +343,6 @@ def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
         pixels *= scale.factor
     offsets = scale.offsets if len(scale.offsets) > 1 else scale.offsets[0]
     return pixels - tf.constant(offsets, tf.float32)
-
-
-def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int, *, in_yiq: bool = True) -> tf.Tensor:
-    """Changes the colours of [H, W, 3] float32 in [0, 255] -> uint8, by a random scalar in [0, 1) for each change."""
-    return distort_in_yiq(image, draws) if in_yiq else distort_in_hsv(image, draws, position)
 
 
 def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:

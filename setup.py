@@ -12,7 +12,6 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
-from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
 # That of a tree without a tag. Read, not imported: the program's dependencies may not be installed yet.
@@ -86,32 +85,23 @@ AT_THE_TOP = sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'set
 PROGRAM = 'tf_cnn_benchmarks.program'
 
 
-def record_commit(folder: Path) -> None:
-    """Writes into a folder of a package which commit its source is, if that is known; a run reads it there."""
-    file = ROOT / 'commit.txt'
-    commit = os.environ.get('GIT_COMMIT') or (file.read_text(encoding='utf-8') if file.exists() else '')
-    if not commit and (ROOT / '.git').exists() and shutil.which('git'):
-        asked = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False)
-        commit = asked.stdout
-    if commit.strip():
-        (folder / file.name).write_text(f'{commit.strip()}\n', encoding='utf-8')
-
-
 class BuildWithCommit(build_py):
+    """Writes into the package its version, and which commit its source is, if that is known; a run reads them there."""
+
     def run(self) -> None:
         super().run()
         # An editable installation asks git.
-        if not self.editable_mode:
-            program = Path(self.build_lib, *PROGRAM.split('.'))
-            record_commit(program)
-            results = program / 'results' / '__init__.py'
-            results.write_text(results.read_text().replace(f"'{VERSION}'", f"'{self.distribution.get_version()}'"))
-
-
-class SourceWithCommit(sdist):
-    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        super().make_release_tree(base_dir, files)
-        record_commit(Path(base_dir))
+        if self.editable_mode:
+            return
+        program = Path(self.build_lib, *PROGRAM.split('.'))
+        commit = os.environ.get('GIT_COMMIT', '')
+        if not commit and (ROOT / '.git').exists() and shutil.which('git'):
+            asked = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False)
+            commit = asked.stdout
+        if commit.strip():
+            (program / 'commit.txt').write_text(f'{commit.strip()}\n', encoding='utf-8')
+        results = program / 'results' / '__init__.py'
+        results.write_text(results.read_text().replace(f"'{VERSION}'", f"'{self.distribution.get_version()}'"))
 
 
 setup(
@@ -148,7 +138,7 @@ setup(
         f'{PROGRAM}.results': ['result.schema.json'],
         f'{PROGRAM}.sweeps': ['*.toml'],
     },
-    cmdclass={'build_py': BuildWithCommit, 'sdist': SourceWithCommit},
+    cmdclass={'build_py': BuildWithCommit},
     install_requires=CORE,
     extras_require={
         'cpu': CPU,

@@ -1,23 +1,19 @@
 """Loads whole data sets: the published files of CIFAR-10 and MNIST -> NumPy arrays. Does not import TensorFlow."""
 
-import errno
 import gzip
-import itertools
 import math
 import os
-import pickletools
-import reprlib
-import stat
+import pickle
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from errors import UsageError, plural, read_regular
-from inputs.data_sets import DATA_SETS, list_folder, look_elsewhere
-from records.file_kinds import START_BYTES, other_kind, start_of
+from errors import UsageError, plural
+from inputs.data_sets import DATA_SETS, list_folder
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
 # its red, green and blue planes, row by row.
@@ -34,21 +30,10 @@ _CIFAR_PYTHON_FOLDER = 'cifar-10-batches-py'
 _CIFAR_PYTHON_FILES = {
     subset: tuple(name.removesuffix('.bin') for name in names) for subset, names in _CIFAR_FILES.items()
 }
-# The operations of these files: those with a value, and those that build something of values.
-_PICKLE_VALUES = ('BININT', 'BININT1', 'BININT2', 'LONG1', 'SHORT_BINSTRING', 'BINSTRING', 'GLOBAL', 'NONE', 'NEWFALSE')
-_PICKLE_STRUCTURE = (
-    *('PROTO', 'MARK', 'STOP', 'BINPUT', 'LONG_BINPUT', 'BINGET', 'LONG_BINGET', 'REDUCE', 'BUILD'),
-    *('EMPTY_DICT', 'SETITEMS', 'EMPTY_LIST', 'APPENDS', 'TUPLE', 'TUPLE1', 'TUPLE2', 'TUPLE3'),
-)
-_PICKLE_NAMES = ('numpy.core.multiarray _reconstruct', 'numpy ndarray', 'numpy dtype')
-# A file has about 30,000.
-_MOST_OPERATIONS = 100_000
 
 # The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of the values (8:
 # unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit integers; the values.
 _IDX_UNSIGNED_BYTES = 0x800
-# What is read of a file, whose compressed data may have no end: twenty times the largest that is published.
-_MOST_IDX_BYTES = 1 << 30
 _IDX_FILES = {
     'train': ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte'),
     'validation': ('t10k-images-idx3-ubyte', 't10k-labels-idx1-ubyte'),
@@ -68,7 +53,7 @@ def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, 
 def count_images(data_set: str, data_dir: str, subset: str) -> int:
     """Returns the number of images that load_arrays would load, from the sizes and headers of the files.
 
-    Raises UsageError if a file is missing, unreadable or truncated, or its header is not that of its format.
+    Raises UsageError if a file is missing or unreadable, or its header is not that of its format.
     """
     layout, paths = _find(data_set, data_dir, subset)
     return layout.count(paths)
@@ -99,27 +84,13 @@ def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[st
         return layout, found
     missing = [name for name, path in paths.items() if not path]
     others = f' (and {len(missing) - 1} more of the {len(paths)} {subset} files)' if len(missing) > 1 else ''
-    elsewhere = look_elsewhere(data_dir, '--data_dir', lambda folder: has_files(data_set, folder, subset))
-    advice = ': '.join(elsewhere) if elsewhere else f'give the folder that contains {content}'
-    raise UsageError(f'--data_dir={data_dir}: {missing[0]} is missing{others}; {advice}')
-
-
-def _size_of(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    raise UsageError(f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains {content}')
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
     return UsageError(
         f'{path}: the file cannot be read ({error.strerror or error}); check the file and its permissions'
     )
-
-
-def _check_kind(path: str, start: bytes, expected: str, *, may_be_text: bool = False) -> None:
-    if kind := other_kind(start, expected, may_be_text=may_be_text):
-        raise UsageError(f'{path}: {kind}')
 
 
 def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
@@ -135,11 +106,8 @@ def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
 def _count_cifar(paths: list[str]) -> int:
     count = 0
     for path in paths:
-        num_images, rest = divmod(_size_of(path), _CIFAR_BYTES)
-        # A file begins with a label, and no other kind does with a number so small.
-        if not (start := start_of(path)) or start[0] >= DATA_SETS['cifar10'].num_classes:
-            _check_kind(path, start, 'the binary version of CIFAR-10')
-        if rest:
+        num_images, rest = divmod(os.path.getsize(path), _CIFAR_BYTES)
+        if rest or not num_images:
             raise UsageError(
                 f'{path}: the file is truncated: its last image has {rest} of {_CIFAR_BYTES} bytes; download it again'
             )
@@ -166,59 +134,45 @@ def _load_cifar_pickles(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return _images_of_planes(rows), np.concatenate(labels)
 
 
+class _Array:
+    """Stands for what NumPy makes of the arguments and the state in a pickle."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    """Calls no function: loading a pickle could call any."""
+
+    def find_class(self, module: str, name: str) -> type[_Array]:
+        if module.partition('.')[0] != 'numpy':
+            raise ValueError(f'it calls {module}.{name}')
+        return _Array
+
+
 def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a file such as data_batch_1: rows [N, 3072] uint8, labels [N] uint8.
-
-    Loading a pickle can call any function. So this loads none: it only picks the values, whose order in the published
-    files is known.
-    """
-    values = _pickled_values(path)
-    data, labels = (values[values.index(name) + 1 :] if name in values else [] for name in ('data', 'labels'))
-    # The pixels are the 21st value of the array.
-    match data[:21]:
-        case [_, 'numpy ndarray', _, _, _, int(num_images), 3072, 'numpy dtype', 'u1', *_, 'NEWFALSE', str(pixels)]:
-            rows = np.frombuffer(pixels.encode('latin-1'), np.uint8)
-        case _:
-            raise _unlike_published(path, "no array of 3072 * uint8 for each image in its entry 'data'")
-    if not num_images or rows.size != 3072 * num_images:
-        raise _unlike_published(path, f"{plural(rows.size, 'byte')} for {plural(num_images, 'image')} in 'data'")
-    numbers = np.array([*itertools.takewhile(lambda value: isinstance(value, int), labels)])
-    if len(numbers) != num_images:
-        raise _unlike_published(
-            path, f"{plural(len(numbers), 'number')} in its entry 'labels' for {plural(num_images, 'image')}"
-        )
-    _check_labels(path, numbers, DATA_SETS['cifar10'].num_classes)
-    return rows.reshape(num_images, -1), numbers.astype(np.uint8)
-
-
-def _pickled_values(path: str) -> list[object]:
-    """Returns the values in a pickle in the order of the file; strings as latin-1, None and False by their names."""
-    values: list[object] = []
+    """Reads a file such as data_batch_1: rows [N, 3072] uint8, labels [N] int64."""
     try:
-        content = read_regular(path)
-        if not content.startswith(b'\x80'):
-            _check_kind(path, content[:START_BYTES], 'the Python version of CIFAR-10', may_be_text=True)
-        for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
-            if number == _MOST_OPERATIONS:
-                raise _unlike_published(path, f'more than {number} operations')
-            if operation.name not in _PICKLE_VALUES + _PICKLE_STRUCTURE:
-                raise _unlike_published(path, f'the operation {operation.name}')
-            if operation.name == 'GLOBAL' and argument not in _PICKLE_NAMES:
-                called = reprlib.repr(str(argument).replace(' ', '.'))
-                raise _unlike_published(path, f'a call of {called}, which could do anything')
-            if operation.name in _PICKLE_VALUES:
-                values.append(operation.name if argument is None else argument)
+        with open(path, 'rb') as file:
+            entries = _Unpickler(file, encoding='bytes').load()
+        _, (count, size), kind, is_fortran, pixels = entries[b'data'].state
+        if (size, kind.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
+            raise ValueError('its data is no array of 3072 * uint8 for each image')
+        rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
+        labels = np.array(entries[b'labels'], np.int64).reshape(count)
     except OSError as error:
         raise _unreadable(path, error) from error
-    except ValueError as error:
-        if not content.startswith(b'\x80'):
-            _check_kind(path, content[:START_BYTES], 'the Python version of CIFAR-10')
-        raise UsageError(f'{path}: the file is truncated or no pickle ({error}); download it again') from error
-    return values
-
-
-def _unlike_published(path: str, found: str) -> UsageError:
-    return UsageError(f'{path}: the file has {found}, unlike the published ones; download it again')
+    # What a damaged pickle raises may be almost any error.
+    except Exception as error:
+        raise UsageError(
+            f'{path}: the file is not a whole one of the Python version of CIFAR-10 ({type(error).__name__}: {error}); '
+            'download it again'
+        ) from error
+    _check_labels(path, labels, DATA_SETS['cifar10'].num_classes)
+    return rows, labels
 
 
 def _images_of_planes(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -231,45 +185,19 @@ def _read_idx(path: str, num_dimensions: int, *, header_only: bool = False) -> t
     """Returns the dimensions of an idx file of unsigned bytes, and its values (none with header_only)."""
     header_bytes = 4 * (1 + num_dimensions)
     try:
-        if stat.S_ISFIFO(os.stat(path).st_mode):
-            # Opening it would wait for a writer.
-            raise OSError(errno.EINVAL, 'it is no regular file')
         with gzip.open(path) if path.endswith('.gz') else open(path, 'rb') as file:
-            start = file.read(START_BYTES)
-            dimensions = _dimensions_of(path, start, num_dimensions)
-            content = b'' if header_only else start[header_bytes:] + file.read(_MOST_IDX_BYTES)
-    except EOFError as error:
-        raise UsageError(f'{path}: the file is truncated: its compressed data has no end; download it again') from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        if not (start := start_of(path)).startswith(b'\x1f\x8b'):
-            _check_kind(path, start, 'gzip-compressed data')
+            header = file.read(header_bytes)
+            content = b'' if header_only else file.read()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f'{path}: the file cannot be decompressed ({error}); download it again') from error
     except OSError as error:
         raise _unreadable(path, error) from error
-    return dimensions, content
-
-
-def _dimensions_of(path: str, start: bytes, num_dimensions: int) -> tuple[int, ...]:
-    magic = _IDX_UNSIGNED_BYTES + num_dimensions
-    header_bytes = 4 * (1 + num_dimensions)
-    header = start[:header_bytes]
-    if not start.startswith(b'\0\0\x08'):
-        _check_kind(path, start, 'an idx file')
-    if len(header) < header_bytes:
+    magic, *dimensions = struct.unpack(f'>{1 + num_dimensions}I', header.ljust(header_bytes, b'\0'))
+    if magic != _IDX_UNSIGNED_BYTES + num_dimensions or not all(dimensions):
         raise UsageError(
-            f'{path}: the file is truncated: {len(header)} of {header_bytes} header bytes; download it again'
+            f'{path}: the file does not begin as an idx file of bytes in {num_dimensions} dimensions; download it again'
         )
-    found, *dimensions = struct.unpack(f'>{1 + num_dimensions}I', header)
-    if found != magic:
-        are_exchanged = found in (_IDX_UNSIGNED_BYTES + 1, _IDX_UNSIGNED_BYTES + 3)
-        raise UsageError(
-            f'{path}: the magic number is {found:#x}, but an idx file of bytes in {num_dimensions} dimensions has '
-            f'{magic:#x}; '
-            + ('the names of images and labels are exchanged' if are_exchanged else 'download the file again')
-        )
-    if not 0 < math.prod(dimensions) <= _MOST_IDX_BYTES:
-        raise _unlike_published(path, f'the dimensions {"x".join(map(str, dimensions))}')
-    return tuple(dimensions)
+    return tuple(dimensions), content
 
 
 def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
@@ -281,15 +209,7 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
             f'{labels_path}: {plural(num_labels, "label")}, but {images_path} has {plural(shape[0], "image")}; '
             'download both again'
         )
-    for path, num_bytes in ((images_path, 16 + math.prod(shape)), (labels_path, 8 + num_labels)):
-        if not path.endswith('.gz') and _size_of(path) != num_bytes:
-            raise _wrong_length(path, _size_of(path), num_bytes)
     return shape
-
-
-def _wrong_length(path: str, found: int, expected: int) -> UsageError:
-    fault = 'truncated' if found < expected else 'longer than its header says'
-    return UsageError(f'{path}: the file is {fault}: {found} instead of {plural(expected, "byte")}; download it again')
 
 
 def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -299,7 +219,9 @@ def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
         _, content = _read_idx(path, len(dimensions))
         expected = math.prod(dimensions)
         if len(content) != expected:
-            raise _wrong_length(path, len(content), expected)
+            raise UsageError(
+                f'{path}: the file has {plural(len(content), "value")} instead of {expected}; download it again'
+            )
         arrays.append(np.frombuffer(content, np.uint8).reshape(dimensions))
     images, labels = arrays
     _check_labels(paths[1], labels, DATA_SETS['mnist'].num_classes)

@@ -13,8 +13,8 @@ from inputs.data_sets import (
     Arrays,
     DataSet,
     Shards,
-    check_shard_names,
     find_shards,
+    how_to_make,
     list_folder,
 )
 from records.framing import count_records
@@ -47,10 +47,15 @@ class DataFolder:
             array_files.count_images(self.data_set.name, self.path, subset)
 
     def open(self, subset: str) -> Shards | Arrays:
-        """Opens the images of a subset. Raises UsageError as find_shards, check_shard_names and load_arrays."""
+        """Opens the images of a subset. Raises UsageError as find_shards and load_arrays, and if shards are empty."""
         if self.data_set.has_records:
             shards = self._find_shards(subset)
-            check_shard_names(shards)
+            # RecordInput would wait for a record for ever.
+            if not shards.num_bytes:
+                raise UsageError(
+                    f'--data_dir={self.path}: no record is in its {plural(len(shards.paths), f"{subset} shard")}; '
+                    f'{how_to_make(subset)}'
+                )
             return shards
         return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
 
@@ -58,7 +63,7 @@ class DataFolder:
         return self.shards.get(subset) or find_shards(self.path, subset)
 
     def warning_about(self, images: Shards | Arrays) -> str | None:
-        """Returns one line if shards are missing or passed over, or if arrays are unlike the published images."""
+        """Returns one line if shards are missing or passed over, or if arrays are not as many as published."""
         found = []
         if isinstance(images, Shards):
             if images.num_missing:
@@ -71,18 +76,13 @@ class DataFolder:
                 names = ', '.join(images.passed_over[:_NAMED_FILES])
                 found.append(f'passed over {plural(len(images.passed_over), "file")} that are no shards: {names}')
         else:
-            published, size = DATA_SETS[self.data_set.name], images.images.shape[1:3]
+            published = DATA_SETS[self.data_set.name]
             is_train = images.subset == 'train'
             number = published.num_train_examples if is_train else published.num_validation_examples
             if images.num_images != number:
                 found.append(
                     f'the folder contains {plural(images.num_images, f"{images.subset} image")}; the published data '
                     f'set has {number}'
-                )
-            if set(size) != {published.image_size}:
-                found.append(
-                    f'its {images.subset} images have {size[0]} x {size[1]} pixels; those of the published data set '
-                    f'have {published.image_size} x {published.image_size}'
                 )
         return f'--data_dir={self.path}: {"; ".join(found)}' if found else None
 

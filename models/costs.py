@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.model_facts import ModelFacts
-from models.registry import MODELS, Registry
+from models.registry import MODELS
 
 _TABLE = Path(__file__).with_name('costs.csv')
 _DOCS = Path(__file__).resolve().parent.parent / 'docs' / 'models.md'
@@ -31,11 +31,11 @@ class ModelCost:
     gmacs: float
 
 
-def list_costs(pattern: str = '*', registry: Registry = MODELS) -> list[ModelCost]:
+def list_costs(pattern: str = '*') -> list[ModelCost]:
     """The costs of the models whose names match a pattern with shell wildcards; those not in the table are counted."""
     counted = read_table()
     costs = []
-    for facts in registry.list_facts(pattern):
+    for facts in MODELS.list_facts(pattern):
         key = (facts.name, facts.data_set, facts.image_size)
         found = counted.get(key) if facts.network.is_builtin else None
         parameters, multiply_adds = found or _count(facts)

@@ -7,7 +7,7 @@ import sys
 import traceback
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
@@ -16,28 +16,17 @@ from pathlib import Path
 from errors import BenchmarkError, UsageError, alternatives, format_flag, similar
 from inputs.data_sets import DATA_SETS, RECORDS
 from models.model_facts import BatchNorm, Build, ModelFacts, Network
-from models.zoo import CATALOG, NOT_CLASSIFIERS, NOT_HERE
+from models.zoo import CATALOG, NOT_CLASSIFIERS
 
 # How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3
 
 
 class Registry:
-    """Models by name and data set.
+    """Models by name and data set."""
 
-    not_classifiers maps networks that are not classifiers to what they are, for the error. For networks whose names
-    have a prefix of not_here, an error suggests no similar name.
-    """
-
-    def __init__(
-        self,
-        rows: Iterable[ModelFacts] = (),
-        not_classifiers: Mapping[str, str] | None = None,
-        not_here: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, rows: Iterable[ModelFacts]) -> None:
         self._rows: list[ModelFacts] = []
-        self._not_here = tuple(not_here)
-        self._not_classifiers = not_classifiers or {}
         self.register(*rows)
 
     def register(self, *rows: ModelFacts) -> None:
@@ -45,7 +34,7 @@ class Registry:
 
         Raises ValueError if a name is taken, a model has two rows for one data set, or a value makes no sense.
         """
-        taken = {row.name for row in self._rows} | {*self._not_classifiers}
+        taken = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
         for row in rows:
             if row.name in taken:
                 raise ValueError(f'{row.name}: there is already a model of this name; choose another name')
@@ -78,11 +67,17 @@ class Registry:
         is the data set and where it comes from; None if it comes from --data_name.
         """
         flag = format_flag('model', name)
-        if name in self._not_classifiers:
-            raise UsageError(f'{flag}: {self._not_classifiers[name]}; this program has image classifiers only')
+        if name in NOT_CLASSIFIERS:
+            raise UsageError(f'{flag}: {NOT_CLASSIFIERS[name]}; this program has image classifiers only')
         rows = [facts for facts in self._rows if facts.name == name]
         if not rows:
-            raise UsageError(f'{flag}: {self._describe_missing(name)}')
+            # Among equally similar names the catalog's order decides; well-known models come first there.
+            near = similar(name, (facts.name for facts in self._rows), _SUGGESTIONS)
+            hint = f'did you mean {alternatives(near)}? The' if near else 'the'
+            raise UsageError(
+                f'{flag}: there is no such model; {hint} subcommand models lists all {len(self.list_models())}, and '
+                '--model_file=FILE adds yours'
+            )
         for facts in rows:
             if data_set in (None, facts.data_set):
                 return facts
@@ -94,22 +89,11 @@ class Registry:
         sets = ' or '.join(facts.data_set for facts in rows)
         raise UsageError(f'{flag}: it is not defined for --data_name={data_set}; write --data_name={sets}')
 
-    def _describe_missing(self, name: str) -> str:
-        if name.lower().startswith(self._not_here):
-            return (
-                'this network is not a model here; the subcommand models lists those that are, and add your own with '
-                '--model_file=FILE'
-            )
-        # Among equally similar names the catalog's order decides; well-known models come first there.
-        near = similar(name, (facts.name for facts in self._rows), _SUGGESTIONS)
-        hint = f'did you mean {alternatives(near)}? The' if near else 'the'
-        return f'there is no such model; {hint} subcommand models lists all {len(self.list_models())}'
 
+MODELS = Registry(CATALOG)
 
-MODELS = Registry(CATALOG, NOT_CLASSIFIERS, NOT_HERE)
-
-# While a file is being loaded: the registry to which register_model adds, and the path as the user wrote it.
-_loading: ContextVar[tuple[Registry, str] | None] = ContextVar('_loading', default=None)
+# The path of the file that is being loaded, as the user wrote it.
+_loading: ContextVar[str | None] = ContextVar('_loading', default=None)
 
 
 def register_model(
@@ -138,28 +122,26 @@ def register_model(
 
     Raises ValueError if there is already a model of this name, or a value makes no sense.
     """
-    if not callable(build):
-        raise ValueError(f'build={build!r}: it must be a function (cnn, images, num_classes) -> logits')
-    registry, file = _loading.get() or (MODELS, None)
+    file = _loading.get()
     path = str(Path(file).resolve()) if file else None
     network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file, path=path)
-    registry.register(
+    MODELS.register(
         ModelFacts(name, data_set, image_size, batch_size, learning_rate, network, residual='resnet' in name)
     )
 
 
-def load_model_file(path: str, registry: Registry = MODELS) -> None:
-    """Runs a Python file that calls register_model, unless the registry has its models already.
+def load_model_file(path: str) -> None:
+    """Runs a Python file that calls register_model, unless MODELS has its models already.
 
     The file's standard output goes to standard error. The file can import modules from its own folder. Raises
-    UsageError if the file cannot be read, fails (the message names its line) or registers no model. The registry is
-    unchanged then, so that the corrected file can be loaded.
+    UsageError if the file cannot be read, fails (the message names its line) or registers no model. MODELS is unchanged
+    then, so that the corrected file can be loaded.
     """
     flag = format_flag('model_file', path)
     file = Path(path).resolve()
     if not os.path.isfile(file):
         raise UsageError(f'{flag}: there is no such file; write the path of a Python file')
-    facts = registry.list_facts()
+    facts = MODELS.list_facts()
     if any(row.network.path == str(file) for row in facts):
         return
     before = {row.name for row in facts}
@@ -168,18 +150,18 @@ def load_model_file(path: str, registry: Registry = MODELS) -> None:
     module.__file__ = loader.path
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    token = _loading.set((registry, path))
+    token = _loading.set(path)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        registry.unregister(*{*registry.list_models()} - before)
+        MODELS.unregister(*{*MODELS.list_models()} - before)
         if isinstance(error, BenchmarkError):
             raise
         raise error_in_file(path, str(file), error) from error
     finally:
         _loading.reset(token)
-    if before == {*registry.list_models()}:
+    if before == {*MODELS.list_models()}:
         raise UsageError(f'{flag}: it registers no model; call register_model in it')
 
 

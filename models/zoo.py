@@ -183,36 +183,3 @@ NOT_CLASSIFIERS = {
     'ncf': 'it recommends',
     'deepspeech2': 'it recognises speech',
 }
-# Beginnings of the names of well-known networks that are not here; a model of a user may have such a name.
-NOT_HERE = (
-    *(
-        'albert',
-        'bert',
-        'bit_',
-        'cait',
-        'coatnet',
-        'convnext',
-        'cspnet',
-        'darknet',
-        'deeplab',
-        'deit',
-        'detr',
-        'distilbert',
-    ),
-    *(
-        'dlrm',
-        'efficientdet',
-        'efficientnet',
-        'fastrcnn',
-        'faster_rcnn',
-        'fcn',
-        'fnet',
-        'gpt',
-        'gnmt',
-        'hrnet',
-        'llama',
-    ),
-    *('lstm', 'maskrcnn', 'mask_rcnn', 'maxvit', 'mlp_mixer', 'mixer', 'mnasnet', 'mobilevit', 'regnet', 'repvgg'),
-    *('resnest', 'resnext', 'retinanet', 'rnnt', 'roberta', 'senet', 'seresnet', 'shufflenet', 'squeezenet', 'ssd'),
-    *('stable_diffusion', 'swin', 'transformer', 'unet', 'vit', 'wide_resnet', 'xception', 'yolo'),
-)
