@@ -230,30 +230,20 @@ def check_independent(masks: list[np.ndarray], rate: float) -> None:
             assert (mask == other).mean() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.05)
 
 
-@pytest.mark.parametrize(('data_format', 'shape'), [('NHWC', (100, 80)), ('NCHW', (10, 10, 8, 10))])
-def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_step(
-    data_format: str, shape: tuple[int, ...]
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
+@pytest.mark.parametrize(('layer', 'kept_shape'), [('dropout', [200, 4, 2, 5]), ('drop_path', [8000, 1, 1, 1])])
+def test_units_or_whole_images_are_dropped_independently_in_every_layer_tower_and_step(
+    data_format: str, layer: str, kept_shape: list[int]
 ) -> None:
+    shape = [kept_shape[0], 4, 2, 5]
     with tf.Graph().as_default(), open_session() as session, tf.device('/cpu:0'):
         variables = TowerVariables(one_tower(), 0)
         towers = [LayerBuilder(variables, data_format, is_training=True, seed=seed) for seed in (0, 1000)]
-        dropped = [tower.dropout(tf.ones(shape), 0.3) for tower in towers for _ in range(2)]
+        dropped = [getattr(tower, layer)(tf.ones(shape), 0.3) for tower in towers for _ in range(2)]
         outputs = [*session.run(dropped), *session.run(dropped)]
-    for output in outputs:
-        np.testing.assert_allclose(output[output != 0], 1 / 0.7, rtol=1e-6)
-    check_independent([output != 0 for output in outputs], 0.3)
-
-
-@pytest.mark.parametrize('data_format', ['NHWC', 'NCHW'])
-def test_drop_path_drops_whole_images_independently_in_every_layer_and_step(data_format: str) -> None:
-    shape = (2000, 2, 1, 3)
-    with tf.Graph().as_default(), open_session() as session, tf.device('/cpu:0'):
-        cnn = LayerBuilder(TowerVariables(one_tower(), 0), data_format, is_training=True)
-        dropped = [cnn.drop_path(tf.ones(shape), 0.3) for _ in range(2)]
-        outputs = [*session.run(dropped), *session.run(dropped)]
-    masks = [output[:, 0, 0, 0] != 0 for output in outputs]
+    masks = [output[tuple(map(slice, kept_shape))] != 0 for output in outputs]
     for output, mask in zip(outputs, masks, strict=True):
-        np.testing.assert_allclose(output, np.broadcast_to(mask[:, None, None, None] / 0.7, shape), rtol=1e-6)
+        np.testing.assert_allclose(output, np.broadcast_to(mask / 0.7, shape), rtol=1e-6)
     check_independent(masks, 0.3)
 
 

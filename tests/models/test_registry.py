@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 import tf_cnn_benchmarks
-from benchmark_cnn import BenchmarkCNN
 from models import costs
 from models.layers import LayerBuilder
 from models.model_facts import BatchNorm, ModelFacts, Network
 from models.registry import MODELS, Registry, load_model_file, register_model
-from params import make_params
-from results.document import as_float
 from tests.support.documents import python_block
 from tests.support.images import write_cifar
 from tests.support.outputs import check_line, refused
+from tests.support.runs import made, ran
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
@@ -75,30 +73,22 @@ def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set() -
         Registry([*registry.list_facts(), replace(row, image_size=32)])
 
 
-@pytest.fixture(scope='module')
-def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 images of 10 classes that a network can tell apart by their grey."""
-    folder = tmp_path_factory.mktemp('cifar')
+def test_the_example_of_the_docs_is_short_and_trains(tmp_path: Path) -> None:
+    # 20 images of 10 classes that a network can tell apart by their grey.
     labels = np.arange(20) % 10
     images = np.broadcast_to((25 * labels).astype(np.uint8)[:, None, None, None], [20, 32, 32, 3])
-    write_cifar(folder, images, labels)
-    return folder
-
-
-def test_the_example_of_the_docs_is_short_and_trains(cifar: Path, tmp_path: Path) -> None:
+    write_cifar(tmp_path, images, labels)
     text = python_block('models.md')
     assert len(text.splitlines()) <= 20
     example = tmp_path / 'tiny_resnet.py'
     example.write_text(text)
-    params = make_params(
-        model='tiny_resnet', model_file=str(example), data_dir=str(cifar), device='cpu', batch_size=20, num_batches=15,
-        num_warmup_batches=1, optimizer='momentum', init_learning_rate=0.05, augmentation='none',
+    run = ran(
+        model='tiny_resnet', model_file=str(example), data_dir=str(tmp_path), batch_size=20, num_batches=15,
+        optimizer='momentum', init_learning_rate=0.05, augmentation='none',
     )  # fmt: skip
-    result = BenchmarkCNN(params).run()
-    assert result.run.data_set == 'cifar10'
-    assert not result.run.is_synthetic
-    first, *_, last = map(as_float, result.steps.loss)
-    assert last < 0.7 * first
+    assert run.result.run.data_set == 'cifar10'
+    assert not run.result.run.is_synthetic
+    assert run.losses[-1] < 0.7 * run.losses[0]
 
 
 def logits(cnn: Any, x: Any, num_classes: int) -> Any:
@@ -160,29 +150,24 @@ def test_an_error_in_a_file_names_it_and_its_line(
     assert capsys.readouterr().err.startswith('Traceback')
 
 
-def test_a_file_that_was_corrected_is_loaded_again_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / 'mine.py'
-    path.write_text(f'{HEAD}register_model("mine", print)\n1 / 0\n')
-    with refused(f'--model_file={path}', 'line 3', 'ZeroDivisionError: division by zero'):
-        load_model_file(str(path))
-    assert not MODELS.list_models('mine')
-    path.write_text(f'{HEAD}register_model("mine", print)\n')
-    for folder, name in ((tmp_path, 'mine.py'), (Path('/'), str(path))):
-        monkeypatch.chdir(folder)
-        load_model_file(name)
-    assert MODELS.list_models('mine') == ['mine']
-
-
-def test_a_file_uses_modules_beside_it_and_prints_to_standard_error(
+def test_a_file_that_was_corrected_is_loaded_again_and_once_with_modules_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, 'path', list(sys.path))
     (tmp_path / 'beside_mine.py').write_text('NAME = "mine"\n')
     path = tmp_path / 'mine.py'
-    path.write_text(f'{HEAD}from beside_mine import NAME\nprint("hello")\nregister_model(NAME, print)\n')
-    load_model_file(str(path))
+    content = f'{HEAD}from beside_mine import NAME\nprint("hello")\nregister_model(NAME, print)\n'
+    path.write_text(f'{content}1 / 0\n')
+    with refused(f'--model_file={path}', 'line 5', 'ZeroDivisionError: division by zero'):
+        load_model_file(str(path))
+    assert not MODELS.list_models('mine')
+    path.write_text(content)
+    for folder, name in ((tmp_path, 'mine.py'), (Path('/'), str(path))):
+        monkeypatch.chdir(folder)
+        load_model_file(name)
     assert MODELS.list_models('mine') == ['mine']
-    assert capsys.readouterr() == ('', 'hello\n')
+    # What it prints goes to standard error.
+    assert capsys.readouterr() == ('', 'hello\nhello\n')
 
 
 def write_model(folder: Path, body: str) -> Path:
@@ -200,7 +185,7 @@ def write_model(folder: Path, body: str) -> Path:
 def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> None:
     path = write_model(tmp_path, "return cnn.conv(cnn.flatten(images), 3, 3, 'conv')")
     with refused(f'--model_file={path}', 'line 6', 'Error: '):
-        BenchmarkCNN(make_params(model='mine', model_file=str(path), device='cpu', batch_size=2)).run()
+        made(model='mine', model_file=str(path))
 
 
 # What a network for 10 classes returns, and what the error names: the number of heads, the shape of the wrong one.
@@ -208,8 +193,8 @@ def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> N
     ('returned', 'facts'),
     [
         ('None', ['NoneType', '10']),
-        ('cnn.conv(images, 10, 3, "a")', [' 1 ', '(2, 8, 8, 10)']),
-        ('cnn.dense(x, 10, "a"), cnn.dense(x, 7, "b")', [' 2 ', '(2, 7)', '10']),
+        ('cnn.conv(images, 10, 3, "a")', [' 1 ', '(4, 8, 8, 10)']),
+        ('cnn.dense(x, 10, "a"), cnn.dense(x, 7, "b")', [' 2 ', '(4, 7)', '10']),
         ('[cnn.dense(x, 10, name) for name in "ab"][0]', ['b/bias']),
         ('x[:, :10]', ['--forward_only']),
     ],
@@ -220,7 +205,7 @@ def test_a_network_that_cannot_be_trained_is_refused(returned: str, facts: list[
 
     register_model('mine', build, data_set='cifar10', image_size=8)
     with refused('--model=mine', *facts):
-        BenchmarkCNN(make_params(model='mine', device='cpu', batch_size=2)).run()
+        made(model='mine')
 
 
 def test_a_network_without_kernels_has_no_weight_decay() -> None:
@@ -228,19 +213,13 @@ def test_a_network_without_kernels_has_no_weight_decay() -> None:
         return cnn.flatten(cnn.layer_scale(cnn.pad_channels(images, num_classes), 'a', 1.0))
 
     register_model('mine', build, data_set='cifar10', image_size=1)
-    settings: dict[str, Any] = {'device': 'cpu', 'batch_size': 2, 'num_batches': 2, 'num_warmup_batches': 0}
     for single in (False, True):
-        decay = {'optimizer': 'lars', 'weight_decay': 0.1, 'single_l2_loss_op': single}
-        assert BenchmarkCNN(make_params(model='mine', **settings, **decay)).run().is_complete
+        assert ran(model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single).result.is_complete
 
 
-@pytest.mark.parametrize('batch_size', [4, 3])
-def test_a_network_is_checked_with_the_images_that_a_step_has(batch_size: int, tmp_path: Path) -> None:
+def test_a_network_is_checked_with_the_images_that_a_step_has(tmp_path: Path) -> None:
     body = "return cnn.dense(cnn.flatten(tf.concat(tf.split(images, 4), 0)), num_classes, 'logits')"
-    settings: dict[str, Any] = {'device': 'cpu', 'batch_size': batch_size, 'num_batches': 1, 'num_warmup_batches': 0}
-    params = make_params(model='mine', model_file=str(write_model(tmp_path, body)), **settings)
-    if batch_size % 4 == 0:
-        assert BenchmarkCNN(params).run().is_complete
-    else:
-        with refused('mine.py', 'line 6'):
-            BenchmarkCNN(params)
+    settings: dict[str, Any] = {'model': 'mine', 'model_file': str(write_model(tmp_path, body))}
+    made(batch_size=4, **settings)
+    with refused('mine.py', 'line 6'):
+        made(batch_size=3, **settings)

@@ -1,21 +1,16 @@
 """Networks start from fresh weights with finite numbers, drop units and paths while training, and train."""
 
-import io
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
 from models.networks import build_network
-from models.registry import MODELS, register_model
-from params import make_params
-from results.console import Console
+from models.registry import MODELS
 from tests.support.graphs import open_session
 from tests.support.keras_networks import build
 from tests.support.networks import BATCH, one_tower, random_images
-from tests.support.outputs import check_warning
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -82,17 +77,3 @@ def test_training_starts_with_the_factors_of_the_paper() -> None:
         factors = [variable for name, variable in manager.savable_variables().items() if name.endswith('gamma')]
         assert len(factors) == 19
         assert all((session.run(factor.value) == 1).all() for factor in factors)
-
-
-@pytest.mark.usefixtures('forget_models')
-def test_without_training_a_loss_that_is_not_finite_is_a_warning() -> None:
-    def too_large(cnn: Any, images: Any, num_classes: int) -> Any:
-        return cnn.dense(cnn.flatten(images), num_classes, 'logits') * 1e38 * 1e38
-
-    register_model('too_large', too_large, data_set='cifar10', image_size=8, batch_size=2)
-    out, err = io.StringIO(), io.StringIO()
-    settings: dict[str, Any] = {'model': 'too_large', 'device': 'cpu', 'num_batches': 2, 'num_warmup_batches': 0}
-    result = BenchmarkCNN(make_params(**settings, forward_only=True), Console(out, err)).run()
-    assert result.is_complete
-    assert result.steps.loss[-1] is None
-    check_warning(err.getvalue(), 'loss', '2 of 2 steps')

@@ -141,7 +141,7 @@ def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(
         saver = Checkpointer(str(tmp_path), variables.slices, cpus(1)[0], 1)
         read = ModelValues(variables.slices)
     theirs = case.counterpart(shape, num_classes)
-    weights, _ = give_weights(theirs, case, {name: parts[0].variable for name, parts in variables.slices.items()})
+    weights, _ = give_weights(theirs, {name: parts[0].variable for name, parts in variables.slices.items()})
     expected = np.asarray(theirs(images / np.float32(127.5) - 1, training=False))
     tf.keras.backend.clear_session()
     tf.raw_ops.SaveV2(

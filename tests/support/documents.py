@@ -17,14 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # The page of flags, if it was made, is not among them; tests/params/test_help.py checks it.
 _MADE = {ROOT / 'docs' / name for name in ('flags.md', 'result_file.md')}
 PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - _MADE)]
-# The first words of shell lines, possibly after variables. In a block of sh or bash every line is a shell line.
+# The first words of shell lines, possibly after variables.
 _PROGRAMS = (
     'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'
     'python3?|source|srun|tensorboard|tf_cnn_benchmarks'
 )
 _SHELL_LINE = re.compile(rf'([A-Z_]+=\S+ )*(\.venv/bin/)?({_PROGRAMS})(\.py)? \S')
 _NEEDS = re.compile(r'<!-- needs: (.+) -->')
-_FENCE = re.compile(r'```(\w*)$')
 
 
 @dataclass(frozen=True)
@@ -45,37 +44,20 @@ class ShellLine:
 
 def shell_lines() -> Iterator[ShellLine]:
     for page in PAGES:
-        yield from _lines_of(page)
-
-
-def _lines_of(page: Path) -> Iterator[ShellLine]:
-    language: str | None = None
-    needs: str | None = None
-    in_block = False
-    lines = iter(enumerate(page.read_text(encoding='utf-8').splitlines(), start=1))
-    for number, line in lines:
-        if fence := _FENCE.match(line):
-            in_block = language is None
-            language = fence[1] if in_block else None
-            if not in_block:
-                needs = None
-            continue
-        if found := _NEEDS.match(line):
-            needs = found[1]
-            continue
-        is_indented = language is None and line.startswith('    ')
-        if language is None and line and not is_indented:
-            # Text outside of blocks ends the scope of the comment.
-            needs = None
-        in_shell = language in ('sh', 'bash')
-        text = line.strip()
-        if not (in_shell or is_indented) or not text or text.startswith('#'):
-            continue
-        if not in_shell and not _SHELL_LINE.match(text):
-            continue
-        while text.endswith('\\'):
-            text = text.removesuffix('\\') + next(lines)[1].strip()
-        yield ShellLine(page.relative_to(ROOT).as_posix(), number, text, needs)
+        needs, in_block = None, False
+        lines = iter(enumerate(page.read_text(encoding='utf-8').splitlines(), start=1))
+        for number, line in lines:
+            if line.startswith('```'):
+                in_block = not in_block
+            elif found := _NEEDS.match(line):
+                needs = found[1]
+            elif not in_block and not line.startswith('    '):
+                # Text outside of blocks ends the scope of the comment.
+                needs = None if line else needs
+            elif _SHELL_LINE.match(text := line.strip()):
+                while text.endswith('\\'):
+                    text = text.removesuffix('\\') + next(lines)[1].strip()
+                yield ShellLine(page.relative_to(ROOT).as_posix(), number, text, needs)
 
 
 def python_block(page: str) -> str:

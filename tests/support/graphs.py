@@ -88,8 +88,8 @@ def training_step(
 def step(session: Any, pipeline: InputPipeline, towers: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Runs a step, and returns the images and labels of each tower in `towers`."""
     batches = [pipeline.tower_batch(tower) for tower in towers]
-    fetched = session.run([*pipeline.per_step_ops, *((batch.images, batch.labels) for batch in batches)])
-    return fetched[len(pipeline.per_step_ops) :]
+    fetched = [[(batch.images, batch.labels) for batch in batches], pipeline.per_step_ops]
+    return session.run(fetched, dict(zip(pipeline.fed, pipeline.feeds(), strict=True)))[0]
 
 
 # ---- saved numbers ---------------------------------------------------------------------------------------------------

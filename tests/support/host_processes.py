@@ -46,7 +46,7 @@ def own_folders(shared: Sequence[str]) -> None:
         mount('-t', 'tmpfs', '-o', 'mode=1777', 'tmpfs', fresh)
         for path in shared:
             if path.startswith(f'{folder}/'):
-                Path(fresh + path.removeprefix(folder)).mkdir(parents=True)
+                Path(fresh + path.removeprefix(folder)).mkdir(parents=True, exist_ok=True)
                 mount('--bind', path, fresh + path.removeprefix(folder))
         mount('--move', fresh, folder)
     Path('/run/sshd').mkdir()

@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -34,7 +34,6 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 _ADDRESSES = '10.77.0'
 # Where tests and users sit: on the switch, with a link without limits.
 _DESK = 254
-_PREFIX = 'tf_cnn_benchmarks_hosts_'
 _BASHRC = Path('~/.bashrc').expanduser()
 _SYSTEM_SSH_CONFIG = Path('/etc/ssh/ssh_config')
 # What a link takes at once after a pause. Less could not be timed; more would hide the rate from small messages.
@@ -79,8 +78,6 @@ Host *
 @functools.cache
 def why_not() -> str | None:
     """Returns why there can be no hosts on this machine; None if there can."""
-    if sys.platform != 'linux' or os.geteuid():
-        return 'hosts are namespaces, which only root of a Linux machine can make'
     if missing := [name for name in _PROGRAMS if not shutil.which(name, path=_PATH)]:
         return f'hosts are made with {", ".join(missing)}, which this machine lacks'
     trial = (
@@ -110,31 +107,23 @@ class _Namespaces:
         self._process = subprocess.Popen(
             die_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT
         )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self.pid = 0
 
     def await_ready(self) -> None:
-        self.pid = int(self._line() or 0)
+        self.pid = int(self._stdout.readline() or 0)
         self._await_line('ready')
 
-    def go_on(self, line: str = '') -> None:
-        self._stdin.write(f'{line}\n')
+    def start_sshd(self) -> None:
+        self._stdin.write('\n')
         self._stdin.flush()
-
-    def await_up(self) -> None:
         self._await_line('up')
 
-    @property
-    def _stdin(self) -> IO[str]:
-        assert self._process.stdin
-        return self._process.stdin
-
     def _await_line(self, line: str) -> None:
-        if self._line() != line:
+        if self._stdout.readline().strip() != line:
             raise RuntimeError(f'a process that makes hosts ended before it was {line}; see its standard error')
-
-    def _line(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.readline().strip()
 
     def close(self) -> None:
         """Ends it, and with it all processes of its namespace; returns when all have ended."""
@@ -143,8 +132,7 @@ class _Namespaces:
             os.kill(self.pid or self._process.pid, signal.SIGKILL)
         self._process.wait(_END_SECS)
         self._stdin.close()
-        assert self._process.stdout
-        self._process.stdout.close()
+        self._stdout.close()
 
 
 @dataclass(frozen=True)
@@ -226,13 +214,12 @@ def make_hosts(
       shared: folders in /tmp, /run or /dev/shm that all hosts see, such as tmp_path. They see the program itself and
         its Python wherever these are.
     """
-    _remove_leftovers()
     usable = sorted(os.sched_getaffinity(0))
     sshd = shutil.which('sshd', path=_PATH)
     names = [f'node{i + 1}' for i in range(count)]
     with contextlib.ExitStack() as stack:
         folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix=f'{_PREFIX}{os.getpid()}_', dir='/tmp'))
+            stack.enter_context(tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_hosts_', dir='/tmp'))
         ).resolve()
         _write_settings(folder, names)
         common = {'/etc/hosts': str(folder / 'hosts')}
@@ -240,7 +227,8 @@ def make_hosts(
             common[str(_SYSTEM_SSH_CONFIG)] = str(folder / 'ssh_config')
         # bash reads it in a command of ssh, too, where it may take longer than the command.
         on_hosts = {str(_BASHRC): '/dev/null'} if _BASHRC.exists() else {}
-        visible = _outermost([folder, *shared, _ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()])
+        paths = [folder, *shared, _ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()]
+        visible = [str(path.resolve()) for path in paths]
         switch = stack.enter_context(contextlib.closing(_Namespaces('switch', {'files': common})))
         processes = []
         for i, name in enumerate(names):
@@ -256,9 +244,7 @@ def make_hosts(
             process.await_ready()
         _connect(switch, [process.pid for process in processes], rate_mbit)
         for process in processes:
-            process.go_on()
-        for process in processes:
-            process.await_up()
+            process.start_sshd()
         hosts = tuple(
             Host(name, f'{_ADDRESSES}.{i + 1}', tuple(cores[i] if cores else usable), folder / name, processes[i].pid)
             for i, name in enumerate(names)
@@ -322,18 +308,3 @@ def _write_settings(folder: Path, names: Sequence[str]) -> None:
 
 def _make_key(path: Path) -> None:
     _run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', str(path)], {})
-
-
-def _outermost(paths: Sequence[Path]) -> list[str]:
-    """Returns the paths that lie in a folder that each host has of its own, without those that others contain."""
-    own = {*map(Path, host_processes.OWN_FOLDERS)}
-    inside = {path.resolve() for path in paths if own & {*path.resolve().parents}}
-    return [str(path) for path in sorted(inside) if not any(other in path.parents for other in inside)]
-
-
-def _remove_leftovers() -> None:
-    """Removes the folders of processes that were killed."""
-    for folder in Path('/tmp').glob(f'{_PREFIX}*'):
-        pid = folder.name.removeprefix(_PREFIX).partition('_')[0]
-        if pid.isdigit() and not Path('/proc', pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)

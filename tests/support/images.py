@@ -18,25 +18,20 @@ from records.framing import masked_checksums
 from records.layout import shard_name
 
 
-def write_cifar(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train') -> None:
-    """Writes images [N, 32, 32, 3] uint8. For training, N is a multiple of 5, the number of files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [f'data_batch_{i}.bin' for i in range(1, 6)] if subset == 'train' else ['test_batch.bin']
-    size = len(images) // len(names)
-    for number, name in enumerate(names):
-        with (folder / name).open('wb') as file:
-            for image, label in list(zip(images, labels, strict=True))[number * size : (number + 1) * size]:
-                planes = [image[:, :, channel].tobytes() for channel in range(3)]
-                file.write(bytes([label]) + b''.join(planes))
-
-
-def write_cifar_pickles(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train') -> None:
-    """Writes the version for Python; arguments as for write_cifar."""
+def write_cifar(
+    folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train', *, for_python: bool = False
+) -> None:
+    """Writes images [N, 32, 32, 3] uint8, in 5 files for training."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f'data_batch_{i}' for i in range(1, 6)] if subset == 'train' else ['test_batch']
     rows = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-    for name, each, numbers in zip(names, np.split(rows, len(names)), np.split(labels, len(names)), strict=True):
-        (folder / name).write_bytes(python2_pickle(each, numbers))
+    for name, each, numbers in zip(
+        names, np.array_split(rows, len(names)), np.array_split(labels, len(names)), strict=True
+    ):
+        if for_python:
+            (folder / name).write_bytes(python2_pickle(each, numbers))
+        else:
+            (folder / f'{name}.bin').write_bytes(np.column_stack([numbers, each]).astype(np.uint8).tobytes())
 
 
 def python2_pickle(rows: np.ndarray, labels: np.ndarray) -> bytes:

@@ -1,6 +1,6 @@
 """References to compare with: optimizers and schedules in NumPy, batches in PIL."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
-from training.variables import Initializer
 
 # ---- oracles ---------------------------------------------------------------------------------------------------------
-# Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy; variables as placeholders.
+# Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy.
 
 Weights = dict[str, np.ndarray]
 Slots = dict[str, np.ndarray]
@@ -123,19 +122,3 @@ PLAIN_MOMENTUM = OptimizerForms(
     lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
     NumpyOptimizer({'a': 0.0}, _momentum),
 )
-
-
-class Fed:
-    """A source of placeholders as variables for a network, instead of a variable manager."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Any:
-        return self.values.setdefault(name, tf.placeholder(tf.float32, shape))
-
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        raise AssertionError('this network has no moving averages')
-
-    def assign(self, name: str, value: Any) -> None:
-        raise AssertionError('this network has no moving averages')

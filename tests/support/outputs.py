@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -129,15 +130,11 @@ def read_output(text: str, *, with_accuracy: bool = False) -> Read:
     assert (first, last) == (_RULE, _RULE)
     assert re.fullmatch(r'total images/sec: \d+\.\d\d', middle), middle
     steps, accuracies = _read_body(lines[end_of_banner + 1 : -3], with_accuracy)
-    [total] = {totals_read_by(program, text) for program in _PROGRAMS}
+    common: dict[str, Any] = {'input': text, 'capture_output': True, 'text': True, 'timeout': 20, 'check': True}
+    [total] = {subprocess.run(program, **common).stdout.removesuffix('\n') for program in _PROGRAMS}
     for pattern in _PATTERNS:
         assert re.findall(pattern, text, re.MULTILINE) == [total], pattern
     return Read(banner, steps, accuracies, total)
-
-
-def totals_read_by(program: tuple[str, ...], text: str) -> str:
-    done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=20, check=True)
-    return done.stdout.removesuffix('\n')
 
 
 def _read_body(lines: list[str], with_accuracy: bool) -> tuple[list[tuple[float, ...]], list[tuple[float, float, int]]]:

@@ -13,7 +13,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,16 +181,11 @@ class Terminal:
         os.close(self._other)
 
 
-@contextlib.contextmanager
 def terminal(
     command: Sequence[str], *, columns: int = 120, cwd: Path | None = None, **environ: str
-) -> Iterator[Terminal]:
+) -> 'contextlib.closing[Terminal]':
     """Runs a command on a terminal; kills it after the block if it still runs."""
-    made = Terminal(command, columns=columns, cwd=cwd, environ=environ)
-    try:
-        yield made
-    finally:
-        made.close()
+    return contextlib.closing(Terminal(command, columns=columns, cwd=cwd, environ=environ))
 
 
 # ---- relay -----------------------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.model_facts import Network
-from models.networks import build_network
+from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from results.document import Result
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.images import write_digits
 from tests.support.networks import assert_close, one_tower, random_images
-from tests.support.oracles import OPTIMIZERS, Fed, Weights
+from tests.support.oracles import OPTIMIZERS, Weights
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import losses, ran, values_in
 from tests.training.small_steps import (
@@ -174,7 +174,7 @@ def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: i
     """The algorithm in a few lines: the weights after that many updates, and the state before and after each step."""
     states: list[State] = [(precision.loss_scale, 0, 0)]
     with tf.Graph().as_default(), open_session() as session:
-        fed, scale = Fed(), tf.placeholder(tf.float32, [])
+        fed, scale = PlaceholderVariables(), tf.placeholder(tf.float32, [])
         pipeline, of_towers = FixedInput(way.num_towers), []
         for tower in range(way.num_towers):
             batch = pipeline.tower_batch(tower)
