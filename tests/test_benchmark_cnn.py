@@ -49,10 +49,7 @@ def test_runs_in_one_process_do_not_disturb_each_other() -> None:
     assert first[0] != pytest.approx(other[0], rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    'optimizer', ['momentum', *(pytest.param(name, marks=pytest.mark.all_modes) for name in ('sgd', 'rmsprop', 'adam'))]
-)
-def test_every_mode_trains_alike(optimizer: str) -> None:
+def test_every_mode_trains_alike() -> None:
     modes: list[dict[str, Any]] = [
         {'variable_update': 'parameter_server'},
         {'variable_update': 'parameter_server', 'local_parameter_device': 'gpu'},
@@ -63,7 +60,7 @@ def test_every_mode_trains_alike(optimizer: str) -> None:
         {'variable_update': 'replicated', 'gradient_repacking': 3},
         {'variable_update': 'replicated', 'agg_small_grads_max_bytes': 4096, 'agg_small_grads_max_group': 3},
     ]
-    found = [losses(num_gpus=4, optimizer=optimizer, init_learning_rate=0.001, **mode) for mode in modes]
+    found = [losses(num_gpus=4, optimizer='momentum', init_learning_rate=0.001, **mode) for mode in modes]
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-5)
     assert found[0][-1] < found[0][0]

@@ -132,18 +132,14 @@ def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone()
         seen.read('Importing TensorFlow\x1b[K\r')
         seen.read(until=None)
         assert seen.process.returncode == 0
-    first, *lines = '\n'.join(seen.lines).replace('\n', '', 1).split('\n') if len(seen.lines[0]) == 80 else seen.lines
-    check_warning(first, '--gpu_pending_cap=3')
-    assert lines[0].startswith('TensorFlow:  2.')
-    begin = lines.index('==========')
-    header, *steps = lines[begin + 1 : begin + 4]
-    assert header.split() == ['Step', 'Img/sec', 'total_loss']
-    for number, step in zip((1, 3), steps, strict=True):
-        assert re.fullmatch(rf'{number} +images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\) +\d+\.\d{{3}}', step)
+    # The warning is wider than the terminal; of the live line nothing is left.
+    text = '\n'.join(seen.lines)
+    warning, banner, rest = text.partition('\nTensorFlow:  2.')
+    check_warning(warning.replace('\n', ''), '--gpu_pending_cap=3')
+    assert banner
     rule = '-' * 64
-    total, summary = lines[begin + 4 : begin + 7], lines[begin + 7 :]
-    assert [re.sub(r'\d+\.\d\d$', 'N', line) for line in total] == [rule, 'total images/sec: N', rule]
-    assert summary[0].startswith('steps: median ')
+    steps = r'Step +Img/sec +total_loss\n1 +images/sec: .+\n3 +images/sec: .+\n'
+    assert re.search(rf'\n==========\n{steps}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\nsteps: median ', rest), text
 
 
 # Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the user interrupt.

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm, by_halves, make_algorithm
 from managers.buckets import Packing
 from models.layers import LayerBuilder, VariableSource, truncated_normal, zeros
+from models.networks import PlaceholderVariables
 from params.all_reduce_spec import parse_spec
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import make_manager
-from tests.support.oracles import OPTIMIZERS, Fed, Weights
+from tests.support.oracles import OPTIMIZERS, Weights
 from training.optimizers import OptimizerStep
 from variable_mgr import VariableMgr
 
@@ -42,7 +43,7 @@ class Mode:
     """A row of the conformance table: a --variable_update with the settings that it depends on."""
 
     variable_update: str
-    parameter_devices: list[str] = field(default_factory=lambda: cpus(1))
+    num_parameter_devices: int = 1
     algorithm: Callable[[Sequence[str]], Algorithm] = BY_COPIES
     packing: Packing = UNPACKED
 
@@ -51,16 +52,16 @@ class Mode:
         return make_manager(
             self.variable_update,
             towers,
-            seed=seed,
-            parameter_devices=self.parameter_devices,
             algorithm=self.algorithm(towers),
+            seed=seed,
+            parameter_devices=cpus(self.num_parameter_devices),
             packing=self.packing,
         )
 
 
 SYNCHRONOUS = {
     'ps': Mode('parameter_server'),
-    'ps-spread': Mode('parameter_server', parameter_devices=cpus(3)),
+    'ps-spread': Mode('parameter_server', num_parameter_devices=3),
     'replicated-pscpu': Mode('replicated'),
     'replicated-psgpu': Mode('replicated', algorithm=of_spec('psgpu')),
     'replicated-xring': Mode('replicated', algorithm=of_spec('xring')),
@@ -132,7 +133,7 @@ def trained_by_numpy(optimizer: str) -> Weights:
     """The weights that the NumPy optimizer makes of the gradients of one tower without a manager."""
     with tf.Graph().as_default(), open_session() as session:
         images, labels = batch_placeholders()
-        fed = Fed()
+        fed = PlaceholderVariables()
         loss = cross_entropy(fed, images, labels) + weight_decay([*fed.values.values()])
         gradients = dict(zip(fed.values, tf.gradients(loss, [*fed.values.values()]), strict=True))
 

@@ -17,11 +17,11 @@ from inputs.array_pipeline import ArrayPipeline
 from inputs.data_sets import Arrays, find_shards
 from inputs.device_input import DeviceInput
 from inputs.feed_input import FeedInput
-from inputs.pipeline import InputParts, InputPipeline, WorkersInput
+from inputs.pipeline import InputParts, WorkersInput
 from inputs.validation import Share, array_examples, read_images, record_examples
 from preprocessing import ImageOptions, Scale, shift_and_flip
 from records.layout import shard_name
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
@@ -56,14 +56,7 @@ def steps_of(
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         pipeline.warm_up(session, before)
-        return run_steps(pipeline, session, num_steps, num_towers)
-
-
-def run_steps(pipeline: InputPipeline, session: tf.Session, num_steps: int, num_towers: int) -> Steps:
-    batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
-    fetches = [(batch.images, batch.labels) for batch in batches]
-    step = session.make_callable([fetches, pipeline.per_step_ops], feed_list=pipeline.fed)
-    return [step(*pipeline.feeds())[0] for _ in range(num_steps)]
+        return [step(session, pipeline, range(num_towers)) for _ in range(num_steps)]
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
@@ -84,12 +77,12 @@ def check_equal(found: Steps, expected: Steps) -> None:
 @pytest.mark.parametrize('on_device', [False, True])
 @pytest.mark.parametrize('options', [AS_THEY_ARE, replace(SHIFTED, training=False)], ids=['training', 'evaluation'])
 def test_images_arrive_as_they_are_with_their_labels(options: ImageOptions, on_device: bool) -> None:
-    for step in steps_of(4, 5, options, num_towers=2, normalize_on_device=on_device):
-        for images, labels in step:
-            assert (images.dtype, labels.dtype) == (np.float32, np.int32)
-            chosen = pixels(images)[:, 0, 0, 0]
-            np.testing.assert_array_equal(pixels(images), IMAGES[chosen])
-            np.testing.assert_array_equal(labels, LABELS[chosen])
+    steps = steps_of(4, 5, options, num_towers=2, normalize_on_device=on_device)
+    for images, labels in itertools.chain(*steps):
+        assert (images.dtype, labels.dtype) == (np.float32, np.int32)
+        chosen = pixels(images)[:, 0, 0, 0]
+        np.testing.assert_array_equal(pixels(images), IMAGES[chosen])
+        np.testing.assert_array_equal(labels, LABELS[chosen])
 
 
 @pytest.mark.parametrize(('batch_size', 'num_towers'), [(10, 1), (3, 2), (60, 1)])
@@ -216,7 +209,7 @@ def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
         ]
         pipeline = WorkersInput(shares, 1)
         pipeline.warm_up(session)
-        steps = run_steps(pipeline, session, 2, 2)
+        steps = [step(session, pipeline, range(2)) for _ in range(2)]
     first, second = ([step[worker : worker + 1] for step in steps] for worker in range(2))
     assert order_of(first) != order_of(second)
 

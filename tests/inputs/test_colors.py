@@ -1,6 +1,5 @@
-"""Colours change as NumPy, colorsys and tf.image change them one after the other, for images of any size."""
+"""Colours change as NumPy and tf.image change them one after the other, for images of any size."""
 
-import colorsys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,20 +62,6 @@ def test_one_matrix_changes_colors_as_steps_in_either_order_do(image: np.ndarray
         # The matrices of tf.image have more digits: 0.59590059 for 0.596.
         np.testing.assert_allclose(ours, expected, atol=2)
         assert np.abs(ours - expected).mean() < 0.4
-
-
-def test_saturation_and_hue_keep_the_luma_of_colorsys() -> None:
-    flat = np.broadcast_to(np.array([140, 110, 90], np.float32), [8, 9, 3])
-    for draws in ((0.5, 0.1, 0.9, 0.5), (0.5, 0.9, 0.2, 0.5)):
-        before, after = (
-            colorsys.rgb_to_yiq(*image[0, 0] / 255.0) for image in (flat, distorted(distort_in_yiq, flat, draws))
-        )
-        # colorsys rounds its factors to two digits.
-        assert after[0] == pytest.approx(before[0], abs=0.005)
-        factor = np.hypot(*after[1:]) / np.hypot(*before[1:])
-        assert factor == pytest.approx(0.5 + draws[1], abs=0.05)
-        turn = np.angle(complex(*after[1:]) / complex(*before[1:])) / np.pi
-        assert turn == pytest.approx(0.4 * draws[2] - 0.2, abs=0.02)
 
 
 @PHOTOGRAPHS

@@ -27,16 +27,12 @@ pytestmark = pytest.mark.graph
 IMAGES = np.zeros([10, 32, 32, 3], np.uint8)
 
 
-def make_photos(root: Path, sizes: dict[str, list[tuple[int, int]]]) -> Path:
-    """Class folders of PNGs with these widths and heights."""
+def to_records(sizes: dict[str, list[tuple[int, int]]], photos: Path, output: Path, *flags: str) -> str:
+    """Makes shards of class folders of PNGs with these widths and heights."""
     for name, each in sizes.items():
-        (root / name).mkdir(parents=True)
+        (photos / name).mkdir(parents=True)
         for number, size in enumerate(each):
-            Image.new('L', size, 40 * number).save(root / name / f'{number}.png')
-    return root
-
-
-def to_records(photos: Path, output: Path, *flags: str) -> str:
+            Image.new('L', size, 40 * number).save(photos / name / f'{number}.png')
     with redirect_stdout(io.StringIO()):
         assert convert(photos, output, '--shards=2', *flags) == 0
     return str(output)
@@ -46,10 +42,8 @@ def to_records(photos: Path, output: Path, *flags: str) -> str:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The shards that `records` writes of 5 training and 4 validation images, all of 8 x 8 pixels."""
     tmp = tmp_path_factory.mktemp('digits')
-    train = make_photos(tmp / 'train', {'one': [(8, 8)] * 2, 'two': [(8, 8)] * 3})
-    validation = make_photos(tmp / 'validation', {'one': [(8, 8)] * 2, 'two': [(8, 8)] * 2})
-    to_records(train, tmp / 'out')
-    return to_records(validation, tmp / 'out', '--subset=validation')
+    to_records({'one': [(8, 8)] * 2, 'two': [(8, 8)] * 3}, tmp / 'train', tmp / 'out')
+    return to_records({'one': [(8, 8)] * 2, 'two': [(8, 8)] * 2}, tmp / 'val', tmp / 'out', '--subset=validation')
 
 
 EXPECTED = DataSet('records', 3, 3, 5, 4, has_records=True, image_size=8)
@@ -97,27 +91,25 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
 
 
 def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) -> None:
-    photos = make_photos(tmp_path / 'photos', {'one': [(8, 8), (9, 8)], 'two': [(8, 8)]})
     (tmp_path / 'out').mkdir()
-    output = to_records(photos, copied(digits, tmp_path / 'out'), '--overwrite')
+    sizes = {'one': [(8, 8), (9, 8)], 'two': [(8, 8)]}
+    output = to_records(sizes, tmp_path / 'photos', copied(digits, tmp_path / 'out'), '--overwrite')
     assert open_folder(output, 'records').data_set == replace(EXPECTED, num_train_examples=3, image_size=None)
 
 
 def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(tmp_path: Path) -> None:
-    photos = make_photos(tmp_path / 'photos', {'one': [(8, 4)], 'two': [(8, 4)]})
-    found = open_folder(to_records(photos, tmp_path / 'out', '--first_label=0'), 'records').data_set
-    assert (found.num_classes, found.num_train_examples, found.num_validation_examples) == (2, 2, 0)
-    assert found.image_size is None
+    sizes = {'one': [(8, 4)], 'two': [(8, 4)]}
+    output = to_records(sizes, tmp_path / 'photos', tmp_path / 'out', '--first_label=0')
+    expected = DataSet('records', 3, num_classes=2, num_train_examples=2, num_validation_examples=0, has_records=True)
+    assert open_folder(output, 'records').data_set == expected
 
 
 @pytest.mark.parametrize(
     'text',
     [
         '{',
-        '[]',
         '{"train": {"images": 5}}',
         '{"train": {"images": -5, "shards": 2, "height": null, "width": null}}',
-        '{"train": {"images": 1%s, "shards": 1, "height": null, "width": null}}' % ('0' * 300),
     ],
 )
 def test_an_invalid_dataset_json_is_refused(digits: str, tmp_path: Path, text: str) -> None:
@@ -136,6 +128,12 @@ def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None
         open_folder(str(tmp_path), 'records')
 
 
+def test_shards_without_records_are_refused(tmp_path: Path) -> None:
+    write_shard(tmp_path / shard_name('validation', 0, 1), [])
+    with refused(f'--data_dir={tmp_path}', ' 1 ', 'validation', 'records --input=DIR'):
+        open_folder(str(tmp_path), 'imagenet').open('validation')
+
+
 def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     write_cifar(tmp_path / 'cifar' / 'cifar-10-batches-bin', IMAGES, np.arange(10))
     write_mnist(tmp_path / 'mnist', IMAGES[:4, :28, :28, 0], np.arange(4), 'validation')
@@ -147,9 +145,6 @@ def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     assert isinstance(arrays, Arrays)
     assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == ('train', (10, 32, 32, 3), list(range(10)))
     check_line(cifar.warning_about(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000)
-    write_mnist(tmp_path / 'large', IMAGES[:4, :, :, 0], np.arange(4))
-    large = open_folder(str(tmp_path / 'large'), 'mnist')
-    check_line(large.warning_about(large.open('train')), '32 x 32', '28 x 28')
     mnist = open_folder(str(tmp_path / 'mnist'), 'mnist')
     assert (mnist.subset_of_steps(forward_only=True), mnist.data_set.num_validation_examples) == ('validation', 4)
 

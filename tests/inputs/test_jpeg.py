@@ -1,10 +1,11 @@
-"""Windows of JPEG files are what PIL decodes, at full size and scaled down, in every way to read records."""
+"""Windows of JPEG files are what PIL decodes, at full size and scaled down."""
 
 import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +13,11 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from benchmark_cnn import BenchmarkCNN
-from inputs.data_sets import find_shards
-from inputs.validation import Share, record_examples
-from params import make_params
 from preprocessing import ImageOptions, decode_window, preprocess
 from records.layout import shard_name
-from results.document import as_float
 from tests.support.graphs import open_session
 from tests.support.images import encoded, example, write_shard
+from tests.support.runs import losses
 
 pytestmark = pytest.mark.graph
 
@@ -89,46 +86,11 @@ def test_scaled_images_are_those_that_pil_shrinks_by_means() -> None:
     assert np.abs(ours - theirs).mean() < min(8, 0.7 * np.abs(jagged - theirs).mean())
 
 
-def test_a_damaged_file_fails_the_step_when_it_is_scaled() -> None:
-    for file in (b'', b'text', encoded(PHOTOGRAPH)[:20_000]):
-        with tf.Graph().as_default(), open_session() as session:
-            image = preprocess(tf.constant(file), tf.constant(NO_BOXES), OPTIONS, 0)
-            with pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'):
-                session.run(image)
-
-
-@pytest.fixture(scope='module')
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One photograph, 16 times, in each subset: no order of records changes a step."""
-    folder = tmp_path_factory.mktemp('shards')
-    for subset in ('train', 'validation'):
-        write_shard(folder / shard_name(subset, 0, 1), [example(LARGE, 1)] * 16)
-    return folder
-
-
-def test_scaling_changes_pixels_slightly_in_training_of_both_pipelines_and_in_validation(shards: Path) -> None:
-    def losses(scaled_decode: bool, input_pipeline: str) -> list[float]:
-        params = make_params(
-            model='trivial', data_dir=str(shards), data_name='imagenet', augmentation='none', batch_size=2,
-            num_batches=2, num_warmup_batches=1, device='cpu', init_learning_rate=1e-6,
-            scaled_decode=scaled_decode, input_pipeline=input_pipeline,
-        )  # fmt: skip
-        return [*map(as_float, BenchmarkCNN(params).run().steps.loss)]
-
-    found = {(scales, name): losses(scales, name) for scales in (False, True) for name in ('record_input', 'tf_data')}
-    for scales in (False, True):
-        assert found[scales, 'record_input'] == pytest.approx(found[scales, 'tf_data'], rel=1e-4)
-    assert found[True, 'tf_data'] != pytest.approx(found[False, 'tf_data'], rel=1e-6)
-    assert found[True, 'tf_data'] == pytest.approx(found[False, 'tf_data'], rel=0.05)
-
-    source = find_shards(str(shards), 'validation')
-    with tf.Graph().as_default(), open_session() as session:
-        examples = [
-            record_examples(source, 1001, options, Share())
-            for options in (OPTIONS, replace(OPTIONS, scaled_decode=False))
-        ]
-        images = [tf.data.make_one_shot_iterator(each).get_next()[0] for each in examples]
-        images.append(preprocess(tf.constant(LARGE), tf.constant(NO_BOXES), OPTIONS, 0))
-        scaled, sampled, alone = session.run(images)
-    np.testing.assert_array_equal(scaled, alone)
-    assert (scaled != sampled).any()
+def test_scaling_changes_pixels_slightly_in_a_run(tmp_path: Path) -> None:
+    # One photograph, 16 times: no order of records changes a step.
+    write_shard(tmp_path / shard_name('train', 0, 1), [example(LARGE, 1)] * 16)
+    settings: dict[str, Any] = {'data_dir': str(tmp_path), 'data_name': 'imagenet', 'augmentation': 'none'}
+    settings |= {'model': 'trivial', 'batch_size': 2, 'init_learning_rate': 1e-6}
+    scaled, sampled = (losses(scaled_decode=scales, **settings) for scales in (True, False))
+    assert scaled != pytest.approx(sampled, rel=1e-6)
+    assert scaled == pytest.approx(sampled, rel=0.05)

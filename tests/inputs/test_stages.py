@@ -10,7 +10,7 @@ from inputs.catalog import RECORD_INPUT, TF_DATA, input_for
 from inputs.data_sets import Arrays, Shards, find_shards
 from inputs.pipeline import InputParts
 from inputs.pipelines import PIPELINE_CLASSES
-from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
+from inputs.stages import DECODE, PARSE, STAGES, TRANSFER
 from preprocessing import ImageOptions
 from records.layout import shard_name
 from tests.support.graphs import cpus, open_session
@@ -52,16 +52,10 @@ def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(name: str, tmp_
             run(shards, name, failing)
 
 
-@pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA])
-def test_each_stage_of_records_runs_for_several_towers_and_only_the_last_one_stages(name: str, tmp_path: Path) -> None:
-    shards = write(tmp_path, example(encoded(PIXELS), 1))
-    ends = {stage: run(shards, name, stage, towers=2, steps=2) for stage in STAGES}
+@pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA, 'arrays'])
+def test_each_stage_runs_for_several_towers_and_only_the_last_one_stages(name: str, tmp_path: Path) -> None:
+    source: Shards | Arrays = write(tmp_path, example(encoded(PIXELS), 1))
+    if name == 'arrays':
+        source = Arrays('train', np.zeros([8, 20, 20, 3], np.uint8), np.zeros(8, np.int32))
+    ends = {stage: run(source, name, stage, towers=2, steps=2) for stage in input_for(source, name).stages}
     assert [stage for stage, ops in ends.items() if 'Stage' in ops] == [TRANSFER]
-
-
-def test_arrays_are_read_preprocessed_and_transferred() -> None:
-    arrays = Arrays('train', np.zeros([8, 20, 20, 3], np.uint8), np.zeros(8, np.int32))
-    assert input_for(arrays).stages == (READ, PREPROCESS, TRANSFER)
-    ends = {stage: run(arrays, 'arrays', stage) for stage in input_for(arrays).stages}
-    assert [stage for stage, ops in ends.items() if 'Stage' in ops] == [TRANSFER]
-    assert {*ends[READ]} == {'ResourceGather'}

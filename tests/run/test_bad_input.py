@@ -20,7 +20,6 @@ _QUICK = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=200'
 
 WRONG_USE = {
     'shards without a record': (['--data_dir={tmp}/no_records'], ['--data_dir={tmp}/no_records', ' 1 ']),
-    'a folder in place of a shard': (['--data_dir={tmp}/no_shard'], ['train-00000-of-00001']),
     'unwritable trace': (['--trace_file={tmp}/a.txt/t.json'], ['--trace_file={tmp}/a.txt/t.json']),
     'a label that CIFAR-10 does not have': (
         ['--model=probe', '--model_file={tmp}/probe.py', '--data_dir={tmp}/cifar'],
@@ -56,7 +55,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tmp = tmp_path_factory.mktemp('bad_input')
     (tmp / 'no_records').mkdir()
     (tmp / 'no_records' / 'train-00000-of-00001').touch()
-    (tmp / 'no_shard' / 'train-00000-of-00001').mkdir(parents=True)
     (tmp / 'a.txt').touch()
     write_cifar(tmp / 'cifar', np.zeros([10, 32, 32, 3], np.uint8), np.array([0, 1, 2, 10, *range(6)]))
     (tmp / 'probe.py').write_text(PROBE)
