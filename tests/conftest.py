@@ -1,8 +1,9 @@
-"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; fixtures."""
+"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; which tests may be skipped; fixtures."""
 
 import os
+import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -75,3 +76,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker('all_modes'):
                 item.add_marker(pytest.mark.skip(reason='takes minutes; --all_modes runs it'))
+
+
+# What a machine may lack. With CI=true, a test that is skipped for any other reason fails.
+_MAY_LACK = re.compile(
+    '--all_modes|GPU|CUDA|driver|libraries|core|root|small disk|hosts are|links cannot|'
+    'browser|Slurm|Open MPI|no wheel|C compiler|optional|not every supported TensorFlow'
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    # Of a test that is skipped: its file, its line, and why.
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ''
+    if reason and os.environ.get('CI') == 'true' and not _MAY_LACK.search(reason):
+        report.outcome, report.longrepr = 'failed', f'it must not be skipped: {reason}'
+    return report
