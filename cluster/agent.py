@@ -3,8 +3,8 @@
 Requests come on standard input and answers go to standard output, each one JSON object in a line, which begins with
 ANSWER, since login scripts may print lines, too:
 
-    (at the start)                    {"hello": {"version": ..., "commit": ..., "tensorflow": ...}}
-    {"prepare": {fields of HostNeeds}}    {"members": [{fields of Member}, ...]}
+    (at the start)                    {"hello": {"tf_cnn_benchmarks": ..., "commit": ..., "TensorFlow": ...}}
+    {"prepare": [arguments of Host.prepare]}    {"members": [{fields of Member}, ...]}
     {"start": {fields of Command}}    {"started": PID}
                                       {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
     {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.environments import without_clusters
-from cluster.hosts import Command, Host, HostNeeds, LocalProcess
+from cluster.hosts import Command, Host, LocalProcess
 from errors import BenchmarkError, UsageError
 from machine.surroundings import git_commit, tensorflow_version
 from results import VERSION
@@ -75,7 +75,7 @@ class _Agent:
     def _answer(self, request: Mapping[str, Any]) -> None:
         try:
             if 'prepare' in request:
-                self._say(members=[asdict(one) for one in self._host.prepare(HostNeeds(**request['prepare']))])
+                self._say(members=[asdict(one) for one in self._host.prepare(*request['prepare'])])
             elif 'start' in request:
                 self._start(request['start'])
             # It may have ended in the meantime.
@@ -88,14 +88,13 @@ class _Agent:
 
     def _start(self, wanted: Mapping[str, Any]) -> None:
         name = wanted['name']
-        process = LocalProcess(Command(**{**wanted, 'env': {**without_clusters(os.environ), **wanted['env']}}))
-        self._running[name] = process
-        self._say(started=process.pid)
-        process.watch(
+        self._running[name] = LocalProcess(
+            Command(**{**wanted, 'env': {**without_clusters(os.environ), **wanted['env']}}),
             show=lambda line: self._say(name=name, out=line),
             show_error=lambda line: self._say(name=name, err=line),
-            ended=lambda: self._inbox.put(partial(self._ended, name)),
+            ended=lambda _: self._inbox.put(partial(self._ended, name)),
         )
+        self._say(started=self._running[name].pid)
 
     def _ended(self, name: str) -> None:
         self._say(name=name, ended=self._running.pop(name).reap())
@@ -118,19 +117,11 @@ class _Agent:
 
 def hello() -> dict[str, str | None]:
     """Returns the versions that a launcher compares with its own; None for those that are unknown."""
-    return {'version': VERSION, 'commit': git_commit(), 'tensorflow': tensorflow_version()}
-
-
-def enter(folder: str) -> None:
-    """Changes to a folder if this host has it, else to the home directory, as mpirun does."""
-    # Without a home directory, sshd starts commands in the root directory.
-    for place in (folder, Path.home(), '/'):
-        with contextlib.suppress(OSError):
-            os.chdir(place)
-            return
+    return {'tf_cnn_benchmarks': VERSION, 'commit': git_commit(), 'TensorFlow': tensorflow_version()}
 
 
 if __name__ == '__main__':
     agent = _Agent()
-    enter(sys.argv[1])
+    # As mpirun does. Without a home directory, sshd starts commands in the root directory.
+    os.chdir(next(folder for folder in (sys.argv[1], Path.home(), '/') if os.path.isdir(folder)))
     agent.serve()

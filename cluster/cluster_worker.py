@@ -1,7 +1,6 @@
 """A worker of a cluster: it joins the others, and ends with them if one is lost."""
 
 import os
-import re
 import sys
 import threading
 import time
@@ -26,8 +25,7 @@ _SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
 # How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
-# The errors of TensorFlow in which the name of a task means a lost connection.
-_TASKS = re.compile(r'/job:(\w+)(?:/replica:\d+)?/task:(\d+)')
+# The errors of TensorFlow for a lost connection.
 _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
@@ -118,15 +116,8 @@ class ClusterWorker(Worker):
         return self._watch.wait(calm_secs)
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        named = _TASKS.findall(error.message)
-        if not named or not isinstance(error, _LOST_CONNECTIONS):
-            return line
-        # The task that reports the error may be this one.
-        others = [
-            task for task in self.cluster.tasks if (task.job, str(task.index)) in named and task != self.cluster.own
-        ]
-        peer = ' or '.join(map(str, others)) or 'another task'
-        return f'the connection to {peer} was lost during a step ({line})'
+        lost = 'the connection to another task was lost during a step'
+        return f'{lost} ({line})' if isinstance(error, _LOST_CONNECTIONS) else line
 
     def announce(self, start: int, end: int) -> None:
         if self.is_chief and self.cluster.servers:

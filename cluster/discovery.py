@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.environments import Environment, find_launch, is_evaluator, place_ranks, read_tf_config
-from cluster.topology import HOSTS_FLAGS, Cluster, Hosts, Task, place_of, read_hosts
+from cluster.topology import HOSTS_FLAGS, Cluster, Hosts, place_of, read_hosts
 from errors import UsageError, format_flag, plural
 from params import Params
 from params.evaluation_flags import EVAL_DURING_TRAINING
-from params.modes import DEFAULT_MODE, MODES, Mode, modes_that
+from params.modes import DEFAULT_MODE, MODES, Mode
 from params.variable_flags import clash_with_others
 
 _FLAGS = 'the flags'
@@ -69,12 +69,6 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     mode = MODES[params.variable_update]
     if mode.launcher:
         return None
-    if not mode.has_controller and (params.job_name == 'controller' or params.controller_host):
-        name = 'controller_host' if params.controller_host else 'job_name'
-        raise UsageError(
-            f'{format_flag(name, getattr(params, name))}: {format_flag("variable_update", mode.name)} has no '
-            f'controller; leave it out, or write {modes_that(lambda other: other.has_controller)}'
-        )
     cluster = _cluster_of_tf_config(params, environ) or _cluster_of_flags(params, environ)
     cluster = cluster or _cluster_of_launch(params, mode, environ)
     if cluster is None and (params.job_name or params.task_index):
@@ -82,24 +76,21 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
             f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in modes with parameter '
             'servers, --ps_hosts=HOST:PORT,...; or leave the role out to run in one process'
         )
-    if cluster is not None:
-        _check_hosts_differ(cluster)
-        cluster = cluster if len(cluster.tasks) > 1 else None
+    if cluster and len(cluster.tasks) == 1:
+        cluster = None
     check_mode(params, cluster)
     return cluster
 
 
 def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | None:
-    has_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
-    cluster = read_tf_config(environ, has_hosts=has_hosts)
+    cluster = read_tf_config(environ)
     if cluster is None:
         return None
     for name in ('ps_hosts', 'worker_hosts'):
         given, hosts = _hosts_flag(params, name), getattr(cluster, name)
-        if given and given != hosts:
+        if given not in ((), hosts):
             raise UsageError(
-                f'{format_flag(name, ",".join(given))} contradicts TF_CONFIG, whose '
-                f'{name.removesuffix("_hosts")} hosts are {",".join(hosts) or "none"}; '
+                f'{format_flag(name, ",".join(given))} contradicts TF_CONFIG, which has {",".join(hosts) or "none"}; '
                 'leave out the flag, or unset TF_CONFIG'
             )
     _check_role(params, cluster, 'TF_CONFIG', 'leave out the flags, or unset TF_CONFIG')
@@ -115,50 +106,34 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
         raise UsageError(
             f'{format_flag(given, getattr(params, given))}: there are no workers; add --worker_hosts=HOST:PORT,...'
         )
-    if len(hosts['controller']) > 1:
-        raise UsageError(
-            f'--controller_host={params.controller_host}: there is only one controller; write one HOST:PORT'
-        )
+    if hosts['ps'] and hosts['controller']:
+        raise UsageError(f'--controller_host={params.controller_host}: --ps_hosts is given, too; write one of them')
     job, index = _role_of_flags(params, environ, {job: len(named) for job, named in hosts.items()})
-    num_hosts, flag = len(hosts[job]), HOSTS_FLAGS[job]
-    if not num_hosts:
-        more = '' if job == 'controller' else ',...'
-        raise UsageError(f'--job_name={job}: --{flag} is missing; add --{flag}=HOST:PORT{more}')
-    if index >= num_hosts:
-        limits = f'from 0 to {num_hosts - 1}' if num_hosts > 1 else '0'
-        raise UsageError(f'--task_index={index}: --{flag} has {plural(num_hosts, "host")}, so it must be {limits}')
+    if index >= (num_hosts := len(hosts[job])):
+        raise UsageError(
+            f'--job_name={job} --task_index={index}: --{HOSTS_FLAGS[job]} has {plural(num_hosts, "host")}; write a '
+            'lower --task_index, from 0, or add hosts'
+        )
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
 def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, int]) -> tuple[str, int]:
     """Returns the job and index of this process; counts: how many hosts the flags name for each job."""
-    job, index = params.job_name, params.task_index
+    if params.job_name:
+        return params.job_name, params.task_index or 0
     first = 'controller' if counts['controller'] else 'ps'
-    if job and index is not None:
-        return job, index
-    launch = find_launch(environ)
-    num_hosts = sum(counts.values())
-    if job:
-        # Every rank with this command line would be task 0.
-        if launch and counts[job] > 1:
-            raise UsageError(
-                f'--job_name={job} without --task_index: {launch.source} started several processes ({launch.own}); add '
-                '--task_index, or leave out both flags so that the rank decides'
-            )
-        return job, 0
-    if num_hosts == 1 and (index is not None or launch is None):
-        return 'worker', index or 0
-    if index is not None:
-        raise UsageError(f'--task_index={index}: --job_name is missing; add --job_name=worker or --job_name={first}')
-    if launch is None:
+    launch, num_hosts = find_launch(environ), sum(counts.values())
+    if launch is None and num_hosts == 1:
+        return 'worker', params.task_index or 0
+    if launch is None or params.task_index is not None:
         raise UsageError(
-            f'{format_flag("worker_hosts", params.worker_hosts)}: --job_name is missing; add --job_name=worker or '
+            f'{_written(params, ("worker_hosts", "task_index"))}: --job_name is missing; add --job_name=worker or '
             f'--job_name={first}, and --task_index=N for the host of this process in its list'
         )
-    if launch.rank >= num_hosts or launch.size not in (None, num_hosts):
+    if launch.size != num_hosts:
         raise UsageError(
             f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, and {launch.source} started '
-            f'{launch.started} ({launch.total}); '
+            f'{launch.started}; '
             'start one process for each host, or set the role of this process with --job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
@@ -166,9 +141,7 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
 
 def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Cluster | None:
     launch = find_launch(environ)
-    # Some launchers do not tell the number of ranks. Rank 0 may be alone, and a warning says so; if it is not, the
-    # other ranks fail and end the job.
-    if launch is None or (launch.size is None and launch.rank == 0):
+    if launch is None:
         return None
     if mode.has_controller:
         raise UsageError(
@@ -176,23 +149,15 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
             '--controller_host=HOST:PORT for rank 0 and --worker_hosts=HOST:PORT,... for the others'
         )
     num_ps = params.num_ps if mode.needs_servers else 0
-    if launch.size is not None and num_ps >= launch.size:
+    if num_ps >= launch.size:
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.started} ({launch.total}), '
-            f'and at least one must be a worker; start more, or write --num_ps={launch.size - 1}'
+            f'--num_ps={num_ps}: {launch.source} started {launch.started}, and at least one must be a worker; start '
+            f'more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
     first_port = params.cluster_port or launch.first_port
     if first_port is None:
-        raise UsageError(
-            f'{launch.own}: there is no {launch.launcher.job or "SLURM_JOB_ID"} from which to derive a port; '
-            'add --cluster_port=PORT'
-        )
-    last_port = first_port + max(i for _, i in places)
-    if last_port > 65535:
-        raise UsageError(
-            f'--cluster_port={first_port}: the last port of a node would be {last_port}, above 65535; write a lower one'
-        )
+        raise UsageError(f'{launch.own}: no variable names the job, to derive a port; add --cluster_port=PORT')
     hosts = tuple(f'{node}:{first_port + i}' for node, i in places)
     job, index = _role_of_rank(launch.rank, num_ps)
     cluster = Cluster(hosts[:num_ps], hosts[num_ps:], job, index, launch.source)
@@ -202,21 +167,6 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
 
 def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, int]:
     return (first, rank) if rank < num_first else ('worker', rank - num_first)
-
-
-def _check_hosts_differ(cluster: Cluster) -> None:
-    seen: dict[str, Task] = {}
-    for task in cluster.tasks:
-        if (first := seen.setdefault(task.host.lower(), task)) is not task:
-            lists = (
-                ' and '.join(f'--{HOSTS_FLAGS[job]}' for job, _ in cluster.jobs)
-                if cluster.source == _FLAGS
-                else cluster.source
-            )
-            raise UsageError(
-                f'{lists}: {first.job} {first.index} and {task.job} {task.index} are both {task.host}; '
-                'write a different HOST:PORT for each process'
-            )
 
 
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
@@ -231,4 +181,6 @@ def _written(params: Params, names: Iterable[str] = ('job_name', 'task_index')) 
 
 def _hosts_flag(params: Params, name: str) -> Hosts:
     text = getattr(params, name)
-    return read_hosts(text.split(','), format_flag(name, text)) if text and text.strip() else ()
+    if not text or not text.strip():
+        return ()
+    return read_hosts([text] if name == 'controller_host' else text.split(','), format_flag(name, text))

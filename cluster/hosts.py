@@ -5,9 +5,7 @@ asks a Host on another machine, see cluster.agent.
 """
 
 import contextlib
-import ipaddress
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -18,33 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from cluster.child_process import ChildProcess
 from cluster.environments import without_clusters
 from cluster.topology import LOOPBACK, join_host_port
-from errors import RunError, UsageError
+from errors import RunError
 from machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 
 # How long agents have to end their processes when the launcher ends, in seconds.
 CLOSE_SECS = 4.0
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
-
-
-@dataclass(frozen=True)
-class HostNeeds:
-    """What a launcher needs from a host before it can write the command lines of the processes there.
-
-    processes are their jobs and indices. num_gpus is that of each worker. Only the GPUs of gpu_indices may be used;
-    empty for all. interface is the network (10.0.0.0/8), the address or the name (eth0) of the interface at which the
-    processes listen; empty if the host chooses.
-    """
-
-    processes: Sequence[tuple[str, int]]
-    shares_cores: bool = True
-    num_gpus: int = 0
-    gpu_indices: Sequence[int] = ()
-    interface: str = ''
 
 
 @dataclass(frozen=True)
@@ -74,7 +54,6 @@ class Command:
       name: the prefix of its lines; unique.
       env: its whole environment, None for that of this process; on another host what is added to the environment there.
       cores: the logical cores it may run on; None for all that it may use.
-      gpus: the GPUs that env shows it; None if env does not set them.
       is_server: whether it ends by itself when all processes that are not servers have ended.
       has_result: whether its standard output is the result of the cluster.
       host: None for this machine.
@@ -84,35 +63,39 @@ class Command:
     argv: Sequence[str]
     env: Mapping[str, str] | None = None
     cores: Sequence[int] | None = None
-    gpus: str | None = None
     is_server: bool = False
     has_result: bool = False
     host: 'Host | None' = None
 
 
+Show = Callable[[str], None]
+# The jobs and indices of processes.
+Processes = Sequence[tuple[str, int]]
+
+
 class LocalProcess(ChildProcess):
-    """A process of a cluster on this machine."""
+    """A process of a cluster on this machine.
+
+    It calls these functions on other threads: with each line of its two streams, and with itself when it has ended.
+    """
 
     # Whether the launcher has sent it a signal that ends it.
     is_stopped = False
     # Why nothing more will be known about it; None unless the connection to its host has ended.
     lost: str | None = None
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> None:
         super().__init__(
             command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
         )
         self.command = command
-
-    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
         self.read_lines(show, show_error)
 
         def wait() -> None:
             # If another process could not be started, the launcher reaps this one first.
             with contextlib.suppress(ChildProcessError):
                 self.wait()
-                ended()
+                ended(self)
 
         threading.Thread(target=wait, daemon=True).start()
 
@@ -128,22 +111,16 @@ class RemoteProcess:
     is_stopped = False
     lost: str | None = None
 
-    def __init__(self, command: Command, send: Callable[..., None]) -> None:
+    def __init__(
+        self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None], send: Callable[..., None]
+    ) -> None:
         self.command = command
         self.pid = 0
+        self._show = {'out': show, 'err': show_error}
+        self._report_end = ended
         self._send = send
-        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._has_ended = threading.Event()
         self._exit_code = 0
-
-    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        def read() -> None:
-            while (event := self._events.get())[0] != 'ended':
-                (show if event[0] == 'out' else show_error)(event[1])
-            self._has_ended.set()
-            ended()
-
-        threading.Thread(target=read, daemon=True).start()
 
     def end(self, number: signal.Signals) -> None:
         self.is_stopped = True
@@ -155,10 +132,13 @@ class RemoteProcess:
         return self._exit_code
 
     def tell(self, kind: str, value: Any) -> None:
-        """Handles what the agent says about it, in order: 'out' or 'err' with a line, 'ended' with its exit code."""
+        """Handles what the agent says about it: 'out' or 'err' with a line, 'ended' with its exit code."""
         if kind == 'ended':
             self._exit_code = value
-        self._events.put((kind, value))
+            self._has_ended.set()
+            self._report_end(self)
+        else:
+            self._show[kind](value)
 
     def lose(self, why: str) -> None:
         """Ends it for the launcher, since nothing more will be known about it."""
@@ -172,8 +152,7 @@ HostProcess = LocalProcess | RemoteProcess
 class Host:
     """A machine on which processes of a cluster run: this one, unless overridden.
 
-    `program`, the Python and the script, begins each command line. The processes listen at `address` unless the user
-    chooses an interface.
+    `program`, the Python and the script, begins each command line. The processes listen at `address`.
     """
 
     name = 'this machine'
@@ -183,38 +162,36 @@ class Host:
         self._address = address
         self._reserving = contextlib.ExitStack()
 
-    def prepare(self, needs: HostNeeds) -> list[Member]:
+    def prepare(self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()) -> list[Member]:
         """Reserves addresses, and divides the cores and GPUs among the workers. Leaves Member.host to the launcher.
 
-        The ports stay bound until close(), so that the kernel gives them to no other launcher or connection. The
-        process that gets an address can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as
-        every gRPC server does, and only one of them listens (socket(7)).
+        Each worker gets num_gpus of the GPUs with these indices (empty: of all). The ports stay bound until close(), so
+        that the kernel gives them to no other launcher or connection. The process that gets an address can still bind
+        to it, also after a restart: both sockets set SO_REUSEADDR, as every gRPC server does, and only one of them
+        listens (socket(7)).
         """
         environ: Mapping[str, str] = os.environ
-        if needs.num_gpus and needs.gpu_indices and has_visible_gpus(environ):
-            environ = with_selected(needs.gpu_indices, environ)
-        num_workers = sum(job == 'worker' for job, _ in needs.processes)
-        gpus = shares_of_workers(needs.num_gpus, num_workers, environ)
-        cores: Sequence[Sequence[int] | None] = [None] * num_workers
-        if needs.shares_cores and num_workers:
-            cores = share_cores(_usable_cores(), num_workers)
-        address = own_address(needs.interface) if needs.interface else self._address
-        addresses = self._reserving.enter_context(reserved_addresses(len(needs.processes), address))
+        if num_gpus and gpu_indices and has_visible_gpus(environ):
+            environ = with_selected(gpu_indices, environ)
+        num_workers = sum(job == 'worker' for job, _ in processes)
+        gpus = shares_of_workers(num_gpus, num_workers, environ)
+        cores = share_cores(_usable_cores(), num_workers) if num_workers else []
+        addresses = self._reserving.enter_context(reserved_addresses(len(processes), self._address))
         shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
         # A controller hides the GPUs itself, since its default of --device depends on whether there are any.
         others = {'ps': (None, None if gpus is None else ''), 'controller': (None, None)}
         return [
             Member(job, index, address, None, *(others.get(job) or next(shares)))
-            for (job, index), address in zip(needs.processes, addresses, strict=True)
+            for (job, index), address in zip(processes, addresses, strict=True)
         ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Returns what Command.env has of the launcher's environment variables."""
         return without_clusters(environ)
 
-    def start(self, command: Command) -> HostProcess:
-        """Starts a process; raises OSError or RuntimeError if that is not possible."""
-        return LocalProcess(command)
+    def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> HostProcess:
+        """Starts a process, see LocalProcess; raises OSError, RuntimeError or RunError if that is not possible."""
+        return LocalProcess(command, show, show_error, ended)
 
     def close(self) -> None:
         """Frees the addresses, and ends what still runs there for this launcher."""
@@ -238,34 +215,6 @@ def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str
                 raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
             found.append(join_host_port(address, reserving.getsockname()[1]))
         yield found
-
-
-def own_address(interface: str) -> str:
-    """Returns the first address of this machine at an interface, see HostNeeds; UsageError if it has none."""
-    # IPv4, IPv6, then link-local IPv6 with the name of its interface, fe80::1%eth0, of use where all hosts have it.
-    here = sorted(
-        (
-            (each.address, label)
-            for family in (socket.AF_INET, socket.AF_INET6)
-            for label, addresses in psutil.net_if_addrs().items()
-            for each in addresses
-            if each.family == family
-        ),
-        key=lambda one: '%' in one[0],
-    )
-    try:
-        network = ipaddress.ip_network(interface, strict=False)
-        found = [address for address, _ in here if ipaddress.ip_address(address) in network]
-    except ValueError:
-        # eth0:1 is a label of addresses of eth0.
-        found = [address for address, label in here if interface in (label, label.partition(':')[0])]
-    if not found:
-        there = ', '.join(f'{address} ({label})' for address, label in here) or 'none'
-        raise UsageError(
-            f'--interface={interface}: no address of this machine is there; it has {there}; write the name of an '
-            'interface, or a network such as 10.0.0.0/8, which fits hosts whose interfaces have different names'
-        )
-    return found[0]
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:

@@ -2,9 +2,7 @@
 
 import contextlib
 import functools
-import itertools
 import queue
-import re
 import signal
 import sys
 import threading
@@ -21,14 +19,9 @@ from results.summary import is_summary
 
 # The signals that would end this process; SIGHUP when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Without red, which looks like an error.
-_COLOURS = ('cyan', 'green', 'magenta', 'yellow', 'blue')
 # How many hidden lines of each process are kept, to be shown if one fails.
 _MAX_KEPT = 40
 _WARNING, _ERROR = format_warning(''), format_error('')
-# A line of TensorFlow's native code: severity, date, time.
-_NATIVE = re.compile(r'[IWEF]\d{4} ')
-_STEPS = re.compile(r'(Step|\d+)\t')
 
 
 def launch(
@@ -37,7 +30,6 @@ def launch(
     out: TextIO | None = None,
     err: TextIO | None = None,
     quiet: bool = False,
-    keep_going: bool = False,
     num_restarts: int = 0,
     grace_secs: float = 15.0,
     servers_end_secs: float = 30.0,
@@ -63,7 +55,7 @@ def launch(
     lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet)
     with contextlib.closing(lines):
         for number in range(num_restarts + 1):
-            cluster = _Cluster(lines, keep_going, grace_secs, servers_end_secs)
+            cluster = _Cluster(lines, grace_secs, servers_end_secs)
             with cluster.signals_as_events():
                 cluster.run(commands)
             if number == num_restarts or not cluster.may_restart:
@@ -80,11 +72,10 @@ def launch(
 class _Cluster:
     """The running processes. Other threads and signal handlers queue events, which the main thread handles."""
 
-    def __init__(self, lines: '_Lines', keep_going: bool, grace_secs: float, servers_end_secs: float) -> None:
+    def __init__(self, lines: '_Lines', grace_secs: float, servers_end_secs: float) -> None:
         self.exit_code = 0
         self._is_lasting = self._has_result = False
         self._lines = lines
-        self._keep_going = keep_going
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
         self._running: list[HostProcess] = []
@@ -109,7 +100,6 @@ class _Cluster:
 
     def run(self, commands: Sequence[Command]) -> None:
         try:
-            self._lines.phase('Starting the processes')
             for command in commands:
                 self._start(command)
             while self._running:
@@ -130,24 +120,21 @@ class _Cluster:
             return self._kill_slow if self._is_stopping else self._stop_servers
 
     def _start(self, command: Command) -> None:
-        show_error = functools.partial(
-            self._show, functools.partial(self._lines.of_process, command.name, is_chief=command.has_result)
-        )
+        of_process = functools.partial(self._lines.of_process, command.name, is_chief=command.has_result)
+        host = command.host or Host()
         try:
-            process = (command.host or Host()).start(command)
-            self._running.append(process)
-            process.watch(
-                show=functools.partial(self._show, self._lines.result) if command.has_result else show_error,
-                show_error=show_error,
-                ended=lambda: self._events.put(functools.partial(self._ended, process)),
+            process = host.start(
+                command,
+                show=functools.partial(self._show, self._lines.result if command.has_result else of_process),
+                show_error=functools.partial(self._show, of_process),
+                ended=lambda process: self._events.put(functools.partial(self._ended, process)),
             )
-        except (OSError, RuntimeError) as error:  # RuntimeError: no more threads can be started
+        except (OSError, RuntimeError, RunError) as error:  # RuntimeError: no more threads can be started
             reason = getattr(error, 'strerror', error)
             raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
-        cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
-        gpus = '' if command.gpus is None else f' with GPUs {command.gpus}' if command.gpus else ' without GPUs'
-        where = f' of {command.host.name}' if command.host else ''
-        self._lines.message(f'{command.name} is process {process.pid}{where}{cores}{gpus}', is_detail=True)
+        self._running.append(process)
+        if not self._lines.is_quiet:
+            self._lines.message(f'{command.name} is process {process.pid} of {host.name}')
 
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)
@@ -177,12 +164,7 @@ class _Cluster:
             what = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})'
         # The host of a lost process may not come back.
         self._is_lasting |= bool(process.lost)
-        if self._keep_going:
-            self.exit_code = self.exit_code or exit_code
-            self._lines.show_kept([name])
-            self._lines.message(format_error(f'{what}; the others go on'))
-        else:
-            self._stop_for(what, exit_code, because_of=[name])
+        self._stop_for(what, exit_code, because_of=[name])
 
     def _stop_servers(self) -> None:
         what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
@@ -227,38 +209,38 @@ class _Lines:
     """Writes whole lines, from any thread. Stops writing at the first error, which it keeps.
 
     out receives the result, err all other lines, those of a process after its name. quiet shows only warnings, errors
-    and the summary of the chief of these, and keeps the last others for show_kept(). On a terminal, a live line then
-    shows what the process with the result does.
+    and the summary of the chief of these, and keeps the last others for show_kept(). On a terminal, the chief's last
+    line then stands in a live line until it prints a result.
     """
 
     def __init__(self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool = False) -> None:
         self.error: OSError | ValueError | None = None
+        self.is_quiet = quiet
         self._out = out
         self._err = err
-        self._prefixes = _prefixes(names, err)
+        width = max(map(len, names), default=0)
+        self._prefixes = {name: f'{name:<{width}} | ' for name in names}
         self._lock = threading.Lock()
         self._kept: dict[str, deque[str]] = {name: deque(maxlen=_MAX_KEPT) for name in names}
-        self._is_quiet = quiet
         # The process that first printed each warning.
         self._warned: dict[str, str] = {}
-        self._live = LiveLine(err) if quiet else None
+        self._live = LiveLine(err)
 
     def result(self, line: str) -> None:
         self._write(self._out, line)
-        if _STEPS.match(line):
-            self.phase('Running the timed steps')
+        self.close()
 
     def of_process(self, name: str, line: str, *, is_chief: bool = False) -> None:
         """Writes or keeps another line of a process; is_chief: it is the process with the result."""
         # A warning of several processes is shown once.
         is_shown = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
         is_shown |= line.startswith(_ERROR) or (is_chief and is_summary(line))
-        if is_shown or not self._is_quiet:
+        if is_shown or not self.is_quiet:
             self._write(self._err, self._prefixes[name] + line)
         else:
             self._kept[name].append(line)
-            if is_chief and not _NATIVE.match(line):
-                self.phase(line)
+            if is_chief:
+                self._live.phase(line)
 
     def show_kept(self, names: Iterable[str]) -> None:
         for name in names:
@@ -266,20 +248,14 @@ class _Lines:
             while lines:
                 self._write(self._err, self._prefixes[name] + lines.popleft())
 
-    def message(self, line: str, *, is_detail: bool = False) -> None:
-        if not (self._is_quiet and is_detail):
-            self._write(self._err, line)
-
-    def phase(self, text: str) -> None:
-        if self._live:
-            self._live.phase(text)
+    def message(self, line: str) -> None:
+        self._write(self._err, line)
 
     def close(self) -> None:
-        if self._live:
-            self._live.close()
+        self._live.close()
 
     def _write(self, stream: TextIO, line: str) -> None:
-        with self._lock, self._live.hidden() if self._live else contextlib.nullcontext():
+        with self._lock, self._live.hidden():
             if self.error:
                 return
             try:
@@ -287,20 +263,3 @@ class _Lines:
                 stream.flush()
             except (OSError, ValueError) as error:  # ValueError: the stream's encoding lacks a character
                 self.error = error
-
-
-def _prefixes(names: Sequence[str], stream: TextIO) -> dict[str, str]:
-    """Returns the prefix of each process's lines, all of the same width; in colour on a terminal."""
-    width = max(map(len, names), default=0)
-    prefixes = {name: f'{name:<{width}} | ' for name in names}
-    if stream.isatty():
-        # Rich knows which colours the terminal has, and whether its user wants any.
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console(file=stream)
-        for (name, prefix), colour in zip(prefixes.items(), itertools.cycle(_COLOURS), strict=False):
-            with console.capture() as capture:
-                console.print(Text(prefix, colour), end='', soft_wrap=True)
-            prefixes[name] = capture.get()
-    return prefixes

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from cluster.server import Health, KeyValueStore, StoreError
+import tensorflow.compat.v1 as tf
+
+from cluster.server import Health, KeyValueStore
 from cluster.topology import HOSTS_FLAGS, LOOPBACK, Cluster, Task, Timeout, join_host_port, split_host_port
 from errors import RunError, UsageError, format_flag
 
@@ -52,10 +54,6 @@ class End:
     reason: str
 
 
-class TrainingOverError(Exception):
-    """The process was started after the training had ended, so it has nothing to do."""
-
-
 class StrangerError(UsageError):
     """The process does not belong to the cluster that runs at its addresses, so it leaves everything as it is."""
 
@@ -82,7 +80,7 @@ class Rendezvous:
         self._own_incarnation: int | None = None
         # Those without which none can go on.
         self._members = cluster.tasks if together else cluster.servers
-        self._stores: dict[Task, KeyValueStore] = {}
+        self._store: KeyValueStore | None = None
         self.membership: Membership | None = None
         self.restart = 0
         # Whether the servers, or the address of this task, belong to others: then this task records nothing there.
@@ -99,31 +97,26 @@ class Rendezvous:
         if None in (found[own], self._own_incarnation) or found[own] == self._own_incarnation:
             return
         self._is_stranger = True
-        given = f'the role of this process in {self.cluster.source}'
-        if self.cluster.source == 'the flags':
-            given = f'--task_index={own.index} and --{HOSTS_FLAGS[own.job]}'
         raise StrangerError(
             f"{own.job} {own.index}'s address {own.host} is another process; this host is not "
-            f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check {given}'
+            f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check --task_index, '
+            f'or the role in {self.cluster.source}'
         )
 
-    def entries(self, host: Task | None = None, *, patient: bool = True) -> dict[str, Any] | None:
+    def entries(self, *, patient: bool = True) -> dict[str, Any] | None:
         """Returns all entries of the key-value store; None if the task with the store does not answer.
 
-        Other hosts than the default have what was put there when the task with the store did not answer.
         patient: whether to wait for a task that is slow to answer.
         """
-        return self.use_store(KeyValueStore.get_all, host=host, patient=patient)
+        return self.use_store(KeyValueStore.get_all, patient=patient)
 
-    def put(self, key: str, value: Any, host: Task | None = None) -> None:
+    def put(self, key: str, value: Any) -> None:
         """Puts a value into the key-value store, if the task with the store answers."""
-        self.use_store(KeyValueStore.put, key, value, host=host)
+        self.use_store(KeyValueStore.put, key, value)
 
-    def use_store(
-        self, method: Callable[..., Result], *arguments: Any, host: Task | None = None, patient: bool = True
-    ) -> Result | None:
+    def use_store(self, method: Callable[..., Result], *arguments: Any, patient: bool = True) -> Result | None:
         """Returns what a method of the key-value store returns; None if the task with the store does not answer."""
-        host = host or self.cluster.store_task
+        host = self.cluster.store_task
         # TensorFlow's first connection to a task waits without a time limit, so check first that the task is up.
         found = self.health.incarnations([host], patient=patient)[host]
         # A new process has the store of another training.
@@ -133,26 +126,25 @@ class Rendezvous:
 
         def work() -> None:
             try:
-                store = self._stores.get(host) or KeyValueStore(host)
-                self._stores[host] = store
+                store = self._store = self._store or KeyValueStore(host)
                 results.append(method(store, *arguments))
-            except StoreError:
-                self._stores.pop(host, None)
+            except tf.errors.OpError:
+                self._store = None
 
         # On a thread, which can be abandoned if the host is lost at this moment.
         thread = threading.Thread(target=work, name='key-value store', daemon=True)
         thread.start()
         thread.join(_STORE_SECS)
         if thread.is_alive():
-            self._stores.pop(host, None)
+            self._store = None
         return results[0] if results else None
 
     def join(self, offer: Offer, timeout: Timeout) -> Membership:
         """Waits until all tasks are up and all workers have joined.
 
         A process that comes while those of an earlier training still end waits for the others' new processes.
-        Raises TrainingOverError if the training has ended, StrangerError if the addresses belong to other processes,
-        UsageError if two tasks have different settings, and RunError if some tasks do not come in time.
+        Raises StrangerError if the addresses belong to other processes, UsageError if two tasks have different
+        settings, and RunError if some tasks do not come in time.
         """
         began = time.monotonic()
         deadline = began + timeout.secs
@@ -163,11 +155,10 @@ class Rendezvous:
             own = found[self.cluster.own]
             if entries is not None and own is not None:
                 membership = _membership(entries)
-                if self._is_over(entries, found):
-                    raise TrainingOverError
                 self.compare_settings(entries, found)
-                # After a good end this process belongs to the next training.
-                if not self._has_ended_well(entries) and self.enter(entries, found):
+                # If an earlier process of this task took all steps, this one belongs to the next training.
+                before = entries.get(_end_key(self.cluster.own))
+                if not (before and before['exit_code'] == 0) and self.enter(entries, found):
                     assert membership
                     self.restart = 0 if own in membership.workers else own % _MOST_RESTARTS + 1
                     return membership
@@ -182,9 +173,13 @@ class Rendezvous:
                     )
                     self.put('membership', asdict(membership))
                     continue
-            missing, what = self._missing(found, entries or {})
+            offers = self._offers(entries or {}, found)
+            # Those that do not answer, else those that have not joined.
+            missing = [task for task, incarnation in found.items() if incarnation is None]
+            missing = missing or [worker for worker in self.cluster.trainers if worker not in offers]
             if time.monotonic() > deadline:
-                raise RunError(timeout.message(f'{", ".join(map(str, missing))} {what}'))
+                who = ', '.join(map(str, missing or self.cluster.trainers))
+                raise RunError(timeout.message(f'{who} did not answer and join the training'))
             self.show_missing(missing, time.monotonic() - began)
             time.sleep(_POLL_SECS)
 
@@ -194,12 +189,8 @@ class Rendezvous:
         others = [task for task in missing if task != own]
         if secs < self._next_line_secs or not others:
             return
-        named = [f'{task.job} {task.index} at {task.host}' for task in others[:_MOST_NAMED]]
-        if len(others) > len(named):
-            named.append(f'{len(others) - len(named)} more')
-        # The first line says which process this is.
-        where, since = ('', f' ({secs:.0f} s)') if self._next_line_secs else (f' at {own.host}', '')
-        self._show(f'{own.job} {own.index}{where}, waiting for {", ".join(named)}{since}')
+        named = ', '.join(map(str, others[:_MOST_NAMED])) + ' ...' * (len(others) > _MOST_NAMED)
+        self._show(f'{own.job} {own.index}, waiting for {named} ({secs:.0f} s)')
         self._next_line_secs = max(_FIRST_LINE_SECS, 2 * self._next_line_secs)
 
     def enter(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
@@ -222,21 +213,6 @@ class Rendezvous:
         """Whether all workers have joined, and each task is a new process that has told its settings."""
         told = {task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation') for task in self.cluster.tasks}
         return None not in found.values() and told == dict(found) and len(offers) == len(self.cluster.trainers)
-
-    def _is_over(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
-        """Whether the training in which an earlier process of this task took part has ended.
-
-        A trainer ends with exit code 0 only when all steps are taken. If the earlier process of this task also did so,
-        this process belongs to another training, whose servers are not up yet.
-        """
-        ends = self.ends(entries, found)
-        is_over = any(trainer in ends and ends[trainer].exit_code == 0 for trainer in self.cluster.trainers)
-        return is_over and not self._has_ended_well(entries)
-
-    def _has_ended_well(self, entries: Mapping[str, Any]) -> bool:
-        """Whether an earlier process of this task took all steps."""
-        before = entries.get(_end_key(self.cluster.own))
-        return before is not None and before['exit_code'] == 0
 
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
         """Publishes the settings that this task must share with the others; raises UsageError if another has others.
@@ -273,26 +249,15 @@ class Rendezvous:
             worker: each['offer'] for worker, each in joined.items() if each and each['incarnation'] == found[worker]
         }
 
-    def _missing(self, found: Incarnations, entries: Mapping[str, Any]) -> tuple[Sequence[Task], str]:
-        if silent := [task for task, incarnation in found.items() if incarnation is None]:
-            return silent, 'did not answer'
-        offers = self._offers(entries, found)
-        missing = [worker for worker in self.cluster.trainers if worker not in offers]
-        return missing or self.cluster.trainers, 'answered, but did not join the training'
-
     def end(self, exit_code: int, reason: str = '') -> None:
-        """Records how this task ends; on every server if the task with the store is gone."""
+        """Records how this task ends."""
         found = self.incarnations()
         with contextlib.suppress(StrangerError):
             self.check_own_address(found)
         if self._is_stranger:
             return
         end = {'incarnation': found[self.cluster.own], 'exit_code': exit_code, 'reason': reason}
-        hosts = [self.cluster.store_task]
-        if found[self.cluster.store_task] is None:
-            hosts = [server for server in self.cluster.servers if found[server] is not None]
-        for host in hosts:
-            self.put(_end_key(self.cluster.own), end, host)
+        self.put(_end_key(self.cluster.own), end)
 
     def ends(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, End]:
         """Returns the tasks that have ended, and how; not those that were restarted since."""

@@ -1,22 +1,18 @@
 """Which process of a cluster runs on which host, by lists of hosts. Does not import TensorFlow."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from cluster.topology import read_ipv6, with_brackets
 from errors import UsageError, plural, read_regular
 
-# The most hosts of a list, and the most processes on one.
-_MOST_HOSTS, _MOST_SLOTS = 4096, 1024
 _HOST_FILE_BYTES = 1 << 20
-# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then :slots.
+# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then its slots, as MPICH and
+# as Open MPI write them.
 _HOST = re.compile(
-    r'(?P<user>\w[\w.-]*@)?(?:(?P<name>\w[\w.-]*)|\[(?P<address>[\w:.%-]+)\])(?::(?P<slots>\d{1,9}))?', re.ASCII
+    r'(?P<user>\w[\w.-]*@)?(?:(?P<name>\w[\w.-]*)|\[(?P<address>[\w:.%-]+)\])'
+    r'(?:(?::| slots=)(?P<slots>\d{1,4}))?(?: max_slots=\d+)?',
+    re.ASCII,
 )
-# After a host: how many slots it has, as Open MPI, LAM and LSF write it, and what says no more about that.
-_SLOTS = re.compile(r'(?:(?:slots|cpu|count)=)?(\d{1,9})', re.ASCII)
-_MOST_OF_HOST = re.compile(r'(?:max[_-]slots|slots[_-]max)=\d{1,9}', re.ASCII)
-_FORMS = 'the known forms are `a`, `a:4`, `a 4`, `a slots=4 max_slots=8`, `a cpu=4`, and `[fd00::1]:4` with IPv6'
 
 # The processes of each host, by its name as ssh takes it: the controller, parameter servers, workers.
 Layout = Mapping[str, Sequence[tuple[str, int]]]
@@ -24,73 +20,39 @@ Layout = Mapping[str, Sequence[tuple[str, int]]]
 Slots = Mapping[str, int | None]
 
 
-def read_hosts_flag(text: str) -> dict[str, int | None]:
+def read_hosts_flag(text: str) -> Slots:
     """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers."""
-    flag = f'--hosts={text}'
-    found: dict[str, int | None] = {}
-    for entry in text.split(','):
-        name, slots = _read_host(entry.strip(), flag, 'write NAME or NAME:NUMBER_OF_WORKERS, or [ADDRESS] with IPv6')
-        if name in found:
-            once = f'{with_brackets(name)}:2'
-            raise UsageError(f'{flag}: {name} is listed twice; write it once, with the number of its workers: {once}')
-        found[name] = slots
-    return _checked(found, flag)
+    found = _read_hosts(text.split(','), f'--hosts={text}')
+    if len(found) <= text.count(','):
+        raise UsageError(f'--hosts={text}: a host is listed twice; write it once, with the number of its workers')
+    return found
 
 
-def read_host_file(path: str) -> dict[str, int | None]:
-    """Returns the hosts of a file, as Open MPI, MPICH, Intel MPI, LAM, PBS, LSF and SGE write them.
-
-    A host in several lines has a slot for each of them, or the sum of their numbers.
-    """
+def read_host_file(path: str) -> Slots:
+    """Returns the hosts of a file with one in each line, as Open MPI, MPICH, Intel MPI and PBS write them."""
     flag = f'--hostfile={path}'
     try:
-        lines = read_regular(path, _HOST_FILE_BYTES).decode('utf-8-sig').splitlines()
-    except OSError as error:
-        raise UsageError(f'{flag}: it cannot be read ({error.strerror or error}); write the path of a file') from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f'{flag}: it is no text; write a host in each line, such as `a slots=4`') from error
+        lines = read_regular(path, _HOST_FILE_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f'{flag}: it cannot be read ({error}); write a file with a host in each line') from error
+    return _read_hosts(filter(None, (' '.join(line.partition('#')[0].split()) for line in lines)), flag)
+
+
+def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
+    """Returns the slots of each host. One that is listed several times has a slot for each, or the sum of its slots."""
     found: dict[str, int | None] = {}
-    for number, line in enumerate(lines, 1):
-        where = f'{flag}: line {number} is {line.strip()!r}'
-        for entry, given in _entries(re.sub(r'\s*=\s*', '=', line.partition('#')[0]).split(), where):
-            name, slots = _read_host(entry, where, _FORMS, has_slots=given is not None)
-            slots = slots if given is None else given
-            if name in found:
-                slots = sum(1 if each is None else each for each in (found[name], slots))
-            found[name] = slots
-    return _checked(found, flag)
-
-
-def _entries(words: Sequence[str], where: str) -> list[tuple[str, int | None]]:
-    """Returns the hosts of a line of a host file, with their slots if these stand apart."""
-    words = [word for word in words if not _MOST_OF_HOST.fullmatch(word)]
-    counts = [_SLOTS.fullmatch(word) for word in words[1::2]]
-    if len(words) < 2:
-        return [(word, None) for word in words]
-    # SGE: the host, its slots, its queue, its cores.
-    if len(words) == 4 and '@' in words[2] and counts[0]:
-        return [(words[0], int(counts[0][1]))]
-    # LSF has all hosts in one line: a 4 b 2.
-    if len(words) % 2 or not all(counts):
-        raise UsageError(f'{where}; {_FORMS}')
-    return [(word, int(count[1])) for word, count in zip(words[::2], counts, strict=True) if count]
-
-
-def _read_host(entry: str, where: str, forms: str, *, has_slots: bool = False) -> tuple[str, int | None]:
-    """Returns the name of a host, as ssh takes it, and its slots; has_slots: they stand apart from the entry."""
-    match = _HOST.fullmatch(entry)
-    name = (match['name'] or read_ipv6(match['address'])) if match else None
-    if not match or not name or (has_slots and match['slots']):
-        raise UsageError(f'{where}: {entry!r} is no host; {forms}')
-    return (match['user'] or '') + name, int(match['slots']) if match['slots'] else None
-
-
-def _checked(found: dict[str, int | None], flag: str) -> dict[str, int | None]:
-    for name, slots in found.items():
-        if slots is not None and slots > _MOST_SLOTS:
-            raise UsageError(f'{flag}: {name} has {slots} slots; write at most {_MOST_SLOTS}')
-    if not 1 <= len(found) <= _MOST_HOSTS:
-        raise UsageError(f'{flag}: it has {plural(len(found), "host")}; write 1 to {_MOST_HOSTS}')
+    for entry in map(str.strip, entries):
+        match = _HOST.fullmatch(entry)
+        if not match:
+            raise UsageError(
+                f'{flag}: {entry!r} is no host; write NAME, NAME:NUMBER_OF_WORKERS or, in a file, NAME '
+                'slots=NUMBER_OF_WORKERS, and an IPv6 address in brackets: [fd00::1]:4'
+            )
+        name = (match['user'] or '') + (match['name'] or match['address'])
+        slots = int(match['slots']) if match['slots'] else None
+        if name in found:
+            slots = sum(1 if each is None else each for each in (found[name], slots))
+        found[name] = slots
     if all(slots == 0 for slots in found.values()):
         raise UsageError(f'{flag}: it has 0 slots for workers; write a host with 1 or more')
     return found
@@ -101,7 +63,8 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
 
     Workers fill the slots of the hosts in order; by default there are as many as slots. A host without a number has
     one slot, but if no host has a number, the workers are divided evenly. Parameter servers go round the hosts, one
-    on each, or round those with 0 slots if there are any. The controller is on the first host.
+    on each, or round those with 0 slots if there are any. The controller is on the first host. Hosts without a process
+    are left out.
     """
     names = [*slots]
     if num_workers is not None and all(number is None for number in slots.values()):
@@ -126,8 +89,4 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
     for here, count in zip(jobs, counts, strict=True):
         here += [('worker', number) for number in range(first, first + count)]
         first += count
-    if idle := [name for name, here in zip(names, jobs, strict=True) if not here]:
-        raise UsageError(
-            f'{flag}: {", ".join(idle)} would have no process; leave it out, or start more with --workers or --ps'
-        )
-    return dict(zip(names, jobs, strict=True))
+    return {name: here for name, here in zip(names, jobs, strict=True) if here}

@@ -115,14 +115,12 @@ def _poll(
         found = rendezvous.incarnations()
         rendezvous.check_own_address(found)
         entries = rendezvous.entries()
-        if entries is None:
-            ends = {**ended, **rendezvous.ends(rendezvous.entries(rendezvous.cluster.own) or {}, found)}
-        else:
+        if entries is not None:
             rendezvous.compare_settings(entries, found)
             # The trainers of an earlier training, which still ends, are not those of this server.
             is_other = not rendezvous.enter(entries, found) and 'membership' in entries
             ends = {} if is_other else rendezvous.ends(entries, found)
-        ended = {trainer: ends[trainer] for trainer in rendezvous.cluster.trainers if trainer in ends}
+            ended = {trainer: ends[trainer] for trainer in rendezvous.cluster.trainers if trainer in ends}
         yield found, ended
         time.sleep(_INTERVAL_SECS)
         end_if_requested()

@@ -75,9 +75,7 @@ class Health:
         self._last_answers: dict[Task, tuple[int, float]] = {}
         self._requests: dict[Task, Any] = {}
 
-    def incarnations(
-        self, tasks: Iterable[Task], *, timeout_secs: float = _ANSWER_SECS, patient: bool = True
-    ) -> dict[Task, int | None]:
+    def incarnations(self, tasks: Iterable[Task], *, patient: bool = True) -> dict[Task, int | None]:
         """Returns the incarnation of each task; None for a task whose server does not answer.
 
         A task that answers too late on an open connection is only busy: if patient, it counts as up for some seconds.
@@ -87,7 +85,7 @@ class Health:
             if task not in self._requests:
                 channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
                 self._requests[task] = channel.unary_unary(_METHOD, response_deserializer=_incarnation)
-            calls[task] = self._requests[task].future(b'', timeout=timeout_secs)
+            calls[task] = self._requests[task].future(b'', timeout=_ANSWER_SECS)
         return {task: self._answer(task, call, patient=patient) for task, call in calls.items()}
 
     def last_answer(self, task: Task) -> float:
@@ -112,10 +110,6 @@ def _incarnation(response: bytes) -> int:
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
 
 
-class StoreError(Exception):
-    """The task with the store does not answer, or was replaced by a new process."""
-
-
 class OpenSession(tf.Session):
     """A session that nothing closes: if a task is gone, closing can hang, even when Python collects the session."""
 
@@ -127,8 +121,8 @@ class KeyValueStore:
     """JSON values by key that all tasks share, in the memory of one task; they are lost with that task.
 
     Its sessions run in the server of that task, under a job name of no task: if two processes called themselves
-    'worker 0' there, TensorFlow would end the sessions of the first. All methods raise StoreError if the host could not
-    be reached in time; then make a new object.
+    'worker 0' there, TensorFlow would end the sessions of the first. All methods raise tf.errors.OpError if the host
+    is gone, slow or a new process; then make a new object.
     """
 
     def __init__(self, host: Task, timeout_secs: float = 10.0) -> None:
@@ -149,25 +143,18 @@ class KeyValueStore:
         self._session = OpenSession(f'grpc://{host.host}', graph=graph, config=config)
 
     def put(self, key: str, value: Any) -> None:
-        self._run(self._put, {self._digest: _digest(key), self._entry: json.dumps([key, value])})
+        self._session.run(self._put, {self._digest: _digest(key), self._entry: json.dumps([key, value])})
 
     def get_all(self) -> dict[str, Any]:
         """Returns all entries, except those of put_large."""
-        return dict(map(json.loads, self._run(self._get_all, {})))
+        return dict(map(json.loads, self._session.run(self._get_all, {})))
 
     def put_large(self, key: str, value: Any) -> None:
-        self._run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
+        self._session.run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
 
     def get_large(self, key: str) -> Any:
-        text = self._run(self._get_large, {self._digest: _digest(key)})
+        text = self._session.run(self._get_large, {self._digest: _digest(key)})
         return json.loads(text) if text else None
-
-    def _run(self, fetches: Any, feeds: dict[Any, Any]) -> Any:
-        try:
-            return self._session.run(fetches, feeds)
-        except tf.errors.OpError as error:
-            # The task is gone, slow, or not the process that the session knew.
-            raise StoreError(str(error)) from error
 
 
 def _digest(key: str) -> int:

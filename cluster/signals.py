@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A step gets at least this long to end after a signal, so that the saved state is one between two steps.
 _GRACE_SECS = 5.0
-# The exit code that shells use for a process that SIGTERM ended.
-TERMINATED = 128 + signal.SIGTERM
 
 
 def end_at_sigterm() -> None:
@@ -30,7 +28,7 @@ def _end(number: int, _frame: object) -> NoReturn:
     # Nothing has started yet that needs an orderly end.
     with contextlib.suppress(OSError):
         os.write(2, b'tf_cnn_benchmarks: error: stopped by SIGTERM\n')
-    os._exit(TERMINATED)
+    os._exit(128 + number)
 
 
 @contextlib.contextmanager

@@ -8,28 +8,25 @@ import contextlib
 import json
 import queue
 import shlex
-import shutil
 import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from cluster.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
-from cluster.hosts import CLOSE_SECS, Command, Host, HostNeeds, Member, RemoteProcess
-from errors import RunError, UsageError, format_flag
+from cluster.hosts import CLOSE_SECS, Command, Host, Member, Processes, RemoteProcess, Show
+from errors import RunError, UsageError
 from machine.surroundings import LIBRARY_VARIABLES
 
-# How long a host may take to answer at first, in seconds.
-HELLO_SECS = 30.0
-_REPLY_SECS = 30.0
-_END_SECS = 1.0
-# Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
-_NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
+# How long a host may take to answer, and ssh to end after its output, in seconds.
+_REPLY_SECS, _END_SECS = 30.0, 1.0
+# The exit code of ssh itself if it cannot connect.
+_SSH_FAILED = 255
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,7 @@ class Reach:
         """Returns the command line that starts an agent on the host of this name."""
         folder, python, working_folder = map(shlex.quote, (self.folder, self.python, self.working_folder))
         # The answers begin with a line of their own, also after a login script that leaves its last one unfinished.
-        line = (
-            f'echo; cd {folder} 2>/dev/null || exit {_NO_FOLDER}; '
-            f'command -v {python} >/dev/null || exit {_NO_PYTHON}; '
-            f'test -e cluster/agent.py || exit {_NO_PROGRAM}; '
-            f'exec {python} -m cluster.agent {working_folder}'
-        )
+        line = f'echo; cd {folder} && exec {python} -m cluster.agent {working_folder}'
         # BatchMode: a question for a password would come from many hosts at once, beside other output.
         options = ['BatchMode=yes', f'ServerAliveInterval={ALIVE_SECS:.0f}']
         options.append(f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}')
@@ -87,37 +79,29 @@ class SshHost(Host):
 
     def connected(self) -> None:
         """Waits for the agent; raises RunError if it does not come, or if the program there is not the same as here."""
-        answer = self._answer(HELLO_SECS)
+        answer = self._answer()
         if answer is None:
             raise RunError(f'{self.name}: {self._why_not_connected()}')
-        there, here = answer['hello'], hello()
-        for key, what in (
-            ('version', 'tf_cnn_benchmarks'),
-            ('commit', 'the commit of tf_cnn_benchmarks'),
-            ('tensorflow', 'TensorFlow'),
-        ):
+        for name, here in hello().items():
+            there = answer['hello'].get(name)
             # A folder that no git knows has no commit to compare.
-            if there[key] != here[key] and not (key == 'commit' and None in (there[key], here[key])):
-                found = f'{what} {there[key]}' if there[key] else f'no {what}'
+            if there != here and not (name == 'commit' and None in (there, here)):
                 raise RunError(
-                    f'{self.name}: it has {found} in {self._reach.folder} with {self._reach.python}, and this machine '
-                    f'has {here[key]}; install the same on both, or write --remote_dir and --remote_python'
+                    f'{self.name}: it has {name} {there} in {self._reach.folder} with {self._reach.python}, and this '
+                    f'machine has {here}; install the same on both, or write --remote_dir and --remote_python'
                 )
 
-    def prepare(self, needs: HostNeeds) -> list[Member]:
-        return [Member(**one) for one in self._ask('members', prepare=asdict(needs))]
+    def prepare(self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()) -> list[Member]:
+        return [Member(**one) for one in self._ask('members', prepare=[processes, num_gpus, gpu_indices])]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if name in LIBRARY_VARIABLES}
 
-    def start(self, command: Command) -> RemoteProcess:
-        process = RemoteProcess(command, self._send)
+    def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> RemoteProcess:
+        process = RemoteProcess(command, show, show_error, ended, self._send)
         self._processes[command.name] = process
         wanted = {one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'}
-        try:
-            process.pid = self._ask('started', start=wanted)
-        except RunError as error:
-            raise RuntimeError(str(error)) from error
+        process.pid = self._ask('started', start=wanted)
         return process
 
     def close(self) -> None:
@@ -133,7 +117,7 @@ class SshHost(Host):
 
     def _ask(self, key: str, **request: Any) -> Any:
         self._send(**request)
-        answer = self._answer(_REPLY_SECS)
+        answer = self._answer()
         if answer is None:
             raise RunError(f'{self.name}: {self._why}')
         if 'refused' in answer:
@@ -141,11 +125,11 @@ class SshHost(Host):
             raise kind(*(f'{self.name}: {line}' for line in answer['refused']))
         return answer[key]
 
-    def _answer(self, secs: float) -> dict[str, Any] | None:
+    def _answer(self) -> dict[str, Any] | None:
         try:
-            return self._answers.get(timeout=secs)
+            return self._answers.get(timeout=_REPLY_SECS)
         except queue.Empty:
-            self._why = f'it does not answer within {secs:g} s'
+            self._why = f'it does not answer within {_REPLY_SECS:g} s'
             return None
 
     def _send(self, **request: Any) -> None:
@@ -154,11 +138,10 @@ class SshHost(Host):
             print(json.dumps(request), file=self._ssh.input, flush=True)
 
     def _heard(self, line: str) -> None:
-        try:
+        answer = None
+        # The last line of a connection may be incomplete.
+        with contextlib.suppress(ValueError):
             answer = json.loads(line.removeprefix(ANSWER)) if line.startswith(ANSWER) else None
-        except ValueError:
-            # The last line of a connection that was lost within it.
-            answer = None
         if answer is None:
             self._errors.append(line)
             return
@@ -189,15 +172,12 @@ class SshHost(Host):
         code = self._ssh.exit_code()
         self._ssh.await_last_lines()
         last = next((line for line in reversed(self._errors) if line.strip()), '')
-        advice = {
-            _NO_FOLDER: f'it has no folder {reach.folder}; write --remote_dir=FOLDER, that of the program there',
-            _NO_PYTHON: f'it has no {reach.python}; write --remote_python=PATH, the Python there',
-            _NO_PROGRAM: f'{reach.folder} has no tf_cnn_benchmarks of this version; write --remote_dir=FOLDER, or '
-            'install this version there',
-            _SSH_FAILED: f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} {self.name}` '
-            'must connect without a password',
-        }
-        return advice.get(code) or (
+        if code == _SSH_FAILED:
+            return (
+                f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} {self.name}` must '
+                'connect without a password'
+            )
+        return (
             f'the program there cannot be started ({last or f"exit code {code}"}); check --remote_dir={reach.folder} '
             f'and --remote_python={reach.python}'
         )
@@ -206,10 +186,6 @@ class SshHost(Host):
 @contextlib.contextmanager
 def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
     """Connects to all hosts at once, until the block ends; RunError has a line for each host that cannot be used."""
-    if not shutil.which(reach.ssh[0]):
-        raise UsageError(
-            f'{format_flag("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh'
-        )
     hosts: list[SshHost] = []
     try:
         for name in names:

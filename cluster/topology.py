@@ -4,7 +4,6 @@ import contextlib
 import ipaddress
 import re
 import socket
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ LOOPBACK = '127.0.0.1'
 _HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 # The flag that names the hosts of each job.
 HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
-_RESOLVE_SECS = 2.0
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,6 @@ class Cluster:
         return names[: self.index].count(own), names.count(own)
 
     @property
-    def num_trainers(self) -> int:
-        return len(self.trainers)
-
-    @property
     def num_ps(self) -> int:
         return len(self.ps_hosts)
 
@@ -133,23 +127,12 @@ def place_of(cluster: Cluster | None) -> Place:
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
-    """Returns the hosts, without ports, of which an address is reachable from the internet, each once.
-
-    Names are looked up for at most 2 seconds; one that is not resolved by then is not reported.
-    """
-    names = dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks)
+    """Returns the hosts, without ports, of which an address is reachable from the internet, each once."""
     found: list[str] = []
-
-    def look_up() -> None:
-        for name in names:
-            with contextlib.suppress(OSError, UnicodeError):
-                if any(_is_public(str(info[4][0])) for info in socket.getaddrinfo(name, None)):
-                    found.append(name)
-
-    # A daemon thread, because a lookup cannot be cancelled and must not keep the process alive.
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(_RESOLVE_SECS)
+    for name in dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks):
+        with contextlib.suppress(OSError, UnicodeError):
+            if any(_is_public(str(info[4][0])) for info in socket.getaddrinfo(name, None)):
+                found.append(name)
     return tuple(found)
 
 
@@ -177,13 +160,7 @@ class Timeout:
 
 
 def join_host_port(host: str, port: int) -> str:
-    return f'{with_brackets(host)}:{port}'
-
-
-def with_brackets(host: str) -> str:
-    """Returns a host as it stands before a colon and a number: [fd00::1], USER@[fd00::1], and others as they are."""
-    user, at, name = host.rpartition('@')
-    return f'{user}{at}[{name}]' if ':' in name else host
+    return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
 
 def split_host_port(address: str) -> tuple[str, int]:
@@ -192,27 +169,19 @@ def split_host_port(address: str) -> tuple[str, int]:
     return host.replace('[', '').replace(']', ''), int(port)
 
 
-def read_ipv6(text: str) -> str | None:
-    """Returns an IPv6 address in its shortest spelling; None if the text is no such address."""
-    try:
-        return str(ipaddress.IPv6Address(text))
-    except ValueError:
-        return None
-
-
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
     """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by `flag`."""
     hosts = []
     for item in items:
         match = _HOST_PORT.fullmatch(item.strip())
         host, port = split_host_port(match[0]) if match else ('', 0)
-        if '[' in item:
-            host = read_ipv6(host) or ''
-        if not host or not 1 <= port <= 65535:
+        if not 1 <= port <= 65535:
             what = repr(item.strip()) if item.strip() else 'an empty entry'
             raise UsageError(
                 f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; '
                 'write for example 10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
             )
         hosts.append(join_host_port(host, port))
+    if twice := next((host for host in hosts if hosts.count(host) > 1), None):
+        raise UsageError(f'{flag}: {twice} stands there twice; write a different HOST:PORT for each process')
     return tuple(hosts)

@@ -34,7 +34,7 @@ class Worker:
         self.cluster = cluster
         self.is_chief = cluster is None or cluster.is_chief
         self.index = cluster.index if cluster else 0
-        self.num_trainers = cluster.num_trainers if cluster else 1
+        self.num_trainers = len(cluster.trainers) if cluster else 1
         self.agreed = NOTHING
 
     def join(self, offer: Offer) -> None:

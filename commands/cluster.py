@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cluster.discovery import find_cluster
 from cluster.environments import environment_of_runs
-from cluster.hosts import Command, Host, HostNeeds, Member
+from cluster.hosts import Command, Host, Member
 from cluster.launcher import launch
 from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
@@ -53,18 +53,6 @@ class ClusterOptions:
     ssh: str | None = flag(None, 'The ssh program with its options; by default ssh. It must ask for no password.')
     remote_python: str | None = flag(None, 'The Python on the hosts; by default the path of this one.')
     remote_dir: str | None = flag(None, 'The folder of this program on the hosts; by default that of this one.')
-    interface: str | None = flag(
-        None,
-        'Where the processes on --hosts listen: a network (10.0.0.0/8) or an interface (eth0); by default at the '
-        'address to which ssh connects.',
-    )
-    affinity: str = flag(
-        'share',
-        'share: each worker runs on an equal share of the cores, or on one core if there are more workers than cores; '
-        'none: all run on all cores.',
-        choices=('share', 'none'),
-    )
-    keep_going: bool = flag(False, 'Do not stop the other processes when one fails.')
     restart: int = flag(
         0,
         'How often all processes are started again after one failed; with --train_dir they go on from its checkpoint.',
@@ -72,7 +60,7 @@ class ClusterOptions:
     )
     verbose: bool = flag(
         False,
-        'Show all lines of all processes, their process ids, cores and GPUs; each process gets --verbose, too.',
+        'Show all lines of all processes, and their process ids; each process gets --verbose, too.',
     )
 
 
@@ -119,20 +107,15 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             stack.callback(hosts[0].close)
         members = []
         for host, processes in zip(hosts, layout.values(), strict=True):
-            needs = HostNeeds(
-                processes,
-                shares_cores=options.affinity == 'share',
-                num_gpus=0 if params.device == 'cpu' else params.num_gpus,
-                gpu_indices=tuple(chosen_gpus(params.gpu_indices)),
-                interface=options.interface or '',
-            )
-            members += [replace(member, host=host) for member in host.prepare(needs)]
+            num_gpus = 0 if params.device == 'cpu' else params.num_gpus
+            prepared = host.prepare(processes, num_gpus, tuple(chosen_gpus(params.gpu_indices)))
+            members += [replace(member, host=host) for member in prepared]
         for member in members if len(hosts) > 1 else ():
             address, _ = split_host_port(member.address)
             if member.host and ipaddress.ip_address(address).is_loopback:
                 raise UsageError(
                     f'{member.host.name}: its processes would listen at {address}, which the other hosts cannot reach; '
-                    'write --interface=10.0.0.0/8, with the network that connects the hosts'
+                    'write in --hosts the name or address that the others use'
                 )
         commands = make_commands(run_flags, members, environment)
         _check(commands)
@@ -142,7 +125,6 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         return launch(
             commands,
             quiet=not params.verbose,
-            keep_going=options.keep_going,
             num_restarts=options.restart,
             servers_end_secs=_PS_END_SECS + params.ps_linger_secs,
         )
@@ -165,7 +147,7 @@ def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
     elif options.hostfile:
         flag, slots = '--hostfile', read_host_file(options.hostfile)
     else:
-        for name in ('ssh', 'remote_python', 'remote_dir', 'interface'):
+        for name in ('ssh', 'remote_python', 'remote_dir'):
             if value := getattr(options, name):
                 raise UsageError(f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too')
         slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
@@ -230,8 +212,6 @@ def make_commands(
     """
     # A task finds its own address at its index.
     jobs = {job: sorted((one for one in members if one.job == job), key=lambda one: one.index) for job in HOSTS_FLAGS}
-    # If http_proxy is set, gRPC would try to reach the processes through the proxy, and wait forever.
-    direct = ','.join(dict.fromkeys(split_host_port(member.address)[0] for member in members))
     cluster = [
         format_flag(HOSTS_FLAGS[job], ','.join(one.address for one in found)) for job, found in jobs.items() if found
     ]
@@ -247,14 +227,13 @@ def make_commands(
         flags = [*run_flags, *([] if is_chief else without_files), *no_indices]
         flags += [format_flag('job_name', member.job), format_flag('task_index', member.index), *cluster]
         host = member.host or Host()
-        env = {**host.environment(environment), 'no_grpc_proxy': direct}
+        env = host.environment(environment)
         commands.append(
             Command(
                 name=member.name,
                 argv=(*host.program, *flags),
                 env=env if member.gpus is None else {**env, VISIBLE: member.gpus},
                 cores=member.cores,
-                gpus=member.gpus,
                 is_server=member.job != chief[0],
                 has_result=is_chief,
                 host=member.host,

@@ -33,7 +33,7 @@ from sweeps.sweep_file import find_file, read_sweep_file, shipped
 from sweeps.texts import format_left_out, format_plan, result_table
 
 # The flags of `cluster` about other hosts, which may stand among those after --.
-_HOST_FLAGS = ('hosts', 'ssh', 'remote_python', 'remote_dir', 'interface')
+_HOST_FLAGS = ('hosts', 'ssh', 'remote_python', 'remote_dir')
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class ClusterFlags:
         0,
         'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it from the number of the job.',
         lower_bound=0,
-        upper_bound=65535,
+        upper_bound=65000,
         original=NEW,
         setting=False,
         idle=(_LAUNCHED, ALONE, _NAMED),

@@ -100,7 +100,7 @@ class Processes:
     @property
     def num_trainers(self) -> int:
         """How many processes take steps."""
-        return self.cluster.num_trainers if self.cluster else 1
+        return len(self.cluster.trainers) if self.cluster else 1
 
     @property
     def index(self) -> int:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.cluster_worker import ClusterWorker
 from cluster.horovod_worker import HorovodWorker
-from cluster.rendezvous import NOTHING, Offer, StrangerError, TrainingOverError
+from cluster.rendezvous import NOTHING, Offer, StrangerError
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import Worker
 from errors import RunError, UsageError, format_error, plural
@@ -135,8 +135,6 @@ class Process:
                 # A shard that was cut during the run may have lost records silently.
                 self._check_lengths(after_steps=True)
                 self._conclude(Ending(0, None))
-            except TrainingOverError:
-                self._console.note('Training was over when this process started: nothing is left for it to do')
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:

@@ -1,6 +1,5 @@
 """TF_CONFIG, as the training operator of Kubeflow sets it, names the cluster and the task of this process."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from cluster.discovery import as_evaluator, find_cluster
 from params import Params, make_params
 from tests.support.machines import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 
@@ -67,46 +66,38 @@ def test_a_tf_config_of_one_process_is_no_cluster(environ: dict[str, str]) -> No
     assert find(environ) is None
 
 
-@pytest.mark.parametrize('text', ['{"cluster": {}}', '{"task": {"type": "ps", "index": 0}}', '{"sparseCluster": [1]}'])
-def test_a_tf_config_without_a_cluster_leaves_the_flags_alone(text: str) -> None:
-    assert found({'TF_CONFIG': text}, **HOSTS, job_name='ps').source == FLAGS
+def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
+    assert found({'TF_CONFIG': '{"cluster": {}}'}, **HOSTS, job_name='ps').source == FLAGS
 
 
 WORKER_0, PS_0 = (f'"task": {{"type": "{job}", "index": 0}}}}' for job in ('worker', 'ps'))
-STATIC = 'enableDynamicWorker: false'
 
 
 @pytest.mark.parametrize(
     ('text', 'facts'),
     [
-        ('{"cluster":', ['JSON', 'column 12']),
-        ('[1]', ['JSON']),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "' + '9' * 5000 + '"}}', ['"task"']),
-        ('{"cluster": ["a:1"]}', ['"cluster"']),
-        ('{"cluster": {"worker": "a:1"}}', ['worker', 'HOST:PORT', STATIC]),
-        ('{"cluster": {"worker": {"0": "a:1"}, "ps": ["b:1"]}}', ['worker', STATIC]),
+        ('{"cluster":', []),
+        ('[1]', ['object']),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "' + '9' * 5000 + '"}}',
+            ['$.task.index'],
+        ),
+        ('{"cluster": {"worker": "a:1"}}', ['$.cluster[...]', 'array']),
         # With enableDynamicWorker, a ps gets a TF_CONFIG that lists itself alone, and a worker no cluster.
-        ('{"cluster": {"worker": {}, "ps": ["b:1"]}, ' + PS_0, ['ps', 'worker', STATIC]),
-        ('{"sparseCluster": {"worker": {"0": "a:1"}}, ' + WORKER_0, ['sparseCluster', STATIC]),
+        ('{"cluster": {"worker": {}, "ps": ["b:1"]}, ' + PS_0, ['$.cluster[...]', 'array']),
+        ('{"cluster": {"ps": ["b:1"]}, ' + PS_0, ['ps 0', '0 workers']),
         ('{"cluster": {"worker": ["a"]}}', ['cluster', 'worker', "'a'", 'HOST:PORT']),
-        ('{' + PS_0, ['ps 0', '"cluster"']),
-        ('{"cluster": {}, "task": {"type": "worker", "index": 1}}', ['worker 1', '"cluster"']),
-        ('{"Cluster": {"worker": ["a:1", "b:1"]}, ' + WORKER_0, ['"Cluster"']),
-        ('{"cluster": {"tpu": ["a:1"]}}', ['tpu', 'chief', 'master', 'worker', 'ps']),
-        ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', ['chief', 'a:1', 'b:1']),
+        ('{' + PS_0, ['ps 0', '0 ps hosts', 'enableDynamicWorker: false']),
+        ('{"cluster": {}, "task": {"type": "worker", "index": 1}}', ['worker 1', '0 worker hosts']),
         ('{"cluster": {"worker": ["a:1"]}}', ['"task"']),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', ['"task"']),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', ['worker 1']),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', ['worker 1', '1 worker host']),
         ('{"cluster": {"worker": ["a:1"]}, ' + PS_0, ['ps 0']),
-        ('{"cluster": {"worker": ["a:1", "a:1"], "ps": ["b:1"]}, ' + PS_0, ['worker 0', 'worker 1', 'a:1']),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else '',
 )
 def test_a_malformed_tf_config_is_refused(text: str, facts: list[str]) -> None:
-    with refused('TF_CONFIG') as error:
+    with refused('TF_CONFIG', *facts):
         find({'TF_CONFIG': text})
-    # The example of a valid one, which has every key, says nothing about the fault.
-    check_line(re.sub(r'\{.*\}', '', str(error.value)), *facts)
 
 
 @pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated', 'collective_all_reduce'])

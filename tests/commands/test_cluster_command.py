@@ -5,13 +5,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from cluster.discovery import find_cluster
-from cluster.hosts import Command, own_address, reserved_addresses, share_cores
+from cluster.hosts import Command, reserved_addresses, share_cores
 from commands import cluster as cluster_command
 from commands.cluster import make_commands
 from params import parse_argv
@@ -91,7 +89,7 @@ def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
     around = {'TF_CONFIG': '{}', 'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
     kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
     for command in commands_of(environment={**around, **kept}):
-        assert command.env == {**kept, 'no_grpc_proxy': '127.0.0.1'}
+        assert command.env == kept
 
 
 @pytest.mark.unit
@@ -119,34 +117,10 @@ def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
         anyone.bind((host, int(addresses[1].split(':')[1])))
 
 
-@pytest.mark.unit
-def test_an_interface_is_found_by_any_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    addresses = {
-        'eth0': ['10.8.0.2', '10.9.1.2', 'fe80::1%eth0'],
-        'ib0': ['fd00::5', 'fe80::2%ib0'],
-        'eth1:1': ['10.6.0.1'],
-    }
-    listed = {
-        name: [SimpleNamespace(family=socket.AF_INET6 if ':' in each else socket.AF_INET, address=each) for each in own]
-        for name, own in addresses.items()
-    }
-    monkeypatch.setattr(psutil, 'net_if_addrs', lambda: listed)
-    found = {'10.9.0.0/16': '10.9.1.2', '10.9.1.2': '10.9.1.2', '10.0.0.0/8': '10.8.0.2', 'eth0': '10.8.0.2'}
-    found |= {'eth1:1': '10.6.0.1', 'eth1': '10.6.0.1', 'ib0': 'fd00::5', 'fd00::/8': 'fd00::5'}
-    for interface, address in {**found, 'fe80::/10': 'fe80::1%eth0'}.items():
-        assert own_address(interface) == address
-    for interface in ('10.5.0.0/16', 'eth2', '10.0.0.0/33'):
-        with refused(f'--interface={interface}', '10.9.1.2 (eth0)', 'fd00::5 (ib0)'):
-            own_address(interface)
-
-
 PROGRAM = """
 import os, sys
-flags = dict(word.split('=') for word in sys.argv[1:])
 print('TF_CONFIG' in os.environ, len(os.sched_getaffinity(0)), file=sys.stderr)
 print('total images/sec: 2.00')
-is_worker_1 = (flags['--job_name'], flags['--task_index']) == ('worker', '1')
-sys.exit({exit_code} if is_worker_1 else 0)
 """
 
 
@@ -162,7 +136,7 @@ def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
 def test_a_cluster_prints_its_result_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verbose: str
 ) -> None:
-    replace_program(tmp_path, monkeypatch, PROGRAM.format(exit_code=0))
+    replace_program(tmp_path, monkeypatch, PROGRAM)
     monkeypatch.setenv('TF_CONFIG', '{}')
     own_flags = ['--ps=2', *(['--verbose'] if verbose == 'cluster' else [])]
     run_flags = ['--model=lenet', f'--graph_file={tmp_path / "graph"}', *(['--verbose=1'] if verbose == 'run' else [])]
@@ -193,16 +167,12 @@ def test_a_cluster_prints_its_result_once(
 def test_the_flags_of_the_subcommand_take_effect(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    replace_program(tmp_path, monkeypatch, PROGRAM.format(exit_code=5))
-    argv = ['--workers=3', '--affinity=none', '--restart=1', '--keep_going', '--verbose']
+    replace_program(tmp_path, monkeypatch, 'raise SystemExit(5)')
+    argv = ['--workers=3', '--restart=1', '--verbose']
     assert cluster_command.main([*argv, '--', '--variable_update=collective_all_reduce']) == 5
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if line.endswith(f'| False {len(CORES)}') and line.startswith('worker 2')]
-    assert not [line for line in lines if line.startswith('ps ')]
-    # Worker 0 has printed the result, so nothing is started again.
-    [error] = [line for line in lines if line.startswith('tf_cnn_benchmarks')]
-    assert error.startswith('tf_cnn_benchmarks: error: ')
-    check_line(error, 'worker 1', '5')
+    assert [line.split(STARTED)[0] for line in lines if STARTED in line] == ['worker 0', 'worker 1', 'worker 2'] * 2
+    assert len([line for line in lines if '1 of 1 time' in line]) == 1
 
 
 # ---- GPUs: each worker sees its own, and nobody else any -------------------------------------------------------------
@@ -255,8 +225,6 @@ def test_the_processes_see_their_gpus(
     assert cluster_command.main(['--verbose', '--', *flag.split()]) == 0
     err = capsys.readouterr().err
     assert dict(re.findall(r'^(\w+ \d) +\| sees ?(.*)$', err, re.MULTILINE)) == expected
-    told = dict(re.findall(r'(\w+ \d) is process .* with(?:out)? GPUs ?(.*)$', err, re.MULTILINE))
-    assert told == {name: gpus for name, gpus in expected.items() if gpus != 'None'}
 
 
 @pytest.mark.unit

@@ -122,13 +122,13 @@ def test_clusters_of_a_sweep_are_on_the_hosts_after_the_dashes(
     hosts: str, shape: str, expected: tuple[str, int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ['--dry_run', f'--grid=shape=8*1,{shape}', '--', f'--hosts={hosts}', '--variable_update=parameter_server']
-    assert main([*argv, '--interface=lo']) == 0
+    assert main([*argv, '--remote_dir=/x']) == 0
     out = capsys.readouterr().out
     # Whether this machine has a GPU says nothing of the hosts.
     assert '--device' not in out
     command = next(shlex.split(line) for line in out.splitlines() if 'cluster' in line)
     chosen, workers, servers = expected
-    assert command[2:6] == [f'--hosts={chosen}', '--interface=lo', f'--workers={workers}', f'--ps={servers}']
+    assert command[2:6] == [f'--hosts={chosen}', '--remote_dir=/x', f'--workers={workers}', f'--ps={servers}']
     assert '8*1' in next(line for line in out.splitlines() if line.startswith('left out'))
 
 

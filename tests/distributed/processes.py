@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -96,12 +95,6 @@ class Process:
             self._waiter.join()
 
     @property
-    def left_folders(self) -> list[Path]:
-        """Its temporary folders that are still there."""
-        assert self._process
-        return list(Path(tempfile.gettempdir()).glob(f'tf_cnn_benchmarks_{self._process.pid}_*'))
-
-    @property
     def out(self) -> str:
         """Its standard output so far."""
         return self._read('out')
@@ -166,10 +159,11 @@ class Processes:
         for task in self.tasks.values():
             task.start()
 
-    def run(self) -> None:
-        """Starts all, and waits until they have ended, well or not."""
+    def run(self, exit_code: int = 0) -> None:
+        """Starts all, and waits until they have ended, all in this way."""
         self.start()
         assert not self.still_running(DEADLINE_SECS)
+        assert {*self.exit_codes().values()} == {exit_code}, self.exit_codes()
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:

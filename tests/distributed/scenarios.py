@@ -112,21 +112,11 @@ def kill_under_way(processes: Processes, name: str) -> float:
     return lost.ended_at
 
 
-@contextlib.contextmanager
-def paused(tasks: Sequence[Process]) -> Iterator[None]:
-    """Tasks that do nothing during the block."""
-    for task in tasks:
-        task.send(signal.SIGSTOP)
-    yield
-    for task in tasks:
-        task.send(signal.SIGCONT)
-
-
 def assert_all_end(processes: Processes, exit_code: int, deadline_secs: float = DEADLINE_SECS, **others: int) -> None:
     """Asserts that all tasks end in time, all with the same exit code but for others={'ps 0': 1}, and leave nothing."""
     assert not processes.still_running(deadline_secs)
     assert processes.exit_codes() == dict.fromkeys(processes.tasks, exit_code) | others
-    assert not [name for name, task in processes.tasks.items() if task.left_others or task.left_folders]
+    assert not [name for name, task in processes.tasks.items() if task.left_others]
     assert not processes.listening()
 
 

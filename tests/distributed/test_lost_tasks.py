@@ -3,7 +3,6 @@
 A signal to all tasks ends them, too, and the chief saves its last step.
 """
 
-import os
 import re
 import signal
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from results.document import Result, read_result_file
-from tests.distributed.milestones import FIRST_STEP, INCOMPLETE, UNDER_WAY
+from tests.distributed.milestones import FIRST_STEP, INCOMPLETE
 from tests.distributed.processes import DEADLINE_SECS, await_line
 from tests.distributed.scenarios import (
     ENDLESS,
@@ -31,12 +30,11 @@ from tests.distributed.scenarios import (
     differences,
     kill_under_way,
     others_of,
-    paused,
     scenarios,
     start_under_way,
     undisturbed,
 )
-from tests.distributed.whole_batch import STEP_LINE, weights_in
+from tests.support.runs import values_in
 
 pytestmark = pytest.mark.distributed
 TASKS = (
@@ -84,7 +82,7 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         assert isinstance(record, Result)
         assert processes.described(lost) in (record.reason or '')
         steps = record.workers[0].steps.global_step
-        weights = weights_in(tmp_path / 'train')
+        weights = values_in(tmp_path / 'train')
         # Parameter servers update each variable on its own: a step that had begun leaves the last checkpoint.
         is_between_steps = not (processes.of('ps') and 'a step is being applied' in processes.trainers[0].err)
         if is_between_steps and (number == signal.SIGTERM or lost not in [task.name for task in processes.servers]):
@@ -103,7 +101,7 @@ def test_workers_that_do_not_wait_go_on_when_one_is_killed(mode: str, lost: str,
         assert processes.described(lost) in processes.tasks['ps 0'].err
         if lost == 'worker 1':
             # They take the steps of the one that was lost.
-            assert weights_in(tmp_path)['global_step'] >= NUM_WORKERS * MODES[mode].num_steps
+            assert values_in(tmp_path)['global_step'] >= NUM_WORKERS * MODES[mode].num_steps
 
 
 @pytest.mark.parametrize(('mode', 'lost'), scenarios([], ['asynchronous: worker 0', 'asynchronous: worker 1']))
@@ -111,12 +109,14 @@ def test_a_worker_that_does_not_wait_comes_back_alone(mode: str, lost: str, tmp_
     with cluster_of(mode, tmp_path, MODES[mode].limited, f'--train_dir={tmp_path / "train"}') as processes:
         kill_under_way(processes, lost)
         # Otherwise the others would have taken all steps before it is there.
-        with paused([worker for worker in processes.of('worker') if worker.name != lost]):
-            processes.tasks[lost].start()
-            await_line(processes.tasks[lost], FIRST_STEP, times=2)
+        [left] = [worker for worker in processes.of('worker') if worker.name != lost]
+        left.send(signal.SIGSTOP)
+        processes.tasks[lost].start()
+        await_line(processes.tasks[lost], FIRST_STEP, times=2)
+        left.send(signal.SIGCONT)
         assert_all_end(processes, 0)
         # Each worker may be within a step when the last one is counted.
-        steps = weights_in(tmp_path / 'train')['global_step'] - NUM_WORKERS * MODES[mode].num_steps
+        steps = values_in(tmp_path / 'train')['global_step'] - NUM_WORKERS * MODES[mode].num_steps
         assert 0 <= steps <= 2 * (NUM_WORKERS - 1)
 
 
@@ -134,7 +134,7 @@ def test_a_cluster_that_is_started_again_ends_at_the_same_step(mode: str, lost: 
             task.start()
         assert_all_end(processes, 0)
         assert all('total images/sec' in trainer.out for trainer in processes.trainers)
-        weights = weights_in(tmp_path / 'train')
+        weights = values_in(tmp_path / 'train')
         assert weights['global_step'] == NUM_STEPS
         if MODES[mode].is_exact:
             assert_trained(weights, NUM_STEPS)
@@ -165,36 +165,7 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
             assert name in task.err, task.name
         timed = re.search(INCOMPLETE, processes.trainers[0].err)
         assert timed
-        assert_trained(weights_in(tmp_path / 'train'), NUM_WARMUP + int(timed[1]))
-
-
-@pytest.mark.all_modes
-def test_workers_that_do_not_wait_print_the_rate_of_all_when_a_signal_ends_them(tmp_path: Path) -> None:
-    with cluster_of('asynchronous', tmp_path, ENDLESS) as processes:
-        start_under_way(processes)
-        for task in processes.tasks.values():
-            task.send(signal.SIGTERM)
-        assert_all_end(processes, 128 + signal.SIGTERM)
-        # No total: a warning has the rate.
-        totals = [float(*re.findall(r'at ([\d.]+) images/sec', worker.err)) for worker in processes.trainers]
-        own = [float(re.findall(STEP_LINE, worker.out)[-1][1]) for worker in processes.trainers]
-        # The one that started later saw the other take steps all the time.
-        assert max(total / rate for total, rate in zip(totals, own, strict=True)) > 1.3
-
-
-@pytest.mark.all_modes
-def test_the_others_end_at_once_when_the_reader_of_a_workers_output_leaves(tmp_path: Path) -> None:
-    with cluster_of('parameter_server', tmp_path, ENDLESS) as processes:
-        fifo = tmp_path / 'worker-0.out'
-        os.mkfifo(fifo)
-        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-        processes.start()
-        fifo.unlink()
-        await_line(processes.tasks['worker 1'], UNDER_WAY)
-        os.close(reader)
-        assert_all_end(processes, FAILED)
-        others = others_of(processes, 'worker 0')
-        assert_each_names(others, processes.described('worker 0'), 'standard output')
+        assert_trained(values_in(tmp_path / 'train'), NUM_WARMUP + int(timed[1]))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +188,7 @@ def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode: str, go
         assert timed
         # On parameter servers a variable is updated as soon as its gradients are there, so some may be ahead.
         if not (processes.of('ps') and 'a step is being applied' in chief.err):
-            assert_trained(weights_in(tmp_path / 'train'), NUM_WARMUP + int(timed[1]))
+            assert_trained(values_in(tmp_path / 'train'), NUM_WARMUP + int(timed[1]))
 
 
 def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from records.layout import LABELS_FILE
 from results.sections import EvaluationRow
 from tests.distributed.milestones import EVALUATING, SKIPPED, STOPPING
 from tests.distributed.processes import Processes, environment, make_cluster
-from tests.distributed.whole_batch import TOTAL_LINE, weights_in
+from tests.distributed.whole_batch import TOTAL_LINE
 from tests.support.images import write_cifar, write_noise
 from tests.support.machines import tf_config
+from tests.support.runs import values_in
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed
@@ -62,7 +63,6 @@ def run(flags: Sequence[str], data_dir: Path, folder: Path, num_ps: int) -> tupl
     all_flags = [*FLAGS, f'--num_batches={NUM_STEPS}', f'--data_dir={data_dir}', f'--train_dir={folder}/train', *flags]
     with make_cluster(all_flags, folder, num_ps=num_ps) as processes:
         processes.run()
-    assert {*processes.exit_codes().values()} == {0}
     return processes, [[found[0] for found in ACCURACY.finditer(task.out)] for task in processes.of('worker')]
 
 
@@ -126,7 +126,6 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) 
     flags += ['--fp16_inc_loss_scale_every_n=1', f'--train_dir={tmp_path / "train"}', COLLECTIVE]
     with make_cluster(flags, tmp_path, num_ps=0) as processes:
         processes.run()
-    assert {*processes.exit_codes().values()} == {0}
     reported = [re.findall(SKIPPED, worker.err, re.MULTILINE) for worker in processes.of('worker')]
     reader = tf.train.load_checkpoint(str(tmp_path / 'train'))
     num_skipped = int(reader.get_tensor('loss_scale/skipped_steps'))
@@ -141,9 +140,8 @@ def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path: Path) -
     flags = [*FLAGS[:3], '--model=lenet', '--init_learning_rate=1e30', '--precision=bf16', '--num_batches=8']
     write_noise(tmp_path, NUM_VALIDATION, NUM_LABELS)
     with make_cluster([*flags, f'--data_dir={tmp_path}'], tmp_path, num_ps=1) as processes:
-        processes.run()
+        processes.run(exit_code=1)
     for task in processes.tasks.values():
-        assert task.exit_code == 1, task.name
         assert re.search(r'^tf_cnn_benchmarks: error: .*\b(nan|inf)\b', task.err, re.MULTILINE), task.name
 
 
@@ -174,9 +172,8 @@ def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp
         run_flags = [*flags, *more, f'--train_dir={folder}/train']
         with make_cluster(run_flags, folder, num_ps=1 - number, num_controllers=number) as processes:
             processes.run()
-        assert {*processes.exit_codes().values()} == {0}
         assert ACCURACY.findall(processes.trainers[0].out) == [('1.0000', '1.0000', '13')] * number
-        weights.append(weights_in(folder / 'train'))
+        weights.append(values_in(folder / 'train'))
     for name, value in weights[0].items():
         np.testing.assert_allclose(weights[1][name], value, 1e-3, 1e-6, err_msg=name)
 
@@ -193,7 +190,6 @@ def test_processes_with_tf_config_train_and_end(mode: str, num_ps: int, tmp_path
         processes = Processes(commands, addresses, tmp_path)
         with processes.ending():
             processes.run()
-    assert {*processes.exit_codes().values()} == {0}
     chief, worker = (re.findall(TOTAL_LINE, processes.tasks[job].out, re.MULTILINE) for job in ('chief', 'worker'))
     assert len(chief) == 1
     assert worker == chief
@@ -215,18 +211,17 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path: Path) -
     ]
     with make_cluster(flags, tmp_path, num_ps=2, num_workers=2) as processes:
         processes.run()
-    assert {*processes.exit_codes().values()} == {0}
     # The chief alone reports it, with the numbers of variables that it took and that the model has.
     report = rf'^(?=.*{re.escape(str(backbone))})(?=.*\b8\b.*\b8\b).*$'
     assert [len(re.findall(report, task.err, re.MULTILINE)) for task in processes.of('worker')] == [1, 0]
-    start, expected = weights_in(trained / 'model.ckpt-0'), weights_in(backbone / 'model.ckpt-1')
+    start, expected = values_in(trained / 'model.ckpt-0'), values_in(backbone / 'model.ckpt-1')
     del expected['global_step']
     for name, value in expected.items():
         np.testing.assert_array_equal(start[name], value)
     assert len(list(profile.glob('plugins/profile/*/*.xplane.pb'))) == 1
     loaded = tf.compat.v2.saved_model.load(str(model))
     exported = {name: variable.numpy() for name, variable in loaded.variables_by_name.items()}
-    last = weights_in(trained / 'model.ckpt-4')
+    last = values_in(trained / 'model.ckpt-4')
     del last['global_step']
     assert exported.keys() == last.keys()
     for name, value in last.items():

@@ -46,6 +46,28 @@ STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\
 TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
 
 
+@dataclass(frozen=True)
+class Row:
+    """A way for processes to train together. tolerance is relative to the largest magnitude of each weight.
+
+    goes_on: from what replicated towers of one process saved in NCHW.
+    """
+
+    flags: tuple[str, ...]
+    num_ps: int
+    optimizer: str
+    tolerance: float = 1e-5
+    goes_on: bool = False
+
+    @property
+    def start(self) -> int:
+        """The steps that were taken before."""
+        return NUM_EARLIER_STEPS if self.goes_on else 0
+
+    def has(self, flag: str) -> bool:
+        return flag in self.flags
+
+
 def train_flags(optimizer: str, num_towers: int, train_dir: Path) -> list[str]:
     """The flags of processes that train as one_tower does, with num_towers each."""
     return [
@@ -162,12 +184,6 @@ def one_tower(
         before = session.run(values)
         own_losses = losses()
         return Trained(before, session.run(values), own_losses, losses())
-
-
-def weights_in(checkpoint: Path) -> Weights:
-    """What a checkpoint holds, or the last one of a folder."""
-    reader = tf.train.load_checkpoint(str(checkpoint))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def assert_equal_weights(weights: Weights, expected: Weights) -> None:

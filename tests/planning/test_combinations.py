@@ -149,9 +149,6 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
     _open_mpi(RANK='0', LOCAL_RANK='0'),
     *(_open_mpi(RANK=text) for text in ('', 'x', '-1', '9')),
     *(_open_mpi(SIZE=text) for text in ('', 'x', '0', '1')),
-    {'PMIX_RANK': '0'},
-    {'PMIX_RANK': '1'},
-    {'PMIX_RANK': 'x'},
     {'CUDA_VISIBLE_DEVICES': '0,0'},
     {'KMP_BLOCKTIME': '7', 'TF_GPU_THREAD_MODE': 'global'},
 )

@@ -34,7 +34,7 @@ REFUSED = {
     '--model_file=no/such': ['--model_file=no/such'],
     '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
     '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker --variable_update=collective_all_reduce': [
-        '--ps_hosts and --worker_hosts: worker 0'
+        '--worker_hosts=a:1,a:1: a:1'
     ],
     # What does not depend on each other is told at once.
     f'{REPLICATED} --xla_compile --data_dir=no/such --graph_file=file/g --trace_file=file/t': [

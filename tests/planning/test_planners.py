@@ -18,7 +18,7 @@ from planning.process_settings import Threads, choose_start, choose_threads
 from planning.processes import find_processes
 from planning.this_process import INTRA, ProcessSettings, ThisProcess, VisibleGpus
 from results.summary import format_summary
-from tests.support.machines import write_files
+from tests.support.machines import hydra, write_files
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_record
 
@@ -49,7 +49,7 @@ def test_processes_that_horovod_did_not_connect_are_refused() -> None:
         find_processes(params, Environment({}), warnings)
         assert not warnings
         with refused('PMI_RANK=1', '3 processes', 'Horovod'):
-            find_processes(params, Environment({'PMI_RANK': '1', 'PMI_SIZE': '3'}), [])
+            find_processes(params, Environment(hydra(1, 3, 3)), [])
 
 
 def test_a_process_knows_what_its_user_has_set() -> None:

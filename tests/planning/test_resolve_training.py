@@ -12,7 +12,7 @@ from planning.environment import Environment
 from planning.make_plan import make_plan
 from planning.plan import Plan, VariableFacts
 from run.build import build_step
-from tests.support.machines import TF_JOB, open_mpi, pmix, slurm_step, tf_config
+from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
 
 pytestmark = pytest.mark.graph
@@ -136,8 +136,6 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
     'Slurm with several tasks': (slurm_step(1), False),
     # The daemon of mpirun is the one task of a step of Slurm.
     'Open MPI within Slurm': ({**open_mpi(1, 2, 2), 'SLURM_STEP_NUM_TASKS': '1'}, False),
-    # PMIx does not say how many processes there are; other ranks than the first fail.
-    'PMIx': (pmix(0), True),
     'TF_CONFIG of one process': ({'TF_CONFIG': '{}'}, True),
     'TF_CONFIG of a worker': (tf_config('worker', 1, **TF_JOB), False),
     # It gets the command line of the others.

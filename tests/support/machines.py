@@ -211,48 +211,6 @@ def open_mpi(rank: int, size: int, local_size: int, **changes: str) -> dict[str,
     }
 
 
-def open_mpi_in_slurm(rank: int, **changes: str) -> dict[str, str]:
-    """Open MPI 4.1 in a shell of salloc, with 2 ranks on each of 3 nodes, as captured under Slurm 22.05.
-
-    mpirun starts the ranks of its own node itself. Those of other nodes are started by its daemons, which are a step.
-    """
-    node = rank // 2
-    job = {
-        'SLURM_JOB_ID': '1207',
-        'SLURM_JOB_NODELIST': 'gpu[01-03]',
-        'SLURM_JOB_NUM_NODES': '3',
-        'SLURM_NNODES': '3',
-        'SLURM_NODELIST': 'gpu[01-03]',
-        'SLURM_NPROCS': '6',
-        'SLURM_NTASKS': '6',
-        'SLURM_TASKS_PER_NODE': '2(x3)',
-    }
-    daemon = {
-        'SLURMD_NODENAME': f'gpu0{node + 1}',
-        'SLURM_DISTRIBUTION': 'cyclic',
-        'SLURM_LOCALID': '0',
-        'SLURM_NNODES': '2',
-        'SLURM_NODEID': str(node - 1),
-        'SLURM_NPROCS': '2',
-        'SLURM_NTASKS': '2',
-        'SLURM_NTASKS_PER_NODE': '1',
-        'SLURM_PROCID': str(node - 1),
-        'SLURM_STEPID': '0',
-        'SLURM_STEP_ID': '0',
-        'SLURM_STEP_NODELIST': 'gpu[02-03]',
-        'SLURM_STEP_NUM_NODES': '2',
-        'SLURM_STEP_NUM_TASKS': '2',
-        'SLURM_STEP_TASKS_PER_NODE': '1(x2)',
-        'SLURM_TASKS_PER_NODE': '1(x2)',
-    }
-    return {**job, **(daemon if node else {}), **open_mpi(rank, 6, 2, PMIX_HOSTNAME=f'gpu0{node + 1}'), **changes}
-
-
-def pmix(rank: int, **changes: str) -> dict[str, str]:
-    """What a PMIx launcher (prterun) sets: PMIx_server_setup_fork of OpenPMIx sets the rank, but no size."""
-    return {'PMIX_NAMESPACE': 'prterun-gpu01-4711@1', 'PMIX_RANK': str(rank), 'PMIX_HOSTNAME': 'gpu01', **changes}
-
-
 def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, str]:
     """What mpiexec of MPICH 4.0 sets, as captured; Intel MPI's sets the same except the name of the host."""
     return {
@@ -264,15 +222,6 @@ def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, st
         'PMI_SIZE': str(size),
         **changes,
     }
-
-
-def hydra_in_slurm(rank: int, local_size: int = 2) -> dict[str, str]:
-    """Hydra in a batch script, with ranks on each of 3 nodes; its proxies are a step with one task for each node.
-
-    The ranks get the environment of mpiexec, which hides that of the proxies except the SLURM_STEP_ variables.
-    """
-    proxies = {'SLURM_STEP_NODELIST': 'gpu[01-03]', 'SLURM_STEP_NUM_TASKS': '3', 'SLURM_STEP_TASKS_PER_NODE': '1(x3)'}
-    return {**slurm_batch(), **proxies, 'SLURM_STEP_ID': '0', **hydra(rank, 3 * local_size, local_size)}
 
 
 # ---- fake nvml -------------------------------------------------------------------------------------------------------

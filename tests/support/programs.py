@@ -70,15 +70,11 @@ def members(
 STARTED = ' is process '
 
 
-def without_starts(err: str) -> list[str]:
-    return [line for line in err.splitlines() if STARTED not in line]
-
-
 def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
-    """Calls launch; returns its exit code, the lines of standard output, and those of standard error without_starts."""
+    """Calls launch; returns its exit code, and the lines of both streams but for those about starts."""
     out, err = io.StringIO(), io.StringIO()
     code = launch(commands, out=out, err=err, **options)
-    return code, out.getvalue().splitlines(), without_starts(err.getvalue())
+    return code, out.getvalue().splitlines(), [line for line in err.getvalue().splitlines() if STARTED not in line]
 
 
 class Watched:
