@@ -91,7 +91,7 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 ) -> None:
     monkeypatch.setenv(MODE, 'GLOBAL')
     monkeypatch.setenv(BATCH_NORM, 'false')
-    plan = plan_of(gpu_thread_mode='gpu_shared', batchnorm_persistent=False)
+    plan = plan_of(gpu_thread_mode='gpu_shared')
     (line,) = plan.warnings
     check_line(line, '--gpu_thread_mode=gpu_shared', 'TF_GPU_THREAD_MODE=GLOBAL')
     assert (os.environ[MODE], os.environ[BATCH_NORM]) == ('GLOBAL', 'false')
