@@ -105,7 +105,7 @@ class EvaluationFlags:
 def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
-        yield params.clash(*kinds[-2:], 'a run evaluates in one of these ways only; leave one out')
+        yield params.clash(kinds[-2], kinds[-1], 'a run evaluates in one of these ways only; leave one out')
     if params.num_eval_batches is not None and params.num_eval_epochs is not None:
         yield params.clash('num_eval_batches', 'num_eval_epochs', 'both set how much to evaluate; leave one out')
     elif params.num_eval_epochs is not None and params.data_dir is None:

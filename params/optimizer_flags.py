@@ -144,4 +144,4 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     if run and not run.residual:
         given = [name for name in given if name != 'resnet_base_lr']
     if run and len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
-        yield params.clash(*given[:2], 'the first sets the learning rate of the whole training; leave one out')
+        yield params.clash(given[0], given[1], 'the first sets the learning rate of the whole training; leave one out')

@@ -158,8 +158,7 @@ def _rows(fate: Fate, table: str, original: str | None = None) -> Iterator[Origi
     for heading in lines:
         name, kind, *silent = heading.split()
         says, meaning = next(lines).strip(), next(lines).strip()
-        facts = {'optional': True, 'group': _HEADINGS[fate], 'help': meaning, 'original': original}
-        spec = FlagSpec(name, _TYPES[kind], **facts)
+        spec = FlagSpec(name, _TYPES[kind], True, None, _HEADINGS[fate], meaning, original=original)
         yield OriginalFlag(fate, spec, says, spec.read(silent[0]) if silent else None)
 
 

@@ -127,7 +127,7 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         if params.eval:
             yield params.clash('repeat', 'eval', 'it repeats the measurement of steps; leave it out')
         for name in outputs_that_are(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
-            if getattr(params, name):
+            if getattr(params, name) and not params.eval:
                 yield params.clash('repeat', name, 'all runs would write there; leave one out')
     if params.target_seconds is None:
         return

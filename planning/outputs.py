@@ -193,6 +193,8 @@ def _refusing(name: str, path: str) -> Iterator[None]:
     """Raises UsageError, with the flag and the path, for a path that the block cannot write."""
     try:
         yield
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f'{format_flag(name, path)}: a file is where a folder must be; write another path') from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f'{format_flag(name, path)}: it cannot be written ({reason}); write another path') from None
