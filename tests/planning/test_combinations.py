@@ -241,7 +241,8 @@ def _check_nothing_changed(
     texts = split_words(argv, FLAGS, '').texts
     for name, text in texts.items():
         value = FLAGS[name].read(text)
-        if _is_warned_of(name, warnings):
+        # --num_gpus=0 is one device of the CPU.
+        if _is_warned_of(name, warnings) or (name, value) == ('num_gpus', 0):
             continue
         if name in SPECS:
             for params in everything:
