@@ -40,12 +40,6 @@ _TF_DATA = (
 )
 
 
-def _other_than(reason: Idle, *pipelines: str) -> Idle:
-    """Explicitly passing the default pipeline does not count as a request; those given have an effect all the same."""
-    idle = set(PIPELINES) - {RECORD_INPUT, *pipelines}
-    return Idle(lambda p, run: p.input_pipeline in idle and reason.when(p, run), reason.reason)
-
-
 def _tf_data_flag(default: Any, help: str, *idle: Idle, **facts: Any) -> Any:
     return flag(default, f'With {TF_DATA}: {help}', idle=(*_TF_DATA, *idle), **facts)
 
@@ -64,9 +58,11 @@ class InputFlags:
         choices=PIPELINES,
         original=NEW,
         idle=(
-            _other_than(SYNTHETIC, *PIPELINES_OF_SYNTHETIC),
-            _other_than(_VALIDATION),
-            _other_than(_ARRAYS, *PIPELINES_OF_ARRAYS),
+            Idle(
+                lambda p, run: p.data_dir is None and p.input_pipeline not in PIPELINES_OF_SYNTHETIC, SYNTHETIC.reason
+            ),
+            _VALIDATION,
+            Idle(lambda p, run: not run.has_records and p.input_pipeline not in PIPELINES_OF_ARRAYS, _ARRAYS.reason),
         ),
     )
     input_only: str | None = flag(

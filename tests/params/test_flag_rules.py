@@ -87,11 +87,6 @@ def test_what_fits_one_process_only_is_refused_in_a_cluster() -> None:
     check([*alone, '--data_dir=d'])
 
 
-def test_python_is_refused_the_same_combinations() -> None:
-    with refused('--staged_vars', '--variable_update=replicated'):
-        make_params(staged_vars=True, variable_update='replicated')
-
-
 def test_a_data_folder_without_shards_is_refused(tmp_path: Path) -> None:
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
         make_plan(make_params(data_dir=str(tmp_path)), Environment({}))
