@@ -42,7 +42,7 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
 def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
     words = split_words(argv, FLAGS, _SEE)
     refusals.add(*words.mistakes, *map(_unknown, words.unknown))
-    form = f'a flag and its value are one word, as in --batch_size=64 and --forward_only=True, {_SEE}'
+    form = f'flags look like --batch_size=64 and --forward_only=True, {_SEE}'
     refusals.add(*(f'{word!r} is not a flag; {form}' for word in words.others))
     return words.texts
 
