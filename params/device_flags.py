@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from params.modes import MODES
 from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, RunFacts, on_cpu
 from params.spec import flag
-from params.variable_flags import asks_a_cpu_for_nccl
+from params.variable_flags import sums_by_halves, sums_by_spec
 
 if TYPE_CHECKING:
     from params.table import Params
@@ -131,9 +131,7 @@ class DeviceFlags:
 def another_flag_places_the_sums(params: 'Params') -> bool:
     """Whether gradients are summed where --all_reduce_spec or --hierarchical_copy says."""
     mode = MODES[params.variable_update]
-    by_spec = mode.takes_all_reduce_spec and params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
-    by_hierarchy = mode.takes_hierarchy and params.hierarchical_copy
-    return mode.parameter_device == 'sums' and (by_spec or by_hierarchy)
+    return mode.parameter_device == 'sums' and (sums_by_spec(params) or sums_by_halves(params))
 
 
 def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
