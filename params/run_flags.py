@@ -206,6 +206,7 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     for name, spec in SPECS.items():
         if spec.not_in_exchange and getattr(params, name) not in (None, False):
             yield params.clash('exchange_only', name, 'it computes nothing and trains no model; leave one out')
+            break
     if not MODES[params.variable_update].shares_model:
         yield params.clash('exchange_only', 'variable_update', 'its towers exchange nothing; leave one out')
     if params.exchange_bytes is not None and params.exchange_bytes % 4:
