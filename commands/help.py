@@ -24,10 +24,10 @@ DECLARATION = Declaration(
 
 
 def main(argv: Sequence[str]) -> int:
-    from params.descriptions import is_known
+    from params.original import FLAGS
 
     # `help --batch_size` means `help batch_size`.
-    own = [word.lstrip('-') if word.startswith('-') and is_known(word) else word for word in argv]
+    own = [word.lstrip('-') if word.lstrip('-') in FLAGS else word for word in argv]
     return DECLARATION.main(_print)(own)
 
 
@@ -38,8 +38,7 @@ def show(argv: Sequence[str]) -> int:
 
 
 def _print(arguments: Arguments[HelpOptions]) -> int:
-    from params.descriptions import describe_flag
-    from params.help_text import format_description, format_help, format_page
+    from params.help_text import describe_flag, format_help, format_page
 
     name = arguments.positional[0] if arguments.positional else None
     if arguments.options.markdown:
@@ -51,5 +50,5 @@ def _print(arguments: Arguments[HelpOptions]) -> int:
     elif name in SUBCOMMANDS:
         print(importlib.import_module(f'commands.{name}').DECLARATION.format_help())
     else:
-        print(format_description(describe_flag(str(name), SUBCOMMANDS)))
+        print(describe_flag(str(name), SUBCOMMANDS))
     return 0

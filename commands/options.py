@@ -4,16 +4,15 @@ A module of commands/ has a frozen dataclass of params.spec.flag() fields, a Dec
 arguments that @DECLARATION.main makes main(argv); see commands/models.py.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from commands.subcommands import LEFT as LEFT_SUBCOMMANDS
-from commands.subcommands import SUBCOMMANDS
+from commands.subcommands import LEFT, SUBCOMMANDS
 from errors import Refusals, UsageError, format_warning, nearest
-from params.older_names import LEFT
-from params.spec import Value, asks_for_help, expand, specs_of
+from params.spec import Value, asks_for_help, specs_of
 from params.words import split_words
 
 OptionsT = TypeVar('OptionsT')
@@ -81,7 +80,7 @@ class Declaration(Generic[OptionsT]):
         words = split_words(own, specs, self._see)
         refusals = Refusals()
         refusals.add(*words.mistakes, *(self._unknown(name) for name in words.unknown))
-        positional = tuple(expand(word) if self.takes_paths else word for word, _ in words.others)
+        positional = tuple(os.path.expanduser(word) if self.takes_paths else word for word in words.others)
         # If a flag is unknown, a word after it may be its value.
         if not words.mistakes and not words.unknown:
             with refusals.collecting():
@@ -139,7 +138,7 @@ class Declaration(Generic[OptionsT]):
 
     def _unknown(self, name: str) -> str:
         near = nearest(name, specs_of(self.options))
-        if not (hint := LEFT_SUBCOMMANDS.get(f'{self.name} --{name}') or LEFT.get(name)):
+        if not (hint := LEFT.get(f'{self.name} --{name}')):
             passed_on = f'write {_REST} after --, ' if self._has_rest else ''
             hint = f'did you mean --{near}?' if near else f'{passed_on}{self._see}'
         return f'--{name}: {self.name} has no such flag; {hint}'

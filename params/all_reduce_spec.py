@@ -1,11 +1,10 @@
 """The language of --all_reduce_spec: which algorithm sums tensors of which size. Does not import TensorFlow."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from errors import UsageError, format_flag
-from params.modes import modes_that
 
 # The name of each algorithm, and what it does; managers.all_reduce implements them.
 ALGORITHMS: Mapping[str, str] = {
@@ -21,6 +20,11 @@ COLLECTIVE = 'collective'
 # ToNcclType).
 NCCL_TRANSFER_DTYPES = ('float16',)
 _BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
+_LIMIT = re.compile(r'(\d{1,15})([kmgt]?)', re.ASCII)
+_NAMES, _SHARDS = '|'.join(ALGORITHMS), '[1-9][0-9]{0,3}'
+_WAY = re.compile(
+    f'(?P<first>{_NAMES})(#(?P<shards>{_SHARDS}))?(/(?P<between>{_NAMES})(#(?P<between_shards>{_SHARDS}))?)?'
+)
 
 
 @dataclass(frozen=True)
@@ -52,59 +56,19 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
     the limit. A way is ALG, ALG#SHARDS, or two of these separated by a slash: within processes, and between them.
     Raises UsageError if the spec has another form, or names an unknown algorithm.
     """
-
-    def refusal(why: str) -> UsageError:
-        known = ', '.join(f'{name} ({what})' for name, what in ALGORITHMS.items())
-        return UsageError(
-            f'{format_flag("all_reduce_spec", spec)}: {why}; write ALG or ALG:LIMIT:ALG, as in pscpu:32k:xring, where '
-            f'ALG is one of {known}'
-        )
-
-    def read_part(part: str) -> tuple[str, int]:
-        name, hash_sign, shards = part.partition('#')
-        if name == COLLECTIVE:
-            raise refusal(f'{name!r} is what {modes_that(lambda mode: mode.nccl_between_gpus)} does')
-        if name not in ALGORITHMS:
-            raise refusal(f'there is no algorithm {name!r}')
-        if hash_sign and not re.fullmatch('[1-9][0-9]{0,3}', shards):
-            raise refusal(f'{shards!r} is not a number of shards from 1 to 9999')
-        return name, int(shards or 1)
-
     words = spec.split(':')
-    ways, limits = words[::2], words[1::2]
-    if len(words) % 2 == 0:
-        raise refusal('a limit must stand between two algorithms')
-    parts = []
-    for way in ways:
-        found = [read_part(part) for part in way.split('/')]
-        if len(found) > 2:
-            raise refusal(f'{way!r} has more than two algorithms')
-        parts.append(found)
-    sizes = []
-    for limit in limits:
-        match = re.fullmatch(r'(\d{1,15})([kmgt]?)', limit.lower(), re.ASCII)
-        if not match:
-            raise refusal(f'{limit!r} is not a number of bytes')
-        sizes.append(int(match[1]) * _BYTES[match[2]])
-    if sizes != sorted(set(sizes)):
-        raise refusal('each limit must be larger than the one before')
-    ranges = []
-    for ((algorithm, shards), *others), size in zip(parts, [*sizes, None], strict=True):
-        between, between_shards = others[0] if others else (None, 1)
-        ranges.append(Range(algorithm, size, shards, between, between_shards))
-    return tuple(ranges)
-
-
-def idle_parts(spec: str, ranges: Sequence[Range], *, has_workers: bool) -> list[str]:
-    """Returns one line for each part of a spec without effect; has_workers: whether one process sums for several."""
-    written = format_flag('all_reduce_spec', spec)
-    lines = []
-    if not has_workers and any(part.between for part in ranges):
-        lines.append(f'{written}: what follows a slash has no effect: all towers are in one process')
-    reasons = {'pscpu': 'one CPU sums all parts', 'nccl': 'NCCL cuts tensors itself'}
-    lines += [
-        f'{written}: #{part.shards} after {part.algorithm} has no effect: {reasons[part.algorithm]}'
-        for part in ranges
-        if part.shards > 1 and part.algorithm in reasons
-    ]
-    return lines
+    ways = [_WAY.fullmatch(word) for word in words[::2]]
+    limits = [_LIMIT.fullmatch(word.lower()) for word in words[1::2]]
+    sizes = [int(limit[1]) * _BYTES[limit[2]] for limit in limits if limit]
+    if not all([*ways, *limits]) or len(limits) != len(ways) - 1 or sizes != sorted(set(sizes)):
+        known = ', '.join(f'{name} ({what})' for name, what in ALGORITHMS.items())
+        raise UsageError(
+            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... where each limit is larger '
+            'than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor into 4 shards, ALG/ALG sums within '
+            f'processes and between them, and ALG is one of {known}'
+        )
+    return tuple(
+        Range(way['first'], size, int(way['shards'] or 1), way['between'], int(way['between_shards'] or 1))
+        for way, size in zip(ways, [*sizes, None], strict=True)
+        if way
+    )

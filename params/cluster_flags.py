@@ -1,19 +1,19 @@
 """The flags about a cluster: its processes, which of them this is, and how long they wait for each other."""
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import format_flag
 from params.modes import MODES, modes_that
-from params.rules import ALONE, IN_EVAL, NO_COMPUTING, Idle, Rule, RunFacts, RunRule
-from params.spec import NEW, SHAPE_SAYS, flag
+from params.rules import ALONE, IN_EVAL, NO_COMPUTING, Idle, RunFacts
+from params.spec import NEW, flag
 
 if TYPE_CHECKING:
     from params.table import Params
 
 _PROTOCOL = 'grpc'
-
-
+_SHAPE_SAYS = 'the shape says which processes there are, as in shape = "2*1+1"'
 _LAUNCHED = Idle(
     lambda p, run: MODES[p.variable_update].launcher is not None,
     f'another program starts and connects the processes of {modes_that(lambda mode: mode.launcher is not None)}',
@@ -22,6 +22,7 @@ _NAMED = Idle(
     lambda p, run: bool(p.ps_hosts or p.worker_hosts),
     '--ps_hosts and --worker_hosts name the processes and their ports',
 )
+_role_flag = functools.partial(flag, None, names_process=True, setting=False, in_sweep=_SHAPE_SAYS)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -30,29 +31,18 @@ class ClusterFlags:
 
     GROUP: ClassVar[str] = 'Cluster'
 
-    job_name: str | None = flag(
-        None,
-        'The role of this process in a cluster.',
-        choices=('ps', 'worker', 'controller'),
-        common=True,
-        names_process=True,
+    job_name: str | None = _role_flag(
+        'The role of this process in a cluster.', choices=('ps', 'worker', 'controller'), common=True
     )
-    task_index: int | None = flag(
-        None,
+    task_index: int | None = _role_flag(
         'The position of this process in the list of hosts of its role, from 0.',
-        lower_bound=0,
         original='its default is 0',
         common=True,
-        names_process=True,
     )
-    ps_hosts: str | None = flag(
-        None, 'HOST:PORT of each parameter server, separated by commas.', common=True, names_process=True
-    )
-    worker_hosts: str | None = flag(
-        None, 'HOST:PORT of each worker, separated by commas.', common=True, names_process=True
-    )
-    controller_host: str | None = flag(
-        None, f'HOST:PORT of the controller, for {modes_that(lambda mode: mode.has_controller)}.', names_process=True
+    ps_hosts: str | None = _role_flag('HOST:PORT of each parameter server, separated by commas.', common=True)
+    worker_hosts: str | None = _role_flag('HOST:PORT of each worker, separated by commas.', common=True)
+    controller_host: str | None = _role_flag(
+        f'HOST:PORT of the controller, for {modes_that(lambda mode: mode.has_controller)}.'
     )
     num_ps: int = flag(
         1,
@@ -60,13 +50,12 @@ class ClusterFlags:
         lower_bound=1,
         unit='tasks',
         original=NEW,
-        in_sweep=SHAPE_SAYS,
+        in_sweep=_SHAPE_SAYS,
         idle=(_LAUNCHED, ALONE, _NAMED),
     )
     cluster_port: int = flag(
         0,
         'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it from the number of the job.',
-        lower_bound=0,
         upper_bound=65000,
         original=NEW,
         setting=False,
@@ -76,37 +65,20 @@ class ClusterFlags:
         _PROTOCOL,
         f'The protocol between processes; TensorFlow has {_PROTOCOL} only.',
         original='TensorFlow had grpc+verbs and others then',
-        idle=(
-            Idle(
-                lambda p, run: (
-                    p.server_protocol != _PROTOCOL and (run.alone or MODES[p.variable_update].launcher is not None)
-                ),
-                'no processes are connected by it',
-            ),
-        ),
+        only_alone=f'TensorFlow has no other protocol than {_PROTOCOL} any more',
+        idle=(ALONE,),
     )
     connect_timeout_secs: float = flag(
         300.0,
         'How long to wait for the other processes at the start.',
-        lower_bound=0,
         unit='seconds',
         original=NEW,
         setting=False,
         idle=(_LAUNCHED, ALONE),
     )
-    peer_timeout_secs: float = flag(
-        120.0,
-        'Has no effect: no process waits for a lost one.',
-        lower_bound=0,
-        unit='seconds',
-        original=NEW,
-        setting=False,
-        idle=(Idle(lambda p, run: True, 'if a process is lost, all others end within seconds'),),
-    )
     ps_linger_secs: float = flag(
         0.0,
         'How long a parameter server stays after all workers have ended.',
-        lower_bound=0,
         unit='seconds',
         original=NEW,
         setting=False,
@@ -120,40 +92,24 @@ class ClusterFlags:
     )
 
 
-def _a_launcher_names_the_processes(params: 'Params') -> str | None:
-    launcher = MODES[params.variable_update].launcher
-    if launcher is None:
-        return None
-    for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host'):
-        if (value := getattr(params, name)) is not None:
-            return (
-                f'{format_flag(name, value)} clashes with {format_flag("variable_update", params.variable_update)}, '
-                f'whose processes {launcher} starts and numbers; leave it out, or write '
-                f'{modes_that(lambda mode: mode.has_cluster)}'
-            )
-    return None
-
-
-def _tensorflow_has_the_protocol(params: 'Params', facts: RunFacts) -> str | None:
-    if facts.alone or params.server_protocol == _PROTOCOL or MODES[params.variable_update].launcher is not None:
-        return None
-    return (
-        f'{format_flag("server_protocol", params.server_protocol)}: TensorFlow has no other protocol than '
-        f'{_PROTOCOL} any '
-        f'more; leave it out, or for faster networks write {modes_that(lambda mode: mode.launcher is not None)}'
-    )
-
-
-def _sums_have_one_order(params: 'Params', facts: RunFacts) -> str | None:
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     mode = MODES[params.variable_update]
-    if facts.alone or not params.deterministic or not params.trains or mode.sums_in_one_order:
-        return None
-    return (
-        f'--deterministic clashes with {format_flag("variable_update", mode.name)} in several processes, whose '
-        'gradients '
-        f'are summed as they arrive; write {modes_that(lambda other: other.sums_in_one_order)}, or leave it out'
-    )
-
-
-RULES: tuple[Rule, ...] = (_a_launcher_names_the_processes,)
-RUN_RULES: tuple[RunRule, ...] = (_tensorflow_has_the_protocol, _sums_have_one_order)
+    named = [
+        name
+        for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host')
+        if getattr(params, name) is not None
+    ]
+    if mode.launcher and named:
+        yield params.clash(
+            named[0],
+            'variable_update',
+            f'{mode.launcher} starts and numbers its processes; leave it out, or write '
+            f'{modes_that(lambda other: other.has_cluster)}',
+        )
+    if run and not run.alone and params.deterministic and params.trains and not mode.sums_in_one_order:
+        yield params.clash(
+            'deterministic',
+            'variable_update',
+            'its processes sum gradients as they arrive; write '
+            f'{modes_that(lambda other: other.sums_in_one_order)}, or leave it out',
+        )

@@ -1,12 +1,12 @@
 """The flags about data: which images a run uses, and how they are preprocessed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import format_flag
 from inputs.data_sets import DATA_NAMES, RECORDS
 from inputs.preprocessors import DEFAULT, PREPROCESSORS
-from params.rules import IN_EVAL, Idle, Rule, RunFacts, RunRule, in_forward_only
+from params.rules import IN_EVAL, SYNTHETIC, Idle, RunFacts, in_forward_only
 from params.spec import NEW, flag
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 _NOT_AUGMENTED = in_forward_only('--forward_only does not augment images')
-_SYNTHETIC = Idle(lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir')
 _NO_PHOTOGRAPHS = Idle(lambda p, run: not run.has_records, 'it is about photographs in records')
 _PLAIN = Idle(
     lambda p, run: PREPROCESSORS[p.input_preprocessor].plain,
@@ -34,7 +33,6 @@ class DataFlags:
         is_path=True,
         common=True,
         inside=('*-of-*', '*-ubyte*', '*_batch*', 'batches.meta*', 'labels.txt', 'dataset.json', '*.npy'),
-        opened_by_tensorflow=True,
         not_in_exchange=True,
     )
     data_name: str | None = flag(
@@ -47,15 +45,14 @@ class DataFlags:
     augmentation: str | None = flag(
         None,
         'Random changes of training images. resized_crop: a random part of random shape, resized, and flips. '
-        'padded_crop: a shift by up to 4 pixels, and flips. none: no change. With resized_crop, images that are not '
-        'trained on are cut to their central part. By default padded_crop for cifar10, none for mnist, else '
-        'resized_crop.',
+        'padded_crop: a shift by up to 4 pixels, and flips. none: no change. By default padded_crop for cifar10, none '
+        'for mnist, else resized_crop.',
         choices=('resized_crop', 'padded_crop', 'none'),
         original=NEW,
-        idle=(_SYNTHETIC,),
+        idle=(SYNTHETIC,),
     )
     distortions: bool = flag(
-        False, 'Change the colours of training images at random.', idle=(IN_EVAL, _NOT_AUGMENTED, _SYNTHETIC, _PLAIN)
+        False, 'Change the colours of training images at random.', idle=(IN_EVAL, _NOT_AUGMENTED, SYNTHETIC, _PLAIN)
     )
     distort_color_in_yiq: bool = flag(
         True,
@@ -64,7 +61,7 @@ class DataFlags:
         idle=(
             IN_EVAL,
             _NOT_AUGMENTED,
-            _SYNTHETIC,
+            SYNTHETIC,
             _PLAIN,
             Idle(lambda p, run: not p.distortions, 'only --distortions changes colours'),
         ),
@@ -74,29 +71,28 @@ class DataFlags:
         'Interpolation that brings images to the size of the model; round_robin alternates between the others.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
         original='there resizing samples the corners of pixels, here their centres',
-        idle=(_SYNTHETIC, _PLAIN),
+        idle=(SYNTHETIC, _PLAIN),
     )
     scaled_decode: bool = flag(
         False,
-        'Let the JPEG decoder scale the part that is cut out of a photograph to a half, quarter or eighth, if that is '
-        'still at least the size of the model, and resize the rest. This is faster and takes less memory for '
-        'photographs of several megapixels, and changes pixels slightly: each is the mean of several.',
+        'Let the JPEG decoder scale photographs to a half, quarter or eighth, if that is still the size of the model, '
+        'and resize the rest. This is faster for several megapixels, and changes pixels slightly.',
         original=NEW,
-        idle=(_SYNTHETIC, _NO_PHOTOGRAPHS),
+        idle=(SYNTHETIC, _NO_PHOTOGRAPHS),
     )
     input_preprocessor: str = flag(
         DEFAULT,
         f'How the images of records are preprocessed. '
         f'{"; ".join(f"{row.name}: {row.summary}" for row in PREPROCESSORS.values())}.',
         choices=tuple(PREPROCESSORS),
-        idle=(_SYNTHETIC,),
+        idle=(SYNTHETIC, _NO_PHOTOGRAPHS),
     )
     ml_perf: bool = flag(
         False,
         'Normalise the images of records as the rules of MLPerf demand: the mean colour of ImageNet is subtracted, and '
         'nothing divided.',
         idle=(
-            _SYNTHETIC,
+            SYNTHETIC,
             _NO_PHOTOGRAPHS,
             Idle(
                 lambda p, run: p.input_preprocessor != DEFAULT, '--input_preprocessor normalises images in the same way'
@@ -105,22 +101,8 @@ class DataFlags:
     )
 
 
-def _records_have_a_folder(params: 'Params') -> str | None:
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     if params.data_name == RECORDS and params.data_dir is None:
-        return (
+        yield (
             f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, or leave --data_name out'
         )
-    return None
-
-
-def _other_preprocessors_are_for_records(params: 'Params', run: RunFacts) -> str | None:
-    if params.data_dir is None or run.has_records or params.input_preprocessor == DEFAULT:
-        return None
-    return (
-        f'{format_flag("input_preprocessor", params.input_preprocessor)}: it is for photographs in records, and '
-        f'--data_dir={params.data_dir} contains none; leave it out'
-    )
-
-
-RULES: tuple[Rule, ...] = (_records_have_a_folder,)
-RUN_RULES: tuple[RunRule, ...] = (_other_preprocessors_are_for_records,)

@@ -1,13 +1,14 @@
 """The flags about devices: where a process computes, and with how many threads and how much memory."""
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import format_flag
 from params.modes import MODES
-from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, Rule, on_cpu
+from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, RunFacts, on_cpu
 from params.spec import flag
-from params.variable_flags import asks_a_cpu_for_nccl
+from params.variable_flags import sums_by_halves, sums_by_spec
 
 if TYPE_CHECKING:
     from params.table import Params
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _KINDS = ('cpu', 'gpu')
 # The device of everything that belongs to no tower.
 HOST_DEVICE = '/cpu:0'
+gpu_flag = functools.partial(flag, idle=(ON_CPU,))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -27,7 +29,6 @@ class DeviceFlags:
         1,
         'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or those that '
         'CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu with one device.',
-        lower_bound=0,
         common=True,
         agreed=True,
         in_sweep='for 2 devices write --grid=shape=1*2, in a file shape = "1*2"',
@@ -42,10 +43,9 @@ class DeviceFlags:
     )
     local_parameter_device: str | None = flag(
         None,
-        'In one process, the kind of device that holds variables which towers share, or that sums the gradients of '
-        'towers which each have all variables; in a worker of parameter servers, the kind that receives the variables '
-        "and sums its towers' gradients. cpu: the host; gpu: the devices of the towers, also virtual ones of a CPU, "
-        'over which variables are spread by bytes. By default the kind of --device.',
+        'The kind of device that holds variables which towers share (in a worker of parameter servers, receives them), '
+        'or that sums the gradients of towers which each have all variables. cpu: the host; gpu: the devices of the '
+        'towers, also virtual ones of a CPU; variables are spread over them. By default the kind of --device.',
         choices=_KINDS,
         original='its default is gpu',
         idle=(
@@ -83,31 +83,25 @@ class DeviceFlags:
     )
     num_intra_threads: int | None = flag(
         None,
-        'Threads within one operation; with 0 TensorFlow decides: as many as cores. By default also, but 1 if a CPU '
-        'has as many towers as cores, and a CPU quota counts as so many cores; for GPUs with threads of their own '
-        '(--gpu_thread_mode) 1, unless --local_parameter_device=cpu. --verbose tells what was chosen, and why.',
-        lower_bound=0,
+        'Threads within one operation; with 0 TensorFlow decides: as many as cores. By default the run chooses by its '
+        'devices, towers and the CPU quota; --verbose tells what was chosen, and why.',
         unit='threads',
     )
     num_inter_threads: int = flag(
         0,
-        'Operations that run at the same time; with 0 TensorFlow decides, and for GPUs with threads of their own '
-        '(--gpu_thread_mode) these are the cores less those threads.',
-        lower_bound=0,
+        'Operations that run at the same time; with 0 TensorFlow decides, or the run if GPUs have their own threads.',
         unit='threads',
     )
-    gpu_thread_mode: str = flag(
+    gpu_thread_mode: str = gpu_flag(
         'gpu_private',
         'Threads of the host that start the kernels of GPUs: gpu_private: each GPU has its own; gpu_shared: the GPUs '
         'share some; global: they are those of all other operations.',
         choices=('global', 'gpu_shared', 'gpu_private'),
         variable='TF_GPU_THREAD_MODE',
-        idle=(ON_CPU,),
     )
     per_gpu_thread_count: int = flag(
         0,
         'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels and one for copies.',
-        lower_bound=0,
         unit='threads',
         idle=(
             ON_CPU,
@@ -117,43 +111,36 @@ class DeviceFlags:
             ),
         ),
     )
-    batchnorm_persistent: bool = flag(
+    batchnorm_persistent: bool = gpu_flag(
         True,
         "On GPUs, batch norm by cuDNN's kernels that keep their input on the chip (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) "
         'where there are any.',
         variable='TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
-        idle=(ON_CPU,),
     )
-    allow_growth: bool | None = flag(
+    allow_growth: bool | None = gpu_flag(
         None,
         'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow decides.',
-        idle=(ON_CPU,),
     )
-    gpu_memory_frac_for_testing: float = flag(
+    gpu_memory_frac_for_testing: float = gpu_flag(
         0.0,
         'Fraction of the memory of each GPU to take, above 1 by swapping to the host; 0 sets no limit.',
-        lower_bound=0,
-        idle=(ON_CPU,),
     )
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
-
-
-def _a_launcher_starts_one_process_per_device(params: 'Params') -> str | None:
-    mode = MODES[params.variable_update]
-    if mode.launcher is not None and params.num_gpus > 1:
-        return (
-            f'{format_flag("num_gpus", params.num_gpus)} clashes with {format_flag("variable_update", mode.name)}, '
-            f'which has one process per GPU; write --num_gpus=1, and start more processes with {mode.launcher}'
-        )
-    return None
 
 
 def another_flag_places_the_sums(params: 'Params') -> bool:
     """Whether gradients are summed where --all_reduce_spec or --hierarchical_copy says."""
     mode = MODES[params.variable_update]
-    by_spec = mode.takes_all_reduce_spec and params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
-    by_hierarchy = mode.takes_hierarchy and params.hierarchical_copy
-    return mode.parameter_device == 'sums' and (by_spec or by_hierarchy)
+    return mode.parameter_device == 'sums' and (sums_by_spec(params) or sums_by_halves(params))
 
 
-RULES: tuple[Rule, ...] = (_a_launcher_starts_one_process_per_device,)
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+    mode = MODES[params.variable_update]
+    if params.num_gpus == 0 and params.device == 'gpu':
+        yield params.clash('num_gpus', 'device', 'write --num_gpus=1 or more, or --device=cpu')
+    if mode.launcher is not None and params.num_gpus > 1:
+        yield params.clash(
+            'num_gpus',
+            'variable_update',
+            f'it has one process per GPU; write --num_gpus=1, and start more processes with {mode.launcher}',
+        )

@@ -1,11 +1,12 @@
 """The flags about evaluation: of checkpoints with --eval, and of the model during training."""
 
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from errors import format_flag
-from params.rules import NO_MODEL, TRAINS_NOTHING, Idle, Rule, RunFacts, RunRule
-from params.spec import MOST_EPOCHS, Output, flag, numbers_of
+from params.rules import NO_MODEL, TRAINS_NOTHING, Idle, RunFacts
+from params.spec import ABOVE_0, MOST_EPOCHS, Output, flag, numbers_of
 
 if TYPE_CHECKING:
     from params.table import Params
@@ -17,9 +18,8 @@ EVAL_DURING_TRAINING = (
     'eval_during_training_at_specified_steps',
     'eval_during_training_at_specified_epochs',
 )
-
-
 _NOTHING_EVALUATED = Idle(lambda p, run: not p.evaluates, 'nothing is evaluated; see --eval')
+_schedule_flag = functools.partial(flag, None, not_in_exchange=True, idle=(TRAINS_NOTHING,))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -27,7 +27,7 @@ class EvaluationFlags:
     """The part of Params about evaluation."""
 
     GROUP: ClassVar[str] = 'Evaluation'
-    AGREED: ClassVar[bool] = True
+    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
     IDLE: ClassVar[tuple[Idle, ...]] = (
         Idle(lambda p, run: p.exchange_only, '--exchange_only trains no model'),
         NO_MODEL,
@@ -44,7 +44,6 @@ class EvaluationFlags:
         0.0,
         'With --eval, how often to look for a new checkpoint, until the training that writes them has ended; 0 '
         'evaluates the newest checkpoint once.',
-        lower_bound=0,
         unit='seconds',
         agreed=False,
         idle=(Idle(lambda p, run: not p.eval, 'only --eval uses it'),),
@@ -52,7 +51,6 @@ class EvaluationFlags:
     eval_batch_size: int = flag(
         0,
         'Images evaluated at a time on each device; 0 takes the batch size of training.',
-        lower_bound=0,
         unit='images',
         idle=(_NOTHING_EVALUATED,),
     )
@@ -68,97 +66,55 @@ class EvaluationFlags:
         None,
         'Passes over the validation images, fractions are allowed; use it instead of --num_eval_batches. By default '
         '--num_epochs with --eval.',
-        lower_bound=0,
+        lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
         idle=(_NOTHING_EVALUATED,),
     )
-    eval_during_training_every_n_steps: int | None = flag(
-        None,
-        'Steps of training between two evaluations.',
-        lower_bound=1,
-        unit='steps',
-        not_in_exchange=True,
-        idle=(TRAINS_NOTHING,),
+    eval_during_training_every_n_steps: int | None = _schedule_flag(
+        'Steps of training between two evaluations.', lower_bound=1, unit='steps'
     )
-    eval_during_training_every_n_epochs: float | None = flag(
-        None,
+    eval_during_training_every_n_epochs: float | None = _schedule_flag(
         'Epochs of training between two evaluations, fractions are allowed.',
-        lower_bound=0,
+        lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
-        not_in_exchange=True,
-        idle=(TRAINS_NOTHING,),
     )
-    eval_during_training_at_specified_steps: str | None = flag(
-        None,
-        'Evaluate after these steps of training, separated by commas.',
-        not_in_exchange=True,
-        idle=(TRAINS_NOTHING,),
+    eval_during_training_at_specified_steps: str | None = _schedule_flag(
+        'Evaluate after these steps of training, separated by commas.'
     )
-    eval_during_training_at_specified_epochs: str | None = flag(
-        None,
-        'Evaluate after these epochs of training, separated by commas; fractions are allowed.',
-        not_in_exchange=True,
-        idle=(TRAINS_NOTHING,),
+    eval_during_training_at_specified_epochs: str | None = _schedule_flag(
+        'Evaluate after these epochs of training, separated by commas; fractions are allowed.'
     )
     stop_at_top_1_accuracy: float | None = flag(
         None,
         'Stop training after the first evaluation with at least this top-1 accuracy.',
-        lower_bound=0,
         upper_bound=1,
     )
     eval_dir: str | None = flag(
         None,
         'Folder for summaries of evaluations, created if missing; by default none are written.',
         original='its default is a folder in /tmp',
-        is_path=True,
         output=Output.FOLDER,
-        inside=('events.out.tfevents.*',),
-        opened_by_tensorflow=True,
         agreed=False,
         setting=False,
         idle=(_NOTHING_EVALUATED,),
     )
 
 
-def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
-        first, second = (format_flag(name, getattr(params, name)) for name in kinds[-2:])
-        return f'{first} clashes with {second}: a run evaluates in one of these ways only; leave one out'
+        yield params.clash(kinds[-2], kinds[-1], 'a run evaluates in one of these ways only; leave one out')
     if params.num_eval_batches is not None and params.num_eval_epochs is not None:
-        return (
-            f'{format_flag("num_eval_batches", params.num_eval_batches)} clashes with '
-            f'{format_flag("num_eval_epochs", params.num_eval_epochs)}: both set how much to evaluate; leave one out'
+        yield params.clash('num_eval_batches', 'num_eval_epochs', 'both set how much to evaluate; leave one out')
+    elif params.num_eval_epochs is not None and params.data_dir is None:
+        yield (
+            f'{params.written("num_eval_epochs")}: synthetic images have no epochs; write --num_eval_batches, or add '
+            '--data_dir=DIR'
         )
-    return None
-
-
-def _there_is_a_model_to_evaluate(params: 'Params') -> str | None:
     if params.eval and params.train_dir is None:
-        return '--eval: the folder of the checkpoints is missing; add --train_dir=DIR'
-    if params.stop_at_top_1_accuracy is not None and not params.evaluates_in_training:
-        return (
-            f'{format_flag("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)}: nothing is evaluated while '
-            'training; add --eval_during_training_every_n_epochs=1'
-        )
-    return None
-
-
-def _evaluations_are_not_empty(params: 'Params') -> str | None:
-    for name in ('num_eval_epochs', 'eval_during_training_every_n_epochs'):
-        if getattr(params, name) == 0:
-            return f'--{name}=0: it must be above 0'
-    if params.num_eval_epochs is not None and params.num_eval_batches is None and params.data_dir is None:
-        return (
-            f'{format_flag("num_eval_epochs", params.num_eval_epochs)}: synthetic images have no epochs; '
-            'write --num_eval_batches, or add --data_dir=DIR'
-        )
-    return None
-
-
-def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
+        yield '--eval: the folder of the checkpoints is missing; add --train_dir=DIR'
     for name, kind, noun in (
         ('eval_during_training_at_specified_steps', int, 'steps, such as 100,200'),
         ('eval_during_training_at_specified_epochs', float, 'epochs, such as 0.5,1,2'),
@@ -166,23 +122,17 @@ def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
         try:
             numbers_of(getattr(params, name), kind)
         except ValueError:
-            return f'{format_flag(name, getattr(params, name))}: it must be a list of {noun}, each above 0'
-    return None
-
-
-def _all_workers_stop_at_the_same_step(params: 'Params', facts: RunFacts) -> str | None:
-    if params.stop_at_top_1_accuracy is not None and not (params.cross_replica_sync or facts.alone):
-        return (
-            f'{format_flag("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)} clashes with '
-            '--cross_replica_sync=False: workers that do not wait for each other stop at different steps; leave one out'
+            yield f'{params.written(name)}: it must be a list of {noun}, each above 0'
+    if params.stop_at_top_1_accuracy is None:
+        return
+    if not params.evaluates_in_training:
+        yield (
+            f'{params.written("stop_at_top_1_accuracy")}: nothing is evaluated while training; add '
+            '--eval_during_training_every_n_epochs=1'
         )
-    return None
-
-
-RULES: tuple[Rule, ...] = (
-    _evaluations_are_of_one_kind,
-    _there_is_a_model_to_evaluate,
-    _evaluations_are_not_empty,
-    _evaluation_lists_are_numbers,
-)
-RUN_RULES: tuple[RunRule, ...] = (_all_workers_stop_at_the_same_step,)
+    elif run and not run.alone and not params.cross_replica_sync:
+        yield params.clash(
+            'stop_at_top_1_accuracy',
+            'cross_replica_sync',
+            'workers that do not wait for each other stop at different steps; leave one out',
+        )

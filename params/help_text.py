@@ -1,11 +1,12 @@
 """The texts of --help and --help=FLAG, and the page of all flags in Markdown. Does not import TensorFlow."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from errors import UsageError, format_flag, nearest
 from models.registry import MODELS
-from params.descriptions import FlagDescription, default_of, describe_all_flags, usage_of, value_of
+from params.original import ELSEWHERE, FLAGS, TABLE
 from params.spec import ITS_DEFAULT, FlagSpec
 from params.table import SPECS
 
@@ -52,22 +53,43 @@ def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
 
 
 def flag_help(spec: FlagSpec) -> str:
-    facts = [value_of(spec)]
-    if (default := default_of(spec)) is not None:
-        facts.append(f'default {default}')
+    value = 'switch' if spec.type is bool else spec.expects
+    facts = [f'{value}, in {spec.unit}' if spec.unit else value]
+    # mypy knows of no flag whose default is a tuple.
+    if spec.default not in (None, ()):  # type: ignore[comparison-overlap]
+        facts.append(f'default {str(spec.default).lower() if spec.type is bool else spec.default}')
     if spec.original and spec.original.startswith(ITS_DEFAULT):
         facts.append(f'default of the original: {spec.original.removeprefix(ITS_DEFAULT)}')
+    usage = f'--[no]{spec.name}' if spec.type is bool else f'--{spec.name}=VALUE'
     text = f'{spec.help} [{"; ".join(facts)}]'
-    return f'  {usage_of(spec)}\n{filled(text, 6)}'
+    return f'  {usage}\n{filled(text, 6)}'
 
 
-def format_description(description: FlagDescription) -> str:
-    width = max(map(len, description.facts)) + 2
-    facts = [
-        textwrap.fill(text, 100, initial_indent=f'  {f"{title}:":{width}}', subsequent_indent=' ' * (width + 2))
-        for title, text in description.facts.items()
+def describe_flag(name: str, others: Iterable[str] = ()) -> str:
+    """Returns all about one flag of ours or of the original, whose name may begin with dashes.
+
+    Raises UsageError if there is none; the error may suggest one of the `others`.
+    """
+    plain = name.lstrip('-')
+    if plain not in FLAGS:
+        near = ELSEWHERE.get(plain) or nearest(plain, [*FLAGS, *others])
+        hint = f'did you mean --help={near}?' if near else '--help lists all flags'
+        raise UsageError(f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}')
+    spec, row = FLAGS[plain], TABLE.get(plain)
+    facts = {
+        'Group': spec.group,
+        'Original': spec.original or 'the last version has it',
+        'Here': f'{row.fate.value}{": " if row.says else ""}{row.says}' if row else '',
+        'Accepted': f'{format_flag(plain, row.silent)} brings no warning' if row and row.silent is not None else '',
+        'No effect': '; '.join(dict.fromkeys(idle.reason for idle in spec.idle)),
+        'Clusters': 'all processes need the same value' if spec.agreed else '',
+    }
+    lines = [
+        textwrap.fill(f'{title}: {text}', 100, initial_indent=' ' * 6, subsequent_indent=' ' * 8)
+        for title, text in facts.items()
+        if text
     ]
-    return '\n'.join([f'{description.usage}   ({description.group})', '', filled(description.meaning, 2), '', *facts])
+    return '\n'.join([flag_help(spec), '', *lines])
 
 
 def filled(text: str, columns: int = 0) -> str:
@@ -95,11 +117,10 @@ def format_page() -> str:
 
     `make docs` writes it to docs/flags.md, which is not part of the source.
     """
-    flags = describe_all_flags()
     parts = [_PAGE_HEAD]
-    for group in dict.fromkeys(flag.group for flag in flags):
+    for group in dict.fromkeys(spec.group for spec in FLAGS.values()):
         parts.append(f'## {group}\n')
-        for flag in (flag for flag in flags if flag.group == group):
+        for name in (name for name, spec in FLAGS.items() if spec.group == group):
             # The heading is the name alone, so that the link flags.md#--batch_size works.
-            parts += [f'### `--{flag.name}`\n', f'{textwrap.indent(format_description(flag), " " * 4)}\n']
+            parts += [f'### `--{name}`\n', f'{textwrap.indent(describe_flag(name), "  ")}\n']
     return '\n'.join(parts)

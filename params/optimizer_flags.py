@@ -1,25 +1,24 @@
 """The flags about the optimizer: update rule, learning rate, and what is added to the loss."""
 
 import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from errors import format_flag
 from params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizers_that
-from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, Idle, Rule, RunFacts, RunRule
-from params.spec import MOST_EPOCHS, NEW, flag
+from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, Idle, RunFacts
+from params.spec import ABOVE_0, MOST_EPOCHS, NEW, flag
 from training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
     from params.table import Params
 
 
-def _takers_of(name: str) -> str:
-    return optimizers_that(lambda row: name in row.arguments)
-
-
-def _only_with(name: str) -> Idle:
-    return Idle(lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {_takers_of(name)} uses it')
+def _argument(name: str, default: float, help: str, **facts: Any) -> Any:
+    """A flag that is an argument of some optimizers only."""
+    takers = optimizers_that(lambda row: name in row.arguments)
+    idle = Idle(lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {takers} uses it')
+    return flag(default, f'{help}, for {takers}.', idle=(idle,), **facts)
 
 
 _NO_LOSS = Idle(
@@ -33,7 +32,7 @@ class OptimizerFlags:
     """The part of Params about the optimizer."""
 
     GROUP: ClassVar[str] = 'Optimizer'
-    AGREED: ClassVar[bool] = True
+    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
     IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL, IN_EVAL, TRAINS_NOTHING)
 
     optimizer: str = flag(
@@ -47,7 +46,6 @@ class OptimizerFlags:
         None,
         "The learning rate; by default the model's own schedule, see docs/training.md. --learning_rate is another name "
         'of it.',
-        lower_bound=0,
         common=True,
     )
     piecewise_learning_rate_schedule: str | None = flag(
@@ -59,17 +57,13 @@ class OptimizerFlags:
         0.0,
         'The learning rate is multiplied by --learning_rate_decay_factor each time this many epochs have passed; 0 '
         'keeps it constant.',
-        lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
     )
-    learning_rate_decay_factor: float = flag(
-        0.0, 'Factor of the learning rate for --num_epochs_per_decay.', lower_bound=0
-    )
+    learning_rate_decay_factor: float = flag(0.0, 'Factor of the learning rate for --num_epochs_per_decay.')
     minimum_learning_rate: float = flag(
         0.0,
         'The decay of --num_epochs_per_decay does not go below this learning rate.',
-        lower_bound=0,
         idle=(
             Idle(
                 lambda p, run: not p.num_epochs_per_decay,
@@ -80,7 +74,6 @@ class OptimizerFlags:
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
         "Epochs in which the learning rate rises evenly from 0 to its first value; 0 is the schedule's own warm-up.",
-        lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
     )
@@ -88,70 +81,25 @@ class OptimizerFlags:
         None,
         'For residual networks: the learning rate for 256 images per update. The rate is proportional to the images, '
         'rises for 5 epochs, and is divided by 10 after the usual epochs, see docs/training.md.',
-        lower_bound=0,
         idle=(Idle(lambda p, run: not run.residual, 'only residual networks use it, and --model is not one'),),
     )
-    momentum: float = flag(
-        0.9, f'Momentum, for {_takers_of("momentum")}.', lower_bound=0, upper_bound=1, idle=(_only_with('momentum'),)
-    )
-    nesterov: bool = flag(
+    momentum: float = _argument('momentum', 0.9, 'Momentum', upper_bound=1)
+    nesterov: bool = _argument(
+        'nesterov',
         True,
-        f"Nesterov's momentum, for {_takers_of('nesterov')}: the step looks ahead by one more step of the momentum. "
-        '--nonesterov is the plain one.',
+        "Nesterov's momentum, which looks ahead by one more step; --nonesterov is the plain one",
         original=NEW,
-        idle=(_only_with('nesterov'),),
     )
-    rmsprop_decay: float = flag(
-        0.9,
-        f'Decay of the mean square, for {_takers_of("rmsprop_decay")}.',
-        lower_bound=0,
-        upper_bound=1,
-        idle=(_only_with('rmsprop_decay'),),
-    )
-    rmsprop_momentum: float = flag(
-        0.9,
-        f'Momentum, for {_takers_of("rmsprop_momentum")}.',
-        lower_bound=0,
-        upper_bound=1,
-        idle=(_only_with('rmsprop_momentum'),),
-    )
-    rmsprop_epsilon: float = flag(
-        1.0,
-        f'Term added to the mean square, for {_takers_of("rmsprop_epsilon")}.',
-        lower_bound=0,
-        idle=(_only_with('rmsprop_epsilon'),),
-    )
-    adam_beta1: float = flag(
-        0.9,
-        f'Decay of the mean, for {_takers_of("adam_beta1")}.',
-        lower_bound=0,
-        upper_bound=1,
-        idle=(_only_with('adam_beta1'),),
-    )
-    adam_beta2: float = flag(
-        0.999,
-        f'Decay of the mean square, for {_takers_of("adam_beta2")}.',
-        lower_bound=0,
-        upper_bound=1,
-        idle=(_only_with('adam_beta2'),),
-    )
-    adam_epsilon: float = flag(
-        1e-8,
-        f'Term added to the denominator, for {_takers_of("adam_epsilon")}.',
-        lower_bound=0,
-        idle=(_only_with('adam_epsilon'),),
-    )
-    lars_eta: float = flag(
-        1e-3,
-        f'Trust coefficient, for {_takers_of("lars_eta")}.',
-        lower_bound=0,
-        original=NEW,
-        idle=(_only_with('lars_eta'),),
-    )
+    rmsprop_decay: float = _argument('rmsprop_decay', 0.9, 'Decay of the mean square', upper_bound=1)
+    rmsprop_momentum: float = _argument('rmsprop_momentum', 0.9, 'Momentum', upper_bound=1)
+    rmsprop_epsilon: float = _argument('rmsprop_epsilon', 1.0, 'Term added to the mean square')
+    adam_beta1: float = _argument('adam_beta1', 0.9, 'Decay of the mean', upper_bound=1)
+    adam_beta2: float = _argument('adam_beta2', 0.999, 'Decay of the mean square', upper_bound=1)
+    adam_epsilon: float = _argument('adam_epsilon', 1e-8, 'Term added to the denominator')
+    lars_eta: float = _argument('lars_eta', 1e-3, 'Trust coefficient', original=NEW)
     weight_decay: float = flag(
         4e-5,
         'Factor of the L2 loss of the weights.',
-        lower_bound=0,
         common=True,
         original='there biases decay, too',
         idle=(_NO_LOSS,),
@@ -164,7 +112,6 @@ class OptimizerFlags:
     label_smoothing: float = flag(
         0.0,
         'Part of each label that is spread evenly over all classes.',
-        lower_bound=0,
         upper_bound=1,
         original=NEW,
         idle=(NO_COMPUTING,),
@@ -172,7 +119,7 @@ class OptimizerFlags:
     gradient_clip: float | None = flag(
         None,
         'Clip each element of a gradient to the range from minus this to this; by default there is no clipping.',
-        lower_bound=0,
+        lower_bound=ABOVE_0,
     )
 
 
@@ -181,44 +128,20 @@ _WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
 _RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
 
 
-def _the_clip_leaves_something(params: 'Params') -> str | None:
-    if params.gradient_clip == 0:
-        return '--gradient_clip=0: every gradient would be zero; leave it out, or write a number above 0'
-    return None
-
-
-def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     schedule = params.piecewise_learning_rate_schedule
     if schedule is not None:
         try:
             parse_piecewise(schedule)
         except ValueError as error:
-            written = format_flag('piecewise_learning_rate_schedule', schedule)
-            return f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
-    return None
-
-
-def _a_decay_has_an_interval_and_a_factor(params: 'Params') -> str | None:
-    for given, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
-        if (value := getattr(params, given)) and not getattr(params, missing):
-            return f'{format_flag(given, value)}: a decay of the learning rate needs --{missing} above 0 too; add it'
-    return None
-
-
-def _the_learning_rate_is_given_once(params: 'Params', facts: RunFacts) -> str | None:
+            written = params.written('piecewise_learning_rate_schedule')
+            yield f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
+    for name, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
+        if getattr(params, name) and not getattr(params, missing):
+            yield f'{params.written(name)}: a decay of the learning rate needs --{missing} above 0 too; add it'
     defaults = type(params)()
     given = [name for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
-    if not facts.residual:
+    if run and not run.residual:
         given = [name for name in given if name != 'resnet_base_lr']
-    if len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
-        whole, other = (format_flag(name, getattr(params, name)) for name in given[:2])
-        return f'{whole} clashes with {other}: the first sets the learning rate of the whole training; leave one out'
-    return None
-
-
-RULES: tuple[Rule, ...] = (
-    _the_clip_leaves_something,
-    _a_piecewise_schedule_has_pieces,
-    _a_decay_has_an_interval_and_a_factor,
-)
-RUN_RULES: tuple[RunRule, ...] = (_the_learning_rate_is_given_once,)
+    if run and len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
+        yield params.clash(given[0], given[1], 'the first sets the learning rate of the whole training; leave one out')

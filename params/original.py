@@ -5,11 +5,11 @@ instead. A flag is refused only if the run would measure something other than as
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from errors import Refusals, format_flag
-from params.older_names import OLDER_NAMES
+from errors import Refusals, UsageError, format_flag
+from inputs.catalog import RECORD_INPUT, TF_DATA
 from params.spec import NEW, OTHER, FlagSpec, Value
 from params.table import SPECS
 
@@ -18,8 +18,8 @@ class Fate(enum.Enum):
     """What becomes of a flag."""
 
     WORKS = 'works'
-    RENAMED = 'works under another name'
-    NO_EFFECT = 'has no effect here'
+    RENAMED = 'works as another name'
+    NO_EFFECT = 'has no effect'
     REFUSED = 'is refused'
 
 
@@ -38,11 +38,33 @@ class OriginalFlag:
     silent: Value = None
 
 
-_NO_TENSORRT = 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'
-
-# Flags of the original that are not among ours and have no effect here. Three lines each: its name, its type and the
-# value that asks for what this program always does; what happens instead; what it means there.
-_LAST_VERSION = """
+# Flags of the original that are not among ours. Three lines each: its name, its type and the value that asks for what
+# this program always does; the flag that it is here, what happens instead, or why it is refused; what it means there.
+_RENAMED = """
+use_datasets bool
+    input_pipeline
+    Read images by tf.data instead of RecordInput.
+use_fp16 bool
+    precision
+    Compute in 16 bits: --use_fp16 is --precision=fp16.
+xla_compile bool
+    xla
+    Compile the model by XLA: --xla_compile is --xla.
+"""
+_OLDER_NAMES = """
+learning_rate float
+    init_learning_rate
+    The learning rate: --learning_rate is --init_learning_rate.
+use_nccl bool
+    all_reduce_spec
+    Sum gradients by NCCL: --use_nccl is --all_reduce_spec=nccl.
+"""
+_REFUSED = """
+trt_mode str
+    TensorFlow contains no TensorRT any more; use trtexec of TensorRT
+    Convert the frozen graph of --forward_only by TensorRT, to compute in this precision: FP32, FP16 or INT8.
+"""
+_NO_EFFECT = """
 allreduce_merge_scope int 1
     gradients are joined by --gradient_repacking only
     How many neighbouring gradients of a collective all-reduce may be merged into one.
@@ -80,7 +102,7 @@ use_tf_layers bool True
     layers are made of operations of TensorFlow in every run
     Make layers by tf.layers instead of own code.
 """
-_OTHER_VERSIONS = """
+_NO_EFFECT_IN_OTHER_VERSIONS = """
 cache_data bool
     records are read from --data_dir as they are needed
     Read one record, and repeat it from memory.
@@ -105,6 +127,9 @@ log_dir str
 ml_perf_compliance_logging bool False
     the log of MLPerf is not written; --result_file=FILE writes the numbers of a run
     Print the log lines that the rules of MLPerf ask for.
+peer_timeout_secs float
+    if a process is lost, all others end within seconds
+    How long others wait for a lost process.
 pretrain_dir str
     training starts from new weights, or from those of --backbone_model_path
     Folder with the checkpoint from which training starts.
@@ -120,72 +145,77 @@ use_multi_device_iterator bool
 """
 
 
-def _without_effect(table: str, original: str | None) -> Iterator[OriginalFlag]:
+_TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
+_HEADINGS = {
+    Fate.RENAMED: 'Other names of flags',
+    Fate.NO_EFFECT: 'Flags of the original without an effect here',
+    Fate.REFUSED: 'Flags of the original that are refused',
+}
+
+
+def _rows(fate: Fate, table: str, original: str | None = None) -> Iterator[OriginalFlag]:
     lines = iter(table.strip().splitlines())
     for heading in lines:
         name, kind, *silent = heading.split()
         says, meaning = next(lines).strip(), next(lines).strip()
-        spec = FlagSpec(name, _TYPES[kind], optional=True, help=meaning, original=original)
-        yield OriginalFlag(Fate.NO_EFFECT, spec, says, spec.read(silent[0]) if silent else None)
+        spec = FlagSpec(name, _TYPES[kind], True, None, _HEADINGS[fate], meaning, original=original)
+        yield OriginalFlag(fate, spec, says, spec.read(silent[0]) if silent else None)
 
-
-_TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
-_TENSORRT = FlagSpec(
-    'trt_mode',
-    str,
-    optional=True,
-    choices=('FP32', 'FP16', 'INT8'),
-    help='Convert the frozen graph of --forward_only by TensorRT, to compute in this precision.',
-)
-_OTHERS = (
-    *_without_effect(_LAST_VERSION, None),
-    OriginalFlag(Fate.REFUSED, _TENSORRT, _NO_TENSORRT),
-    *_without_effect(_OTHER_VERSIONS, OTHER),
-)
-_RENAMED = {
-    'learning_rate': 'init_learning_rate',
-    'use_datasets': 'input_pipeline',
-    'use_fp16': 'precision',
-    'use_nccl': 'all_reduce_spec',
-    'xla_compile': 'xla',
-}
 
 TABLE: Mapping[str, OriginalFlag] = {
     row.spec.name: row
     for row in (
         *(OriginalFlag(Fate.WORKS, spec) for spec in SPECS.values() if spec.original != NEW),
-        *(OriginalFlag(Fate.RENAMED, OLDER_NAMES[name], says) for name, says in _RENAMED.items()),
-        *_OTHERS,
+        *_rows(Fate.RENAMED, _RENAMED),
+        *_rows(Fate.RENAMED, _OLDER_NAMES, OTHER),
+        *_rows(Fate.NO_EFFECT, _NO_EFFECT),
+        *_rows(Fate.NO_EFFECT, _NO_EFFECT_IN_OTHER_VERSIONS, OTHER),
+        *_rows(Fate.REFUSED, _REFUSED),
     )
 }
-NAMES: tuple[str, ...] = tuple(row.spec.name for row in _OTHERS)
+# All flags that a command line may have: ours, and those of the original.
+FLAGS: Mapping[str, FlagSpec] = {**SPECS, **{name: row.spec for name, row in TABLE.items()}}
+# What other programs call these flags.
+ELSEWHERE = {'lr': 'init_learning_rate', 'gpus': 'num_gpus', 'epochs': 'num_epochs', 'steps': 'num_batches'}
+# What a switch that is RENAMED means if it is on, and if it is off: values of the flag that it is here.
+_MEANT: Mapping[str, tuple[Value, Value]] = {
+    'use_nccl': ('nccl', None),
+    'use_fp16': ('fp16', None),
+    'use_datasets': (TF_DATA, RECORD_INPUT),
+    'xla_compile': (True, None),
+}
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A flag of NAMES that asks for something that this program does not do, with its value as written."""
+def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
+    """Adds what the flags of `read` mean that are RENAMED to `values`, which are those of our flags.
 
-    row: OriginalFlag
-    value: object
-
-    def __str__(self) -> str:
-        return format_flag(self.row.spec.name, self.value)
-
-
-def read_original(name: str, value: object) -> Asked | None:
-    """Reads a flag of NAMES. Returns None if the value asks for what this program always does, or is empty."""
-    row = TABLE[name]
-    given = row.spec.read(value)
-    return None if given is None or given == row.silent else Asked(row, value)
-
-
-def warnings_about(asked: Iterable[Asked]) -> list[str]:
-    """Returns one line for each flag, which says what happens instead; raises UsageError for refused flags."""
-    lines, refusals = [], Refusals()
-    for flag in asked:
-        if flag.row.fate is Fate.REFUSED:
-            refusals.add(f'{flag}: {flag.row.says}')
-        else:
-            lines.append(f'{flag} has no effect: {flag.row.says}')
+    Returns the text in which each added flag was written, by our name. Raises UsageError if flags contradict others.
+    """
+    as_written, refusals = {}, Refusals()
+    for older, value in read.items():
+        # The original has both xla and xla_compile, as two ways to compile, so one of them may be off.
+        is_idle = value is None or (older, value) == ('xla_compile', False)
+        if is_idle or older not in TABLE or TABLE[older].fate is not Fate.RENAMED:
+            continue
+        name, (on, off) = TABLE[older].says, _MEANT.get(older, (value, value))
+        given, meant, written = values.get(name), on if value else off, format_flag(older, value)
+        if given is None or given is False:
+            if meant is not None:
+                values[name], as_written[name] = meant, written
+        elif given != value if older not in _MEANT else (str(on) in str(given)) != value:
+            refusals.add(f'{written} contradicts {format_flag(name, given)}, whose other name it is; leave it out')
     refusals.raise_all()
-    return lines
+    return as_written
+
+
+def answer_original(name: str, value: object) -> list[str]:
+    """Returns a warning that says what happens instead of what a flag of the original asks for, if it asks for it.
+
+    Raises UsageError if the flag is refused.
+    """
+    row = TABLE.get(name)
+    if row is None or row.fate in (Fate.WORKS, Fate.RENAMED) or value in (None, row.silent):
+        return []
+    if row.fate is Fate.REFUSED:
+        raise UsageError(f'{format_flag(name, value)}: {row.says}')
+    return [f'{format_flag(name, value)} has no effect: {row.says}']

@@ -3,22 +3,18 @@
 The result depends on the words, the files of --flagfile and, where a path has ~, the home directory alone.
 """
 
-import itertools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from errors import Refusals, format_flag, nearest
-from params import original
-from params.all_rules import check
-from params.older_names import ELSEWHERE, LEFT, OLDER_NAMES, replace_older_names
+from params.original import ELSEWHERE, FLAGS, answer_original, replace_older_names
 from params.spec import Value
-from params.table import SPECS, Given, Params
+from params.table import SPECS, Params, check
 from params.words import split_words
 
 _SEE = 'see --help'
-_FLAGS = {**{name: original.TABLE[name].spec for name in original.NAMES}, **OLDER_NAMES, **SPECS}
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,10 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
 
 
 def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
-    words = split_words(argv, _FLAGS, _SEE)
-    refusals.add(*words.mistakes, *map(_unknown, words.unknown), *itertools.starmap(_stray_message, words.others))
+    words = split_words(argv, FLAGS, _SEE)
+    refusals.add(*words.mistakes, *map(_unknown, words.unknown))
+    form = f'flags look like --batch_size=64 and --forward_only=True, {_SEE}'
+    refusals.add(*(f'{word!r} is not a flag; {form}' for word in words.others))
     return words.texts
 
 
@@ -66,42 +64,29 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
 
     Rules between flags are checked only if all flags can be read; otherwise some values are unknown.
     """
-    values: dict[str, Value] = {}
-    older: dict[str, Value] = {}
-    asked = []
+    read: dict[str, Value] = {}
     for name, value in given:
         with refusals.collecting():
-            if name in SPECS:
-                values[name] = SPECS[name].read(value)
-            elif name in OLDER_NAMES:
-                older[name] = OLDER_NAMES[name].read(value)
-            elif name in original.NAMES:
-                asked.append(original.read_original(name, value))
+            if name in FLAGS:
+                read[name] = FLAGS[name].read(value)
             else:
                 refusals.add(_unknown(name))
     refusals.raise_all()
+    values = {name: value for name, value in read.items() if name in SPECS}
     as_written = {name: format_flag(name, value) for name, value in values.items() if value is not None}
-    as_written |= replace_older_names(older, values)
+    as_written |= replace_older_names(read, values)
     # The spec of each field has read its value, which mypy cannot see.
-    params = Params(**values, given=Given(tuple(as_written.items())))  # type: ignore[arg-type]
+    params = Params(**values, given=as_written)  # type: ignore[arg-type]
     lines: list[str] = []
     with refusals.collecting():
         check(params)
-    with refusals.collecting():
-        lines = original.warnings_about(filter(None, asked))
+    for name, value in read.items():
+        with refusals.collecting():
+            lines += answer_original(name, value)
     refusals.raise_all()
     return Parsed(params, tuple(lines))
 
 
 def _unknown(name: str) -> str:
-    if name in LEFT:
-        return f'--{name}: there is no such flag any more; {LEFT[name]}'
-    near = ELSEWHERE.get(name) or nearest(name, [*SPECS, *OLDER_NAMES])
+    near = ELSEWHERE.get(name) or nearest(name, FLAGS)
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'
-
-
-def _stray_message(word: str, before: str) -> str:
-    switch = before.lstrip('-')
-    if before.startswith('-') and switch in _FLAGS and _FLAGS[switch].type is bool:
-        return f'{word!r} is not a flag; the value of a switch follows an equal sign: {format_flag(switch, word)}'
-    return f'{word!r} is not a flag; flags look like --batch_size=64, {_SEE}'

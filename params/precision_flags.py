@@ -1,19 +1,17 @@
 """The flags about precision: which numbers have 16 bits, and the loss scale."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from errors import format_flag
 from params.optimizer_table import OPTIMIZERS, optimizers_that
-from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, Rule, in_forward_only
+from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, RunFacts, in_forward_only
 from params.spec import NEW, flag
 
 if TYPE_CHECKING:
     from params.table import Params
-
-
 _UNSCALED = Idle(lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss')
-_NO_GRADIENTS = in_forward_only('--forward_only computes no gradients')
+_OF_SCALE = (NO_COMPUTING, _UNSCALED, IN_EVAL, in_forward_only('--forward_only computes no gradients'))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -21,7 +19,7 @@ class PrecisionFlags:
     """The part of Params about precision."""
 
     GROUP: ClassVar[str] = 'Precision'
-    AGREED: ClassVar[bool] = True
+    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
     IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
 
     precision: str = flag(
@@ -50,13 +48,13 @@ class PrecisionFlags:
         None,
         'Factor of the loss with --precision=fp16; the first one if it changes automatically. By default 128.',
         lower_bound=1,
-        idle=(NO_COMPUTING, _UNSCALED, IN_EVAL, _NO_GRADIENTS),
+        idle=_OF_SCALE,
     )
     fp16_enable_auto_loss_scale: bool = flag(
         False,
         'Halve the scale and skip the update after a step whose gradients overflow; double the scale after '
         '--fp16_inc_loss_scale_every_n steps without overflow.',
-        idle=(NO_COMPUTING, _UNSCALED, IN_EVAL, _NO_GRADIENTS),
+        idle=_OF_SCALE,
     )
     fp16_inc_loss_scale_every_n: int = flag(
         1000,
@@ -64,10 +62,7 @@ class PrecisionFlags:
         lower_bound=1,
         unit='steps',
         idle=(
-            NO_COMPUTING,
-            _UNSCALED,
-            IN_EVAL,
-            _NO_GRADIENTS,
+            *_OF_SCALE,
             Idle(lambda p, run: not p.fp16_enable_auto_loss_scale, 'only --fp16_enable_auto_loss_scale uses it'),
         ),
     )
@@ -81,15 +76,11 @@ class PrecisionFlags:
     )
 
 
-def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     if params.fp16_vars and params.precision != 'fp32' and not OPTIMIZERS[params.optimizer].fits_16_bits:
-        return (
-            f'--fp16_vars clashes with {format_flag("optimizer", params.optimizer)}, which computes squares or norms '
-            'of '
-            f'gradients and needs 32 bits; write {optimizers_that(lambda row: row.fits_16_bits)}, or leave --fp16_vars '
-            'out'
+        yield params.clash(
+            'fp16_vars',
+            'optimizer',
+            'squares or norms of gradients need 32 bits, not 16; write '
+            f'{optimizers_that(lambda row: row.fits_16_bits)}, or leave --fp16_vars out',
         )
-    return None
-
-
-RULES: tuple[Rule, ...] = (_16_bits_hold_what_the_optimizer_keeps,)

@@ -1,4 +1,4 @@
-"""Rules between flags, and when a flag has no effect."""
+"""When a flag has no effect, and the facts of a run on which this and the rules between flags depend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +25,6 @@ class RunFacts:
     num_ps: int = 0
 
 
-# A rule returns the message of the error, or None if the settings follow it.
-Rule = Callable[['Params'], str | None]
-RunRule = Callable[['Params', RunFacts], str | None]
-
-
 @dataclass(frozen=True)
 class Idle:
     """When a flag has no effect, and the reason, which completes '--flag=value has no effect: '."""
@@ -43,10 +38,6 @@ def on_cpu(when: Callable[['Params'], bool], reason: str = 'the run is on the CP
     return Idle(lambda p, run: p.device == 'cpu' and when(p), reason)
 
 
-def in_eval(reason: str) -> Idle:
-    return Idle(lambda p, run: p.eval, reason)
-
-
 def in_forward_only(reason: str) -> Idle:
     return Idle(lambda p, run: p.forward_only, reason)
 
@@ -54,9 +45,9 @@ def in_forward_only(reason: str) -> Idle:
 # Flags for GPUs change no result, so on a CPU they never stop a run. Only the flags that choose the devices are refused
 # without a GPU: --device=gpu, and --num_gpus above 1 without --device.
 ON_CPU = on_cpu(lambda p: True)
-IN_EVAL = in_eval('--eval trains nothing')
-TAKES_NO_STEPS = in_eval('it is about training steps, and --eval takes none')
+IN_EVAL = Idle(lambda p, run: p.eval, '--eval trains nothing')
 TRAINS_NOTHING = in_forward_only('--forward_only trains nothing')
 ALONE = Idle(lambda p, run: run.alone, 'it is for clusters, and this process is alone')
 NO_MODEL = Idle(lambda p, run: p.input_only is not None, '--input_only runs no model')
 NO_COMPUTING = Idle(lambda p, run: p.exchange_only, '--exchange_only computes nothing')
+SYNTHETIC = Idle(lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir')

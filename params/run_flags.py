@@ -1,12 +1,14 @@
 """The flags about the model and the run: which network, how many steps, and what is printed."""
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from errors import UsageError, format_flag
+from errors import UsageError
 from params.modes import MODES
-from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, Idle, Rule, RunFacts, RunRule, in_forward_only
-from params.spec import MOST_EPOCHS, NEW, flag
+from params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, Idle, RunFacts, in_forward_only
+from params.spec import ABOVE_0, MOST_EPOCHS, NEW, flag
 
 if TYPE_CHECKING:
     from params.table import Params
@@ -28,7 +30,7 @@ class RunFlags:
     """The first part of Params."""
 
     GROUP: ClassVar[str] = 'Model and run'
-    AGREED: ClassVar[bool] = True
+    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
 
     model: str = flag(
         'trivial',
@@ -48,7 +50,6 @@ class RunFlags:
     batch_size: int = flag(
         0,
         "Images per step on each device; 0 takes the model's default.",
-        lower_bound=0,
         unit='images',
         common=True,
         resolved=True,
@@ -74,7 +75,7 @@ class RunFlags:
         None,
         'Length of the timed steps in passes over the training images, all devices of all workers together; use it '
         'instead of --num_batches. With --eval, the default of --num_eval_epochs.',
-        lower_bound=0,
+        lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
         common=True,
@@ -85,7 +86,6 @@ class RunFlags:
     num_warmup_batches: int = flag(
         10,
         'Steps before the timed ones; they train but do not count in any rate.',
-        lower_bound=0,
         unit='steps',
         common=True,
         setting=False,
@@ -94,11 +94,11 @@ class RunFlags:
     steps_per_run: int = flag(
         1,
         'Steps that one call of the session takes, by a loop in the graph. The time of a call is divided equally among '
-        'its steps; what is due after one of them (lines, summaries, checkpoints, evaluations) comes after the call, '
-        'and so does the end by a signal.',
+        'its steps; what is due after one of them (lines, checkpoints, evaluations, signals) comes after the call.',
         lower_bound=1,
         unit='steps',
         original=NEW,
+        only_alone='the workers of a cluster meet after each step, so that a lost one is noticed',
         idle=(NO_MODEL, IN_EVAL),
     )
     display_every: int = flag(
@@ -108,7 +108,6 @@ class RunFlags:
         None,
         'Print the exponentially weighted moving average of the rate, where the last step has this weight, instead of '
         'the rate of all steps so far; the total at the end stays the same.',
-        lower_bound=0,
         upper_bound=1,
         idle=(IN_EVAL,),
     )
@@ -161,6 +160,7 @@ class RunFlags:
         1234,
         'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing, '
         'unless --deterministic is given).',
+        lower_bound=-math.inf,
         agreed=False,
         setting=False,
         idle=(
@@ -186,80 +186,28 @@ class RunFlags:
     )
 
 
-def _the_model_exists(params: 'Params') -> str | None:
-    if params.model_file is not None:
-        # The file may define the model, which is looked up after the file has run.
-        return None
-    # Imported here, so that importing the flags does not import the models.
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+    # Imported here, so that importing the flags does not import the models, and since the table imports this module.
     from models.registry import MODELS
-
-    try:
-        MODELS.find_model(params.model, params.data_name)
-    except UsageError as error:
-        return str(error)
-    return None
-
-
-def _the_end_is_given_once(params: 'Params') -> str | None:
-    if params.num_epochs is None:
-        return None
-    written = format_flag('num_epochs', params.num_epochs)
-    if params.num_batches is not None:
-        return (
-            f'{written} clashes with {format_flag("num_batches", params.num_batches)}: both set the length of the run; '
-            'leave one out'
-        )
-    if params.num_epochs == 0:
-        return f'{written}: there would be no step; write a number above 0, fractions are allowed'
-    return None
-
-
-def _a_loop_is_recorded_as_a_whole(params: 'Params') -> str | None:
-    if params.steps_per_run == 1 or params.eval:
-        return None
-    written = format_flag('steps_per_run', params.steps_per_run)
-    if params.profile_steps is not None:
-        other = format_flag('profile_steps', params.profile_steps)
-        return f'{written} clashes with {other}: single steps of a loop cannot be profiled; leave one out'
-    if params.summary_verbosity == 3 and params.save_summaries_steps and params.train_dir and params.trains:
-        return (
-            f'{written} clashes with --summary_verbosity=3: gradients do not leave the loop; '
-            'write --summary_verbosity=2'
-        )
-    return None
-
-
-def _a_loop_runs_in_one_process(params: 'Params', run: RunFacts) -> str | None:
-    if params.steps_per_run == 1 or run.alone or params.eval:
-        return None
-    return (
-        f'{format_flag("steps_per_run", params.steps_per_run)}: the workers of a cluster meet after each step, '
-        'so that a lost one is noticed; leave it out'
-    )
-
-
-def _an_exchange_has_no_model(params: 'Params') -> str | None:
-    if not params.exchange_only:
-        return None
-    # The table imports this module.
     from params.table import SPECS
 
+    # The file of --model_file may define the model, which is looked up after the file has run.
+    if params.model_file is None:
+        try:
+            MODELS.find_model(params.model, params.data_name)
+        except UsageError as error:
+            yield str(error)
+    if params.num_epochs is not None and params.num_batches is not None:
+        yield params.clash('num_epochs', 'num_batches', 'both set the length of the run; leave one out')
+    if params.steps_per_run > 1 and params.profile_steps and not params.eval:
+        yield params.clash('steps_per_run', 'profile_steps', 'single steps of a loop cannot be profiled; leave one out')
+    if not params.exchange_only:
+        return
     for name, spec in SPECS.items():
         if spec.not_in_exchange and getattr(params, name) not in (None, False):
-            written = format_flag(name, getattr(params, name))
-            return f'--exchange_only clashes with {written}: it computes nothing and trains no model; leave one out'
-    mode = MODES[params.variable_update]
-    if not mode.shares_model:
-        return f'--exchange_only clashes with {format_flag("variable_update", mode.name)}: its towers exchange nothing'
+            yield params.clash('exchange_only', name, 'it computes nothing and trains no model; leave one out')
+            break
+    if not MODES[params.variable_update].shares_model:
+        yield params.clash('exchange_only', 'variable_update', 'its towers exchange nothing; leave one out')
     if params.exchange_bytes is not None and params.exchange_bytes % 4:
-        return f'{format_flag("exchange_bytes", params.exchange_bytes)}: a value has 4 bytes; write a multiple of 4'
-    return None
-
-
-RULES: tuple[Rule, ...] = (
-    _the_model_exists,
-    _the_end_is_given_once,
-    _a_loop_is_recorded_as_a_whole,
-    _an_exchange_has_no_model,
-)
-RUN_RULES: tuple[RunRule, ...] = (_a_loop_runs_in_one_process,)
+        yield f'{params.written("exchange_bytes")}: a value has 4 bytes; write a multiple of 4'

@@ -19,6 +19,8 @@ Number = TypeVar('Number', int, float)
 
 # The upper bound of flags that count epochs; it keeps counts of steps and examples finite for every data set.
 MOST_EPOCHS = 1e9
+# The lower bound where 0 makes no sense.
+ABOVE_0 = 1e-9
 
 _BOOLS = {'true': True, 't': True, '1': True, 'yes': True, 'false': False, 'f': False, '0': False, 'no': False}
 
@@ -44,21 +46,13 @@ def _to_float(value: Any) -> float:
 
 
 def _to_str(value: Any) -> str:
-    text = os.fspath(value)
+    # Exactly str, which is all that a result can hold; NumPy's is another one.
+    text = str(os.fspath(value))
     if '\0' in text:
         raise ValueError(text)
-    # Exactly str, which is all that a result can hold; NumPy's is another one.
-    return str(text)
-
-
-def expand(path: str) -> str:
-    """Replaces ~ and ~user in a path by the home directory, which a shell does not do after an equal sign.
-
-    The path of an unknown user stays as it is. Raises ValueError if the path contains a zero byte.
-    """
-    if '\0' in path:
-        raise ValueError(path)
-    return os.path.expanduser(path)
+    # TensorFlow opens no file whose name is not UTF-8.
+    text.encode()
+    return text
 
 
 _READERS: dict[type, Callable[[Any], Value]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
@@ -74,12 +68,8 @@ def asks_for_help(argv: Sequence[str]) -> bool:
 
 
 def asked_for_help(argv: Sequence[str]) -> str | None:
-    """Returns the NAME of --help=NAME or --help NAME; None if there is none, or only --help=true."""
-    position = next(number for number, argument in enumerate(argv) if argument.split('=')[0] in _HELP_FLAGS)
-    _, _, name = argv[position].partition('=')
-    following = argv[position + 1] if '=' not in argv[position] and position + 1 < len(argv) else ''
-    if not name and not following.startswith('-'):
-        name = following
+    """Returns the NAME of --help=NAME; None if there is none, or only --help=true."""
+    name = next(argument.partition('=')[2] for argument in argv if asks_for_help([argument]))
     return None if name.lower() in ('', *_BOOLS) else name
 
 
@@ -103,7 +93,6 @@ NEW = 'has no such flag'
 OTHER = 'only older versions, or versions of others, have it'
 # How the original's default begins in FlagSpec.original.
 ITS_DEFAULT = 'its default is '
-SHAPE_SAYS = 'the shape says which processes there are, as in shape = "2*1+1"'
 
 
 @dataclass(frozen=True)
@@ -111,6 +100,7 @@ class FlagSpec:
     """One flag, with all that is true of it.
 
     Attributes:
+      lower_bound: the lowest number, as upper_bound is the highest.
       is_path: whether the text names a file or folder, in which ~ is expanded.
       repeated: whether it may be given several times; the value is then a tuple.
       inside: the files, with wildcards, that a run reads or writes below the path; another output must not replace
@@ -124,6 +114,7 @@ class FlagSpec:
         one setting.
       resolved: whether the result has the used value of the flag: --batch_size=0 became 64.
       in_sweep: where a sweep takes the value from, if the sweep gives the flag to each run.
+      only_alone: why the processes of a cluster cannot have it.
       variable: the environment variable that TensorFlow reads instead of the flag.
       idle: when it has no effect; the message gives the first reason that applies.
     """
@@ -135,14 +126,13 @@ class FlagSpec:
     group: str = ''
     help: str = ''
     choices: tuple[str, ...] | None = None
-    lower_bound: float | None = None
-    upper_bound: float | None = None
+    lower_bound: float = 0
+    upper_bound: float = math.inf
     unit: str | None = None
     is_path: bool = False
     repeated: bool = False
     output: Output | None = None
     inside: tuple[str, ...] = ()
-    opened_by_tensorflow: bool = False
     common: bool = False
     original: str | None = None
     agreed: bool = False
@@ -151,6 +141,7 @@ class FlagSpec:
     setting: bool = True
     resolved: bool = False
     in_sweep: str | None = None
+    only_alone: str | None = None
     not_in_exchange: bool = False
     variable: str | None = None
     idle: tuple[Idle, ...] = ()
@@ -161,9 +152,11 @@ class FlagSpec:
         if self.choices:
             return f'one of {", ".join(self.choices)}'
         noun = 'a path' if self.is_path else _NOUNS[self.type]
-        if self.lower_bound is not None and self.upper_bound is not None:
-            return f'{noun} from {self.lower_bound:g} to {self.upper_bound:g}'
-        return noun if self.lower_bound is None else f'{noun} of at least {self.lower_bound:g}'
+        if self.type in (bool, str) or self.lower_bound == -math.inf:
+            return noun
+        if self.upper_bound == math.inf:
+            return f'{noun} of at least {self.lower_bound:g}'
+        return f'{noun} from {self.lower_bound:g} to {self.upper_bound:g}'
 
     def read(self, value: object) -> Value:
         """Converts the text of a command line, or a Python value, to the flag's type; raises UsageError if it cannot.
@@ -177,12 +170,14 @@ class FlagSpec:
         try:
             found = _READERS[self.type](value)
             if self.is_path:
-                found = expand(str(found))
+                found = os.path.expanduser(str(found))
                 if '://' in found:
                     raise UsageError(
                         f'{format_flag(self.name, value)}: only files of this machine are read and written; '
                         'write a local path'
                     )
+        except UnicodeEncodeError:
+            raise UsageError(f'{format_flag(self.name, value)}: it is not UTF-8; write another text') from None
         except (TypeError, ValueError, KeyError):
             raise self._refusal(value) from None
         if self.choices:
@@ -190,15 +185,11 @@ class FlagSpec:
             found = {choice.lower(): choice for choice in self.choices}.get(str(found).lower())
             if found is None:
                 raise self._refusal(value)
-        if not isinstance(found, str) and not self._is_in_bounds(typing.cast(float, found)):
+        if not isinstance(found, str) and not self.lower_bound <= typing.cast(float, found) <= self.upper_bound:
             raise self._refusal(value)
         if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
             raise UsageError(f'{format_flag(self.name, value)}: it must be from -{_LARGEST} to {_LARGEST}')
         return found
-
-    def _is_in_bounds(self, number: float) -> bool:
-        above = self.lower_bound is None or number >= self.lower_bound
-        return above and (self.upper_bound is None or number <= self.upper_bound)
 
     def _refusal(self, value: object) -> UsageError:
         near = nearest(str(value), self.choices) if self.choices else None
@@ -215,8 +206,8 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
     """Returns the flags of a dataclass by name, in the order of its fields; skips fields not made by flag().
 
     An annotation is int, float, str or bool, or one of these `| None`, or tuple[str, ...] for a repeated flag. The
-    class that declares a flag may say for all its flags: GROUP, their heading; AGREED, the default of FlagSpec.agreed;
-    IDLE, reasons before their own.
+    class that declares a flag may say for all its flags: GROUP, their heading; FACTS, facts where they have none of
+    their own; IDLE, reasons before their own.
     """
     specs = {}
     hints = typing.get_type_hints(table)
@@ -227,9 +218,7 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
         members = typing.get_args(hint) or (hint,)
         kind = next(member for member in members if member not in (types.NoneType, ...))
         owner = next(cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {}))
-        facts = {'agreed': getattr(owner, 'AGREED', False), **field.metadata}
-        if facts.get('names_process'):
-            facts = {'setting': False, 'in_sweep': SHAPE_SAYS, **facts}
+        facts = {'is_path': 'output' in field.metadata, **getattr(owner, 'FACTS', {}), **field.metadata}
         facts['idle'] = (*getattr(owner, 'IDLE', ()), *facts.get('idle', ()))
         specs[field.name] = FlagSpec(
             field.name,

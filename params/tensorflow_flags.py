@@ -1,10 +1,11 @@
 """The flags passed on to TensorFlow: settings that it reads from a session's ConfigProto and from the environment."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from errors import format_flag
-from params.rules import ON_CPU, Idle, Rule
+from params.device_flags import gpu_flag
+from params.rules import ON_CPU, Idle, RunFacts
 from params.spec import NEW, OTHER, flag
 
 if TYPE_CHECKING:
@@ -17,40 +18,32 @@ class TensorFlowFlags:
 
     GROUP: ClassVar[str] = 'Settings of TensorFlow'
 
-    gpu_indices: str | None = flag(
+    gpu_indices: str | None = gpu_flag(
         None,
-        'Which GPUs to use, in the order of the towers (in which xring passes its chunks too): their numbers from 0 '
-        'among those of the machine, or of CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
+        'Which GPUs to use, in the order of the towers: their numbers from 0 among those of the machine, or of '
+        'CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
         original='there it only orders the ring of --all_reduce_spec',
-        idle=(ON_CPU,),
     )
-    force_gpu_compatible: bool = flag(
-        False, 'Make all tensors of the host fit to be copied to a GPU: they are in page-locked memory.', idle=(ON_CPU,)
+    force_gpu_compatible: bool = gpu_flag(
+        False, 'Make all tensors of the host fit to be copied to a GPU: they are in page-locked memory.'
     )
-    use_unified_memory: bool = flag(
+    use_unified_memory: bool = gpu_flag(
         False,
         'Let the memory of GPUs be more than they have (--gpu_memory_frac_for_testing above 1), by swapping.',
-        idle=(ON_CPU,),
     )
-    timestamped_allocator: bool = flag(
-        False, 'Reuse the memory of a GPU only where the kernels that used it have surely ended.', idle=(ON_CPU,)
+    timestamped_allocator: bool = gpu_flag(
+        False, 'Reuse the memory of a GPU only where the kernels that used it have surely ended.'
     )
-    gpu_kt_max_interval: int = flag(
+    gpu_kt_max_interval: int = gpu_flag(
         0,
         'Kernels queued on a GPU between two events that tell which have ended; 0 sets no limit.',
-        lower_bound=0,
-        idle=(ON_CPU,),
     )
-    gpu_kt_max_bytes: int = flag(
+    gpu_kt_max_bytes: int = gpu_flag(
         0,
         'Memory that kernels queued between two such events use; 0 sets no limit.',
-        lower_bound=0,
         unit='bytes',
-        idle=(ON_CPU,),
     )
-    gpu_kt_max_pending: int = flag(
-        0, 'Kernels queued on a GPU at a time; 0 sets no limit.', lower_bound=0, unit='kernels', idle=(ON_CPU,)
-    )
+    gpu_kt_max_pending: int = gpu_flag(0, 'Kernels queued on a GPU at a time; 0 sets no limit.', unit='kernels')
     use_numa_affinity: bool = flag(
         False,
         'Bind the process to the NUMA node of its GPUs. On CPUs, spread the processes of a host over its nodes; of one '
@@ -65,19 +58,17 @@ class TensorFlowFlags:
         None, "How TensorFlow rewrites the graph: a RewriterConfig as text, such as 'remapping: OFF'."
     )
     log_device_placement: bool = flag(False, 'Print the device of each operation on standard error.', original=OTHER)
-    winograd_nonfused: bool = flag(
+    winograd_nonfused: bool = gpu_flag(
         True,
         "On GPUs, let cuDNN convolve by Winograd's algorithm in several kernels too (TF_ENABLE_WINOGRAD_NONFUSED).",
         variable='TF_ENABLE_WINOGRAD_NONFUSED',
-        idle=(ON_CPU,),
     )
-    autotune_threshold: int | None = flag(
+    autotune_threshold: int | None = gpu_flag(
         None,
         'On GPUs, how often an algorithm of cuDNN must win to be chosen, if TensorFlow tries them '
         '(TF_AUTOTUNE_THRESHOLD).',
         lower_bound=1,
         variable='TF_AUTOTUNE_THRESHOLD',
-        idle=(ON_CPU,),
     )
     sync_on_finish: bool | None = flag(
         None,
@@ -89,9 +80,7 @@ class TensorFlowFlags:
     )
     keep_memory: bool | None = flag(
         None,
-        'Let the process keep the memory of the host that TensorFlow frees, for the next step. Otherwise glibc returns '
-        'large blocks to the system, which clears each page before it gives it out again. By default the processes of '
-        'a cluster keep it, which receive messages into new memory in each step; others leave malloc as it is. '
+        'Keep the host memory that TensorFlow frees for the next step; by default the processes of a cluster do. '
         'Settings of malloc in the environment (MALLOC_..., GLIBC_TUNABLES, LD_PRELOAD) come first.',
         original=NEW,
     )
@@ -105,7 +94,6 @@ class TensorFlowFlags:
         None,
         'For a TensorFlow that was built with OpenMP: how long a thread waits for work before it sleeps '
         '(KMP_BLOCKTIME).',
-        lower_bound=0,
         unit='milliseconds',
         original='its default is 0',
         variable='KMP_BLOCKTIME',
@@ -113,7 +101,6 @@ class TensorFlowFlags:
     kmp_settings: int | None = flag(
         None,
         'For a TensorFlow that was built with OpenMP: with 1 it prints its settings (KMP_SETTINGS).',
-        lower_bound=0,
         upper_bound=1,
         original='its default is 1',
         variable='KMP_SETTINGS',
@@ -128,20 +115,13 @@ def chosen_gpus(gpu_indices: str | None) -> list[int]:
     return indices
 
 
-def _gpus_are_chosen_by_their_numbers(params: 'Params') -> str | None:
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     if params.device == 'cpu':
-        return None
-    written = format_flag('gpu_indices', params.gpu_indices)
+        return
     try:
         indices = chosen_gpus(params.gpu_indices)
     except ValueError:
-        return f'{written}: it must be different numbers from 0, separated by commas, such as 0,1'
+        yield f'{params.written("gpu_indices")}: it must be different numbers from 0, separated by commas, such as 0,1'
+        return
     if indices and len(indices) < params.num_gpus:
-        return (
-            f'{written} clashes with {format_flag("num_gpus", params.num_gpus)}, which are more; write as many '
-            f'numbers, or --num_gpus={len(indices)}'
-        )
-    return None
-
-
-RULES: tuple[Rule, ...] = (_gpus_are_chosen_by_their_numbers,)
+        yield params.clash('gpu_indices', 'num_gpus', f'write as many numbers, or --num_gpus={len(indices)}')

@@ -1,13 +1,14 @@
 """The flags about variables and gradients: where variables live, and how gradients are combined and sent."""
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from errors import UsageError, format_flag
-from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
-from params.modes import DEFAULT_MODE, MODES, modes_that
-from params.rules import ALONE, IN_EVAL, NO_MODEL, Idle, Rule, in_forward_only, on_cpu
+from errors import UsageError
+from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, parse_spec
+from params.modes import DEFAULT_MODE, MODES, Mode, modes_that
+from params.rules import ALONE, IN_EVAL, NO_MODEL, Idle, RunFacts, in_forward_only, on_cpu
 from params.spec import NEW, flag
 
 if TYPE_CHECKING:
@@ -16,17 +17,20 @@ if TYPE_CHECKING:
 # The only number of GPUs for which --network_topology=gcp_v100 knows the links.
 _GPUS_OF_GCP = 8
 
-
 _NO_UPDATES = in_forward_only('--forward_only updates no variables')
-_NO_HALVES = Idle(
-    lambda p, run: not MODES[p.variable_update].takes_hierarchy,
-    f'only {modes_that(lambda mode: mode.takes_hierarchy)} uses it',
-)
 _NO_SUMS = Idle(
     lambda p, run: run.alone and not MODES[p.variable_update].sums_towers,
     f'in one process only {modes_that(lambda mode: mode.sums_towers)} uses it',
 )
 _ONE_TOWER = Idle(lambda p, run: run.alone and p.num_gpus == 1, 'with --num_gpus=1 there are no gradients to sum')
+_OF_SUMS = (IN_EVAL, _NO_UPDATES, _NO_SUMS, _ONE_TOWER)
+
+
+def _only_where(fits: Callable[[Mode], bool]) -> Idle:
+    return Idle(lambda p, run: not fits(MODES[p.variable_update]), f'only {modes_that(fits)} uses it')
+
+
+_OF_HALVES = (IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.takes_hierarchy), _ONE_TOWER)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -34,7 +38,7 @@ class VariableFlags:
     """The part of Params about variables and gradients."""
 
     GROUP: ClassVar[str] = 'Variables and gradients'
-    AGREED: ClassVar[bool] = True
+    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
     IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
 
     variable_update: str = flag(
@@ -70,20 +74,12 @@ class VariableFlags:
         'strong: each step applies its own gradients; relaxed: those of the step before, so that they are summed while '
         f'the next step computes, for {modes_that(lambda mode: mode.can_relax)}.',
         choices=('strong', 'relaxed'),
-        idle=(
-            IN_EVAL,
-            _NO_UPDATES,
-            Idle(
-                lambda p, run: not MODES[p.variable_update].can_relax,
-                f'only {modes_that(lambda mode: mode.can_relax)} uses it',
-            ),
-        ),
+        idle=(IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.can_relax)),
     )
     compact_gradient_transfer: bool | None = flag(
         None,
         'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
-        '--precision where --variable_update can send that type, else in one that it can send (float16 with NCCL and '
-        'Horovod). By default on where it can send the 16-bit type of --precision.',
+        '--precision, or float16 with NCCL and Horovod. By default on where the type of --precision can be sent.',
         original='its default is true',
         idle=(
             IN_EVAL,
@@ -98,9 +94,8 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 512 KiB into parts, so that parameter servers hold about as many bytes; into more parts '
-        'where workers read variables in the step that updates them, so that the first values return while the last '
-        'gradients are sent. Without it each variable is whole on one server, as in the original program.',
+        'Cut variables above 512 KiB into parts, so that parameter servers hold about as many bytes and values return '
+        'while gradients are sent. Without it each variable is whole on one server, as in the original program.',
         original=NEW,
         idle=(
             IN_EVAL,
@@ -115,22 +110,14 @@ class VariableFlags:
         None,
         'The kind of device on which Horovod sums gradients; by default the one where they are.',
         choices=('cpu', 'gpu'),
-        idle=(
-            Idle(
-                lambda p, run: MODES[p.variable_update].launcher is None,
-                f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
-            ),
-            on_cpu(when=lambda p: p.horovod_device == 'gpu'),
-        ),
+        idle=(_only_where(lambda mode: mode.launcher is not None), on_cpu(lambda p: p.horovod_device == 'gpu')),
     )
     all_reduce_spec: str | None = flag(
         None,
         'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller than LIMIT bytes by the '
         f'algorithm before it, as in pscpu:32k:xring. {"; ".join(map(": ".join, ALGORITHMS.items()))}. '
-        'ALG#N cuts each tensor into N parts, as in psgpu#4; ALG/ALG sums within each worker, then between them, as in '
-        'psgpu/xring. '
-        'By default psgpu or pscpu, by the kind of --local_parameter_device; xring with '
-        f'{modes_that(lambda mode: mode.has_controller)}.',
+        'ALG#N cuts each tensor into N parts; ALG/ALG sums within each worker, then between them. By default psgpu or '
+        f'pscpu, by --local_parameter_device; xring with {modes_that(lambda mode: mode.has_controller)}.',
         common=True,
         original='workers that sum among themselves need collective there; here they do so without it, too',
         resolved=True,
@@ -151,7 +138,7 @@ class VariableFlags:
     hierarchical_copy: bool = flag(
         False,
         'Sum gradients within groups of directly connected devices first, then between the groups.',
-        idle=(IN_EVAL, _NO_UPDATES, _NO_HALVES, _ONE_TOWER),
+        idle=_OF_HALVES,
     )
     network_topology: str = flag(
         'dgx1',
@@ -159,26 +146,21 @@ class VariableFlags:
         'other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
         choices=('dgx1', 'gcp_v100'),
         idle=(
-            IN_EVAL,
-            _NO_UPDATES,
-            _NO_HALVES,
-            _ONE_TOWER,
+            *_OF_HALVES,
             Idle(lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
         ),
     )
     gradient_repacking: int = flag(
         0,
         'Join all gradients and cut them into this many tensors of about equal size to sum; 0 leaves them as they are.',
-        lower_bound=0,
         unit='tensors',
-        idle=(IN_EVAL, _NO_UPDATES, _NO_SUMS, _ONE_TOWER),
+        idle=_OF_SUMS,
     )
     agg_small_grads_max_bytes: int = flag(
         0,
         'Join neighbouring gradients up to this size before they are summed; 0 joins none.',
-        lower_bound=0,
         unit='bytes',
-        idle=(IN_EVAL, _NO_UPDATES, _NO_SUMS, _ONE_TOWER),
+        idle=(*_OF_SUMS, Idle(lambda p, run: p.gradient_repacking > 0, '--gradient_repacking joins all gradients')),
     )
     agg_small_grads_max_group: int = flag(
         10,
@@ -186,23 +168,10 @@ class VariableFlags:
         lower_bound=1,
         unit='gradients',
         idle=(
-            IN_EVAL,
-            _NO_UPDATES,
-            _NO_SUMS,
-            _ONE_TOWER,
+            *_OF_SUMS,
             Idle(lambda p, run: not p.agg_small_grads_max_bytes, '--agg_small_grads_max_bytes=0 joins no gradients'),
         ),
     )
-
-
-def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
-    if params.gradient_repacking and params.agg_small_grads_max_bytes:
-        return (
-            f'{format_flag("gradient_repacking", params.gradient_repacking)} clashes with '
-            f'{format_flag("agg_small_grads_max_bytes", params.agg_small_grads_max_bytes)}: both join gradients; '
-            'leave one out'
-        )
-    return None
 
 
 def asks_a_cpu_for_nccl(params: 'Params') -> bool:
@@ -224,58 +193,6 @@ def sums_by_halves(params: 'Params') -> bool:
     return params.hierarchical_copy and mode.takes_hierarchy and params.trains and params.num_gpus > 1
 
 
-def find_idle_parts(params: 'Params') -> list[str]:
-    """Returns one line for each part of --all_reduce_spec that has no effect although other parts have one."""
-    spec = params.all_reduce_spec
-    if spec is None or not sums_by_spec(params):
-        return []
-    return idle_parts(spec, parse_spec(spec), has_workers=MODES[params.variable_update].has_controller)
-
-
-def _the_spec_of_sums_can_be_read(params: 'Params') -> str | None:
-    # Ignored flags need no validation.
-    if params.all_reduce_spec is not None and sums_by_spec(params):
-        try:
-            parse_spec(params.all_reduce_spec)
-        except UsageError as error:
-            return str(error)
-    return None
-
-
-def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
-    if params.hierarchical_copy and params.all_reduce_spec and sums_by_spec(params):
-        return (
-            f'--hierarchical_copy clashes with {params.written("all_reduce_spec")}: both set how '
-            'gradients are summed; leave one out'
-        )
-    return None
-
-
-def _towers_are_two_linked_halves(params: 'Params') -> str | None:
-    if not sums_by_halves(params):
-        return None
-    if params.num_gpus % 2:
-        return (
-            f'--hierarchical_copy: it sums in two halves, and {format_flag("num_gpus", params.num_gpus)} is odd; '
-            'write an even number or --nohierarchical_copy'
-        )
-    if params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
-        return (
-            f'{format_flag("network_topology", params.network_topology)}: it is for {_GPUS_OF_GCP} GPUs, and '
-            f'{format_flag("num_gpus", params.num_gpus)}; write --network_topology=dgx1 or --nohierarchical_copy'
-        )
-    return None
-
-
-def _the_mode_can_stage(params: 'Params') -> str | None:
-    if params.staged_vars and not MODES[params.variable_update].can_stage:
-        return (
-            f'--staged_vars clashes with {format_flag("variable_update", params.variable_update)}, whose towers have '
-            f'their variables already; leave --staged_vars out, or write {modes_that(lambda mode: mode.can_stage)}'
-        )
-    return None
-
-
 def _names_the_usual_sum(params: 'Params') -> bool:
     """Whether --all_reduce_spec names the sum that the mode makes in any case, as the original requires."""
     return MODES[params.variable_update].nccl_between_gpus and params.all_reduce_spec == COLLECTIVE
@@ -284,43 +201,61 @@ def _names_the_usual_sum(params: 'Params') -> bool:
 def clash_with_others(params: 'Params') -> str | None:
     """Returns the error message if a setting clashes with the other processes of a cluster, else None."""
     mode = MODES[params.variable_update]
-    written = format_flag('variable_update', mode.name)
     if mode.always_synchronous and not params.cross_replica_sync:
         asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
-        return (
-            f'{format_flag("cross_replica_sync", False)}: with {written} workers always take each step together; '
-            f'leave it out, or write {asynchronous}'
+        return params.clash(
+            'cross_replica_sync',
+            'variable_update',
+            f'its workers always take each step together; leave it out, or write {asynchronous}',
         )
     if params.forward_only and not mode.forward_only_in_cluster:
-        return (
-            f'--forward_only: the workers of {written} exchange nothing then; measure one process, or write '
-            f'{modes_that(lambda other: other.needs_servers)} with --ps_hosts'
+        return params.clash(
+            'forward_only',
+            'variable_update',
+            'its workers exchange nothing then; measure one process, or write '
+            f'{modes_that(lambda other: other.needs_servers)} with --ps_hosts',
         )
     if params.fp16_vars and params.precision != 'fp32' and not params.eval:
-        return (
-            f'--fp16_vars clashes with the other processes of {written}: what they share is kept in 32 bits, and '
-            'travels in 16 bits with --compact_gradient_transfer; leave --fp16_vars out'
+        return params.clash(
+            'fp16_vars',
+            'variable_update',
+            'what several processes share is kept in 32 bits, and travels in 16 bits with --compact_gradient_transfer; '
+            'leave --fp16_vars out',
         )
     return None
 
 
-def _a_launcher_starts_other_processes(params: 'Params') -> str | None:
-    mode = MODES[params.variable_update]
-    if mode.launcher is None:
-        return None
-    if params.eval:
-        return (
-            f'--eval clashes with {format_flag("variable_update", mode.name)}: evaluate in one process, or as a '
-            'cluster of another --variable_update'
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+    mode, by_spec = MODES[params.variable_update], sums_by_spec(params)
+    # Ignored flags need no validation.
+    if params.all_reduce_spec is not None and by_spec:
+        try:
+            parse_spec(params.all_reduce_spec)
+        except UsageError as error:
+            yield str(error)
+    if params.hierarchical_copy and by_spec:
+        yield params.clash('hierarchical_copy', 'all_reduce_spec', 'both set how gradients are summed; leave one out')
+    if sums_by_halves(params):
+        if params.num_gpus % 2:
+            yield params.clash(
+                'hierarchical_copy', 'num_gpus', 'it sums in two halves; write an even number or --nohierarchical_copy'
+            )
+        elif params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
+            yield params.clash(
+                'network_topology',
+                'num_gpus',
+                f'it is for {_GPUS_OF_GCP} GPUs; write --network_topology=dgx1 or --nohierarchical_copy',
+            )
+    if params.staged_vars and not mode.can_stage:
+        yield params.clash(
+            'staged_vars',
+            'variable_update',
+            'its towers have their variables already; leave --staged_vars out, or write '
+            f'{modes_that(lambda other: other.can_stage)}',
         )
-    return clash_with_others(params)
-
-
-RULES: tuple[Rule, ...] = (
-    _gradients_are_packed_in_one_way,
-    _the_spec_of_sums_can_be_read,
-    _gradients_are_summed_in_one_way,
-    _towers_are_two_linked_halves,
-    _the_mode_can_stage,
-    _a_launcher_starts_other_processes,
-)
+    if mode.launcher and params.eval:
+        yield params.clash(
+            'eval', 'variable_update', 'evaluate in one process, or as a cluster of another --variable_update'
+        )
+    elif mode.launcher and (clash := clash_with_others(params)):
+        yield clash

@@ -1,8 +1,6 @@
 """Plans the images that a run reads, and what is done to them. Does not import TensorFlow."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from errors import UsageError, format_flag
 from inputs.catalog import RECORD_INPUT, Source, input_for
@@ -65,7 +63,7 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
     )
     is_in_memory = isinstance(images, Arrays) and images.images.shape[1:] == data.image_shape
     if images is not None and not is_in_memory and keeps_images_in_memory(params):
-        _check_memory(params, data, free_memory(), '{} are free here')
+        _check_memory(params, data)
     return replace(data, input_stages=_stages_to_measure(params, images, pipeline, warnings))
 
 
@@ -80,16 +78,6 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
     if warning := folder.warning_about(images):
         warnings.append(warning)
     return images
-
-
-def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any]]) -> None:
-    """Raises UsageError if a GPU cannot hold all images; gpus: their facts, see machine.gpus."""
-    if data.images is not None and keeps_images_in_memory(params) and data.input_row.on_devices:
-        share = min(params.gpu_memory_frac_for_testing or 1.0, 1.0)
-        sizes = [int(share * size) for gpu in gpus if (size := gpu.get('memory_bytes'))]
-        _check_memory(
-            params, data, min(sizes, default=None), 'the smallest GPU has {} for them, the model and its work'
-        )
 
 
 def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: list[str]) -> tuple[str, ...]:
@@ -108,15 +96,14 @@ def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: 
     return found
 
 
-def _check_memory(params: Params, data: Data, most: int | None, words: str) -> None:
-    """Raises UsageError if images that the run keeps in memory take more than so many bytes."""
+def _check_memory(params: Params, data: Data) -> None:
+    """Raises UsageError if images that the run keeps in memory take more than is free."""
     assert data.images
     height, width, channels = data.image_shape
-    needed = data.images.num_images * height * width * channels
+    needed, most = data.images.num_images * height * width * channels, free_memory()
     if most is not None and needed > most:
         raise UsageError(
             f'{format_flag("input_pipeline", params.input_pipeline)}: the {data.images.num_images} images of '
-            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and '
-            f'{words.format(most)}; '
-            f'write --input_pipeline={RECORD_INPUT} for records, or leave it out'
+            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and {most} are free '
+            f'here; write --input_pipeline={RECORD_INPUT} for records, or leave it out'
         )

@@ -19,10 +19,8 @@ from params.device_flags import HOST_DEVICE, another_flag_places_the_sums
 from params.modes import MODES, Place
 from params.optimizer_table import OPTIMIZERS
 from params.variable_flags import sums_by_halves, sums_by_spec
-from planning.data import check_gpu_memory
 from planning.environment import Environment
-from planning.plan import Data, Machine, OptimizerFacts, Processes, Surroundings, VariableFacts
-from planning.this_process import VisibleGpus
+from planning.plan import Machine, OptimizerFacts, Processes, Surroundings, VariableFacts
 
 if TYPE_CHECKING:
     from planning.session import SessionFacts
@@ -36,20 +34,11 @@ def with_a_device(params: Params) -> Params:
     return params if params.num_gpus else replace(params, num_gpus=1, device=params.device or 'cpu')
 
 
-def check_num_gpus(params: Params, warnings: list[str]) -> None:
-    """Warns of what with_a_device makes of --num_gpus=0; raises UsageError if --device=gpu is given too."""
-    if params.num_gpus:
-        return
-    if params.device == 'gpu':
-        raise UsageError('--num_gpus=0 clashes with --device=gpu; write --num_gpus=1 or more, or --device=cpu')
-    warnings.append('--num_gpus=0: the run is on one device of the CPU, as with --device=cpu --num_gpus=1')
-
-
 def find_machine(
     params: Params,
     environment: Environment,
     processes: Processes,
-    gpus_of_host: VisibleGpus | None,
+    gpus_of_host: str | None,
     gpus: Sequence[Any],
 ) -> Machine:
     """Plans the devices of the towers, and what fits them; raises UsageError if this machine lacks them.
@@ -161,9 +150,7 @@ def _how_to_see_gpus(environment: Environment) -> str:
     return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
 
 
-def find_surroundings(
-    params: Params, environment: Environment, data: Data, machine: Machine, session: 'SessionFacts'
-) -> Surroundings:
+def find_surroundings(environment: Environment, session: 'SessionFacts') -> Surroundings:
     """Returns the facts of this machine as they are once the settings of the process are applied."""
     process, threads = session.process, session.threads
     set_here = {**process.variables, VISIBLE: environment.process.setting(VISIBLE)}
@@ -174,8 +161,6 @@ def find_surroundings(
         threads_reason=threads.reason,
         cores=process.cores or None,
     )
-    if machine.kind == 'gpu' and machine.is_here:
-        check_gpu_memory(params, data, facts['gpus'])
     return Surroundings(facts, environment_facts(variables), git_commit())
 
 

@@ -11,14 +11,13 @@ from planning.counts import count_steps, find_evaluations
 from planning.data import find_data
 from planning.environment import Environment
 from planning.machine import (
-    check_num_gpus,
     find_machine,
     find_surroundings,
     place_variables,
     warn_of_devices,
     with_a_device,
 )
-from planning.outputs import check_files, check_outputs, find_checkpoints, find_instruments, find_reports
+from planning.outputs import check_outputs, find_checkpoints, find_instruments, find_reports
 from planning.plan import Machine, Plan, Processes, ServerPlan, Subject
 from planning.process_settings import choose_start, find_visible_gpus
 from planning.processes import find_processes, own_outputs, warn_of_public_hosts
@@ -33,7 +32,7 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
       UsageError: the settings contradict each other, or do not fit the cluster, the data, the files or this machine.
       RunError: a checkpoint or the data cannot be read.
     """
-    problems, warnings, given = Refusals(), list[str](), params
+    problems, warnings = Refusals(), list[str]()
     collecting = problems.collecting
     params = with_a_device(as_evaluator(params, environment.variables))
     processes: Processes | None = None
@@ -42,9 +41,6 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     with collecting():
         processes = find_processes(params, environment, warnings)
     computes = not (processes and processes.holds_variables_only)
-    with collecting():
-        if computes:
-            check_num_gpus(given, warnings)
     with collecting():
         subject = find_subject(params, reads=computes)
     if processes:
@@ -61,7 +57,7 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
                     machine = find_machine(params, environment, processes, gpus, ())
         with collecting():
             if not processes.serves:
-                check_files(params, processes)
+                check_outputs(params, is_chief=processes.is_chief)
         with collecting():
             if subject and processes.serves:
                 check_folder(params, subject)
@@ -97,7 +93,7 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     warn_of_public_hosts(processes, warnings)
     checkpoints = find_checkpoints(params, processes, warnings)
     variables = place_variables(params, processes, machine, step.precision.compute.name)
-    surroundings = find_surroundings(params, environment, data, machine, session)
+    surroundings = find_surroundings(environment, session)
     # The parts in the order of the class, so that all of this stays on one screen.
     # fmt: off
     return Plan(
@@ -114,8 +110,6 @@ def check_launch(params: Params, *, alone: bool = False, here: bool = True) -> N
     the role of a process or on its devices to make_plan.
     """
     problems = Refusals()
-    with problems.collecting():
-        check_num_gpus(params, [])
     with problems.collecting():
         subject = find_subject(params, reads=here)
         with problems.collecting():

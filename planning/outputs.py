@@ -5,9 +5,10 @@ Does not import TensorFlow.
 
 import contextlib
 import fnmatch
+import glob
 import os
+import re
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,24 +19,8 @@ from params.result_flags import FIELD, STDOUT, field_values, fill
 from params.spec import Output, numbers_of
 from params.table import SPECS, outputs_that_are
 from planning.plan import Checkpoints, Counts, Instruments, Losses, Processes, Reports, Subject, Summaries
-from results.benchmark_log import METRIC_LOG, RUN_LOG
 
-# The output flags by what the checks below treat alike.
-_WITH_CHECKPOINTS = ('train_dir', 'backbone_model_path')
-_WILDCARDS = '*?[\\'
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
-
-
-def check_files(params: Params, processes: Processes) -> None:
-    """Checks that the files of the run can be written, and that --backbone_model_path exists if it is surely needed."""
-    check_outputs(params, is_chief=processes.is_chief)
-    path, folder = params.backbone_model_path, params.train_dir
-    # Whether training continues from one of these is told when they are read.
-    has_checkpoints = folder is not None and any(Path(folder).glob('*.index'))
-    if path and params.trains and processes.is_chief and not has_checkpoints and not os.path.isdir(path):
-        from training.checkpoint_files import find_checkpoint
-
-        find_checkpoint(path, format_flag('backbone_model_path', path))
 
 
 def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) -> Checkpoints:
@@ -73,9 +58,6 @@ def find_reports(params: Params, processes: Processes, subject: Subject, counts:
         check_file('result_file', result_file)
     paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path} | {'result_file': result_file}
     check_clashes({name: path for name, path in paths.items() if path})
-    # Where the folder itself cannot be used, that has been told.
-    for name in (RUN_LOG, METRIC_LOG) if log_folder and os.path.isdir(log_folder) else ():
-        check_file('benchmark_log_dir', f'{log_folder}/{name}')
     return Reports(
         result_file=result_file,
         log_folder=log_folder,
@@ -102,11 +84,13 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
         profile_steps = first, last
     if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:
         asked = params.summary_verbosity
-        # With constants for variables, only the loss is left to write.
-        most = 3 if params.trains else 1 if params.freeze_when_forward_only else 2
+        # With constants for variables, only the loss is left to write. Gradients do not leave a loop.
+        has_gradients = params.trains and params.steps_per_run == 1
+        most = 3 if has_gradients else 1 if params.forward_only and params.freeze_when_forward_only else 2
         summaries = Summaries(params.train_dir, params.save_summaries_steps, min(asked, most))
         if asked > most:
-            warnings.append(f'--summary_verbosity={asked} writes as much as {most}, because of --forward_only')
+            because = '--steps_per_run' if params.trains else '--forward_only'
+            warnings.append(f'--summary_verbosity={asked} writes as much as {most}, because of {because}')
         elif asked >= 3:
             warnings.append(
                 f'--summary_verbosity={asked}: every {params.save_summaries_steps}th step computes '
@@ -141,9 +125,12 @@ def _describe_losses(params: Params) -> Losses:
 def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged."""
     refusals = Refusals()
-    for name in (name for name, spec in SPECS.items() if spec.opened_by_tensorflow):
-        with refusals.collecting():
-            _check_name(name, getattr(params, name))
+    for name in ('train_dir', 'backbone_model_path'):
+        # TensorFlow takes such a name for a pattern when it reads checkpoints, after training and saving there.
+        if wrong := re.search(r'[*?[\\]', getattr(params, name) or ''):
+            refusals.add(
+                f'{params.written(name)}: TensorFlow finds no checkpoint where a name has {wrong[0]}; rename it'
+            )
     # Nothing is created under such a name.
     refusals.raise_all()
     for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
@@ -155,35 +142,17 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
         if prefix := getattr(params, name):
             with refusals.collecting(), _refusing(name, prefix):
                 _try_file(Path(f'{prefix}00.pbtxt'))
-    if params.eval and params.train_dir and os.path.isfile(params.train_dir):
-        refusals.add(
-            f'{format_flag("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
-        )
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with refusals.collecting(), _refusing(name, folder):
                 if SPECS[name].output is Output.NEW_FOLDER:
-                    _check_new(name, folder)
+                    # What is there is replaced when the folder is renamed into place.
+                    if os.path.islink(folder) or os.path.ismount(folder) or _has_files(Path(folder)):
+                        raise UsageError(f'{format_flag(name, folder)}: it is not empty, or a link; write a new path')
                     # The folder is renamed into place when complete; until then its parent is written to.
                     folder = os.path.dirname(os.path.abspath(folder))
                 _make_folder(Path(folder))
     refusals.raise_all()
-
-
-def _check_name(name: str, path: str | None) -> None:
-    """Refuses a path that TensorFlow cannot open, which it would report only after training and saving there."""
-    try:
-        (path or '').encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            f'{format_flag(name, path)}: its name is not UTF-8, and TensorFlow opens no other; write another path, or '
-            f'set PYTHONUTF8=1 if it is UTF-8 (file names are {sys.getfilesystemencoding()} in this locale)'
-        ) from None
-    if name in _WITH_CHECKPOINTS and (found := sorted(set(path or '') & set(_WILDCARDS))):
-        raise UsageError(
-            f'{format_flag(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
-            'when it reads checkpoints; write another path'
-        )
 
 
 def check_file(name: str, path: str) -> None:
@@ -208,32 +177,15 @@ def check_clashes(paths: Mapping[str, str]) -> None:
         if output not in real or (os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)):
             continue
         for other, path in real.items():
-            if other != output and (
-                f'{path}/'.startswith(f'{real[output]}/') or _is_among(real[output], other, paths[other])
-            ):
+            own = (f'{glob.escape(path)}/{name}' for name in SPECS[other].inside)
+            meets = f'{path}/'.startswith(f'{real[output]}/') or any(
+                fnmatch.fnmatch(real[output], name) for name in own
+            )
+            if meets and other != output:
                 raise UsageError(
                     f'{format_flag(output, paths[output])} clashes with {format_flag(other, paths[other])}: both '
                     f'would use {real[output]}; write another path in one of them'
                 )
-
-
-def _is_among(path: str, flag: str, value: str) -> bool:
-    """Whether a run has its own file at a real path, because of the value of a flag that stands for several files."""
-    start = os.path.realpath(f'{value}0')[:-1] if SPECS[flag].output is Output.PREFIX else f'{os.path.realpath(value)}/'
-    return path.startswith(start) and any(
-        fnmatch.fnmatchcase(path.removeprefix(start), name) for name in SPECS[flag].inside
-    )
-
-
-def _check_new(name: str, folder: str) -> None:
-    """Checks that a folder which will be renamed into place is missing or empty."""
-    if os.path.ismount(folder) or os.path.islink(folder):
-        raise UsageError(
-            f'{format_flag(name, folder)}: a link or a mounted folder cannot be replaced; write the path of a new one'
-        )
-    _check_length(Path(folder))
-    if os.path.lexists(folder) and any(Path(folder).iterdir()):
-        raise UsageError(f'{format_flag(name, folder)}: the folder is not empty; write the name of a new one')
 
 
 @contextlib.contextmanager
@@ -248,21 +200,19 @@ def _refusing(name: str, path: str) -> Iterator[None]:
         raise UsageError(f'{format_flag(name, path)}: it cannot be written ({reason}); write another path') from None
 
 
+def _has_files(folder: Path) -> bool:
+    return folder.exists() and any(folder.iterdir())
+
+
 def _try_file(path: Path) -> None:
     file = path.resolve()
-    if os.path.lexists(file):
+    # This raises OSError if the name is too long for the file system.
+    if file.exists():
         # Appending nothing leaves the content as it is.
         file.open('ab').close()
         return
-    _make_folder(file.parent)
     # The file itself is not made: another process might write it before this one has removed it.
-    _check_length(file)
-
-
-def _check_length(path: Path) -> None:
-    """Raises OSError if a name is too long for the file system."""
-    with contextlib.suppress(FileNotFoundError):
-        path.lstat()
+    _make_folder(file.parent)
 
 
 def _make_folder(folder: Path) -> None:

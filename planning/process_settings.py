@@ -27,7 +27,7 @@ from params.table import SPECS
 from params.tensorflow_flags import chosen_gpus
 from planning.environment import Environment
 from planning.plan import Machine, Processes
-from planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings, VisibleGpus
+from planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _XLA_FLAGS = 'TF_XLA_FLAGS'
@@ -47,12 +47,11 @@ _THREADS_OF_GPU = 2
 
 def find_visible_gpus(
     params: Params, environment: Environment, place: PlaceOnHost, *, computes: bool = True
-) -> VisibleGpus | None:
-    """Returns the GPUs that this process is to see; None if its host has none. computes: whether it has towers."""
+) -> str | None:
+    """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU. computes: whether it has towers."""
     needed = params.num_gpus if computes and params.device != 'cpu' else 0
     indices = chosen_gpus(params.gpu_indices) if needed else ()
-    value = choose_visible(needed, place, environment.variables, indices)
-    return None if value is None else VisibleGpus(value, is_share=bool(needed) and place[1] > 1)
+    return choose_visible(needed, place, environment.variables, indices)
 
 
 def own_cores() -> tuple[int, ...]:
@@ -60,7 +59,7 @@ def own_cores() -> tuple[int, ...]:
 
 
 def choose_start(
-    params: Params, environment: Environment, processes: Processes, gpus: VisibleGpus | None, warnings: list[str]
+    params: Params, environment: Environment, processes: Processes, gpus: str | None, warnings: list[str]
 ) -> ProcessSettings:
     """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without effect."""
     asked = {flag: getattr(params, flag) for flag in _OPENMP}
@@ -93,7 +92,7 @@ def choose_gpu_variables(params: Params, environment: Environment, warnings: lis
     warnings += (
         f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset it'
         for flag, name in _GPUS.items()
-        if flag in params.given and name in own and _plain(own[name]) != wanted[name]
+        if flag in params.given and name in own
     )
     if params.gpu_thread_mode != _SHARED_POOL:
         # The threads that GPUs share are in one pool.
@@ -109,11 +108,6 @@ def _threads_per_gpu(params: Params) -> int:
 
 def _as_text(value: object) -> str | None:
     return None if value is None else str(int(value) if isinstance(value, bool) else value)
-
-
-def _plain(value: str) -> str:
-    """Returns a value as TensorFlow reads it: truths as numbers, modes in lower case."""
-    return {'true': '1', 'false': '0'}.get(value.lower(), value.lower())
 
 
 @dataclass(frozen=True)
@@ -187,7 +181,7 @@ def choose_binding(
     environment: Environment,
     processes: Processes,
     machine: Machine,
-    gpus: VisibleGpus | None,
+    gpus: str | None,
     warnings: list[str],
 ) -> NumaBinding:
     """Chooses the NUMA node to which this process is bound before TensorFlow starts its threads."""
@@ -199,7 +193,7 @@ def choose_binding(
     if bound := environment.process.setting(NUMA):
         return NumaBinding(bound)
     # Without a list, all GPUs are visible.
-    of_gpus = gpu_nodes(environment.root, {VISIBLE: gpus.value} if gpus else {})[: len(machine.towers)]
+    of_gpus = gpu_nodes(environment.root, {} if gpus is None else {VISIBLE: gpus})[: len(machine.towers)]
     binding = choose_node(
         nodes_of(environment.root, own_cores()),
         processes.place_on_host,

@@ -2,7 +2,7 @@
 
 from inputs.data_folder import open_folder, recognise
 from models.registry import MODELS, load_model_file
-from params import Params, RunFacts, check_run
+from params import Params, RunFacts, check
 from planning.plan import Role, Subject
 
 
@@ -24,7 +24,7 @@ def check_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int
     """Checks the rules that depend on the run, and returns its facts. No rule refuses a run because of num_ps."""
     has_records = subject.folder is None or subject.folder.data_set.has_records
     facts = RunFacts(alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps)
-    check_run(params, facts)
+    check(params, facts)
     return facts
 
 

@@ -31,18 +31,10 @@ _KEEP_MEMORY = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
 
 
 @dataclass(frozen=True)
-class VisibleGpus:
-    """The CUDA_VISIBLE_DEVICES of a process; is_share: whether other workers of its host have the other GPUs."""
-
-    value: str
-    is_share: bool
-
-
-@dataclass(frozen=True)
 class ProcessSettings:
     """What a run sets for its whole process."""
 
-    gpus: VisibleGpus | None = None  # those that the process sees; None if its host has none
+    gpus: str | None = None  # its CUDA_VISIBLE_DEVICES; None if its host has none
     memory: GpuMemory | None = None  # how it is taken; None if the process computes on no GPU
     keeps_memory: bool = False
     is_verbose: bool = False
@@ -57,7 +49,7 @@ class ThisProcess:
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         self._environ = environ
-        # By the flag ('--xla') or the variable. CUDA_VISIBLE_DEVICES is None if TensorFlow was used before.
+        # By the flag ('--xla') or the variable.
         self._settings: dict[str, Any] = {}
         # What the user had set, of the variables that runs have set.
         self._of_user: dict[str, str | None] = {}
@@ -85,9 +77,7 @@ class ThisProcess:
             self._take_memory(settings.memory)
         with without_gpu_notices(verbose=settings.is_verbose):
             gpus: list[Any] = tf.config.list_physical_devices('GPU')
-        if settings.gpus:
-            self._confirm_shown(settings.gpus, len(gpus))
-        return gpus
+            return gpus
 
     def apply(self, settings: ProcessSettings) -> None:
         """Sets what sessions read. Call it before graphs are built: ops may be chosen by these settings."""
@@ -102,22 +92,23 @@ class ThisProcess:
         if settings.cores:
             bind(settings.cores)
 
-    def show(self, gpus: VisibleGpus | None) -> None:
+    def show(self, gpus: str | None) -> None:
         """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for them."""
         if gpus is None:
             return
         # An earlier run in this process may have been shown more, but no others.
-        shown = self._settings.setdefault(VISIBLE, gpus.value)
-        if gpus.value and shown is not None and not f'{shown},'.startswith(f'{gpus.value},'):
-            raise _differs(VISIBLE, gpus.value, shown)
-        self._keep_variables({VISIBLE: shown})
+        shown = self._settings.get(VISIBLE, gpus)
+        self._keep_variables({VISIBLE: shown if not gpus or f'{shown},'.startswith(f'{gpus},') else gpus})
 
     def keep(self, settings: Mapping[str, Any]) -> None:
         """Notes settings of the whole process, by the flag or variable."""
         for name, value in settings.items():
             first = self._settings.get(name, value)
             if first != value:
-                raise _differs(name, value, first)
+                raise UsageError(
+                    f'{name}={value}: an earlier run in this process had {name}={first}, and TensorFlow keeps that '
+                    'until the process ends; start a new process'
+                )
         self._settings.update(settings)
 
     def _keep_variables(self, variables: Mapping[str, str | None]) -> None:
@@ -137,18 +128,6 @@ class ThisProcess:
             )
         self.keep(options)
 
-    def _confirm_shown(self, gpus: VisibleGpus, num_found: int) -> None:
-        """Raises UsageError if TensorFlow was used before and sees the GPUs of other workers, too."""
-        shown = self._settings[VISIBLE]
-        names = gpus.value if shown is None else shown
-        if num_found > len(list(filter(None, names.split(',')))):
-            if gpus.is_share:
-                raise UsageError(
-                    f'{VISIBLE}={gpus.value}: these are the GPUs of this worker, but TensorFlow was used in this '
-                    f'process before, and keeps all; start a new process, or set {VISIBLE} before TensorFlow is used'
-                )
-            self._settings[VISIBLE] = None
-
 
 def keep_memory() -> None:
     """Makes glibc keep freed memory, in one arena: the kernel clears each page of a large buffer that is mapped anew.
@@ -159,15 +138,6 @@ def keep_memory() -> None:
         libc = ctypes.CDLL(None)
         for parameter, value in _KEEP_MEMORY.items():
             libc.mallopt(parameter, value)
-
-
-def _differs(name: str, value: object, first: object) -> UsageError:
-    written = f'{name} is not set' if value is None else f'{name}={value}'
-    before = 'did not set it' if first is None else f'had {name}={first}'
-    return UsageError(
-        f'{written}: an earlier run in this process {before}, and TensorFlow keeps that until the process ends; '
-        'start a new process'
-    )
 
 
 THIS_PROCESS = ThisProcess()

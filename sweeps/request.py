@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from cluster.shape import Shape
 from errors import UsageError, format_flag, nearest
 from params.modes import MODES
-from params.older_names import OLDER_NAMES
+from params.original import FLAGS
 from params.parsing import split_argv
 from params.spec import FlagSpec, Value
 from params.table import SPECS
@@ -70,7 +70,7 @@ def read_setting(name: str, value: object, where: str) -> Setting:
             return value if isinstance(value, Shape) else Shape.parse(str(value))
         except ValueError as error:
             raise UsageError(f'{where} {shown(name, value, where)}: {error}') from None
-    spec = SPECS.get(name) or OLDER_NAMES.get(name)
+    spec = FLAGS.get(name)
     if spec is None:
         near = nearest(name, [SHAPE, *SPECS])
         hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help lists all flags'

@@ -65,7 +65,7 @@ def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFix
         (['--batchsize=3'], ['--batchsize', '--batch_size']),
         (['record'], ['record', 'records']),
         (['64'], ['64', '--model=resnet50', 'cluster', 'models', 'records']),
-        (['--forward_only', '64'], ["'64'", '--forward_only=64']),
+        (['--forward_only', '64'], ["'64'", '--forward_only=True']),
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
         (['--batch\r\nsize=3'], ['batch']),
@@ -117,7 +117,7 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     assert [number for number, *_ in found.steps] == [1, 2, 3]
     # Nothing of what TensorFlow prints while it starts.
     warning, default, *progress = lines
-    check_warning(warning, '--flush_stdout=true')
+    check_warning(warning, '--flush_stdout=True')
     check_line(default, '--model=trivial', 'no real network', '--model=resnet50')
     assert progress[:3] == ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
     assert not [line for line in lines if 'tf_cnn_benchmarks: error' in line]

@@ -16,7 +16,7 @@ import tf_cnn_benchmarks
 from cluster.environments import find_place_on_host
 from machine.gpus import count_gpus
 from machine.visible_gpus import choose_visible, own_gpus, shares_of_workers
-from planning.this_process import THIS_PROCESS, ProcessSettings, VisibleGpus
+from planning.this_process import THIS_PROCESS, ProcessSettings
 from tests.support.machines import (
     COLLECTIVE,
     CONTROLLED,
@@ -166,15 +166,14 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_process: No
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
 
 
-def show_gpus(needed: int, place: tuple[int, int]) -> VisibleGpus | None:
+def show_gpus(needed: int, place: tuple[int, int]) -> str | None:
     """Shows this process its GPUs, as a run does; returns None if the host has none."""
-    value = choose_visible(needed, place, THIS_PROCESS.environment)
-    gpus = None if value is None else VisibleGpus(value, is_share=bool(needed) and place[1] > 1)
+    gpus = choose_visible(needed, place, THIS_PROCESS.environment)
     THIS_PROCESS.show(gpus)
     return gpus
 
 
-def look(num_found: int, gpus: VisibleGpus | None) -> None:
+def look(num_found: int, gpus: str | None) -> None:
     """Lets TensorFlow look for GPUs, of which it finds so many."""
     with mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_found):
         THIS_PROCESS.start_tensorflow(ProcessSettings(gpus))
@@ -222,15 +221,6 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int
         assert shown() == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES') == expected
     with refused('CUDA_VISIBLE_DEVICES=0', f'had CUDA_VISIBLE_DEVICES={expected}', 'earlier', 'new process'):
         show_gpus(first + 1, (0, 1))
-
-
-@pytest.mark.usefixtures('four_gpus')
-def test_a_process_that_used_tensorflow_before_keeps_all_gpus_unless_they_are_those_of_other_workers() -> None:
-    for needed in (1, 4, 0, 2):
-        look(4, show_gpus(needed, (0, 1)))
-    for _ in range(2):
-        with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
-            look(4, show_gpus(1, (2, 4)))
 
 
 # Prints for each case, (flags, environment), what a plan leaves in a process of its own on a host with four GPUs:

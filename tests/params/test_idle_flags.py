@@ -83,8 +83,8 @@ HAVE_NO_EFFECT = """
 --all_reduce_spec=x:y --variable_update=replicated --num_gpus=2 --forward_only | --all_reduce_spec=x:y --forward_only
 --all_reduce_spec=collective#2 --variable_update=collective_all_reduce --num_gpus=2 | --all_reduce_spec=collective#2
     replicated
---all_reduce_spec=psgpu/pscpu --variable_update=replicated --num_gpus=2 | --all_reduce_spec=psgpu/pscpu slash
---all_reduce_spec=pscpu#2 --variable_update=replicated --num_gpus=2 | --all_reduce_spec=pscpu#2 #2 pscpu
+--agg_small_grads_max_bytes=9 --gradient_repacking=4 --variable_update=replicated --num_gpus=2 |
+    --agg_small_grads_max_bytes=9 --gradient_repacking
 --local_parameter_device=gpu --device=cpu | --local_parameter_device=gpu CPU
 --use_nccl=True --local_parameter_device=gpu --variable_update=replicated --num_gpus=2 --device=cpu | --use_nccl=True
     NCCL CPU pscpu psgpu xring

@@ -6,8 +6,7 @@ import pytest
 
 from inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
 from inputs.tf_data_settings import TfDataSettings
-from params import RunFacts, find_idle, parse_argv
-from params.all_rules import check_run
+from params import RunFacts, check, find_idle, parse_argv
 from params.input_flags import chosen_pipeline, tf_data_settings
 from tests.support.outputs import check_line, refused
 
@@ -83,6 +82,7 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
         ('--ml_perf', RECORDS, ['--ml_perf=True']),
         ('--input_preprocessor=official_models_imagenet', RECORDS, ['--input_preprocessor']),
         ('--ml_perf --data_dir=d', ARRAYS, ['--ml_perf=True']),
+        (OFFICIAL, ARRAYS, ['--input_preprocessor']),
         ('--scaled_decode --data_dir=d', ARRAYS, ['--scaled_decode=True']),
         (f'--ml_perf {OFFICIAL}', RECORDS, ['--ml_perf=True']),
         (f'--distortions --resize_method=area {OFFICIAL}', RECORDS, ['--distortions=True', '--resize_method=area']),
@@ -106,27 +106,23 @@ def test_what_has_no_effect_is_named(argv: str, run: RunFacts, flags: list[str])
 def test_an_order_that_depends_on_timing_is_refused_with_deterministic(flag: str, fact: str) -> None:
     argv = [flag, '--deterministic', '--data_dir=d']
     with refused(flag, '--deterministic', fact):
-        check_run(parse_argv(argv).params, RECORDS)
-    check_run(parse_argv([flag, '--data_dir=d']).params, RECORDS)
+        check(parse_argv(argv).params, RECORDS)
+    check(parse_argv([flag, '--data_dir=d']).params, RECORDS)
     # Where no records are read.
-    check_run(parse_argv([flag, '--deterministic']).params, RECORDS)
-    check_run(parse_argv(argv).params, ARRAYS)
-    check_run(parse_argv([*argv, '--train_dir=t', '--eval']).params, RECORDS)
+    check(parse_argv([flag, '--deterministic']).params, RECORDS)
+    check(parse_argv(argv).params, ARRAYS)
+    check(parse_argv([*argv, '--train_dir=t', '--eval']).params, RECORDS)
 
 
-def test_ml_perf_changes_the_default_preprocessor_only_and_others_are_refused_for_arrays() -> None:
+def test_ml_perf_changes_the_default_preprocessor_only() -> None:
     assert preprocessor_for(DEFAULT, ml_perf=False) == PREPROCESSORS[DEFAULT]
     assert preprocessor_for(DEFAULT, ml_perf=True) == ML_PERF
     for name in PREPROCESSORS:
         if name != DEFAULT:
             assert preprocessor_for(name, ml_perf=True) == PREPROCESSORS[name]
-    params = parse_argv(OFFICIAL.split()).params
-    check_run(params, RECORDS)
-    with refused('--input_preprocessor=official_models_imagenet', '--data_dir=d'):
-        check_run(params, ARRAYS)
 
 
-def test_the_input_alone_is_measured_in_one_process_where_steps_read_something() -> None:
+def test_the_input_alone_is_measured_where_steps_read_something() -> None:
     for others, clashes_with in (
         ('', '--data_dir'),
         ('--data_dir=d --eval --train_dir=t', '--eval'),
@@ -134,10 +130,6 @@ def test_the_input_alone_is_measured_in_one_process_where_steps_read_something()
     ):
         with refused('--input_only=read', clashes_with):
             parse_argv(['--input_only=read', *others.split()])
-    params = parse_argv(['--input_only=decode', '--data_dir=d']).params
-    check_run(params, RECORDS)
-    with refused('--input_only=decode', 'cluster'):
-        check_run(params, RunFacts(alone=False, residual=False))
 
 
 def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from params import SPECS, Params, parse_argv
-from params.original import NAMES, TABLE, Fate
+from params.original import TABLE, Fate
+from params.spec import ITS_DEFAULT
 from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
@@ -20,14 +21,24 @@ with open(Path(__file__).parent / 'original_flags.csv', encoding='utf-8', newlin
 def test_each_flag_of_the_original_has_a_row() -> None:
     assert len(ORIGINAL) == 137
     of_other_versions = {*TABLE} - {*ORIGINAL}
-    assert len(of_other_versions) == 15
+    assert len(of_other_versions) == 16
     assert {*ORIGINAL} <= {*TABLE}
     for name, row in TABLE.items():
         assert row.spec.name == name
         assert (name in SPECS) == (row.fate is Fate.WORKS), name
-        assert (name in NAMES) == (row.fate in (Fate.NO_EFFECT, Fate.REFUSED)), name
         assert bool(row.says) == (row.fate is not Fate.WORKS), name
         assert row.fate is not Fate.RENAMED or row.says in SPECS
+
+
+def test_a_default_that_is_not_the_originals_is_told_beside_it() -> None:
+    for name, row in ORIGINAL.items():
+        if name not in SPECS:
+            continue
+        spec, default = SPECS[name], row['default'].removeprefix('[]')
+        same = (spec.read(default) if default else None) == spec.default or not (default or spec.default)
+        # The original's own number of warm-up steps is 10, too, where none is given.
+        told = (spec.original or '').startswith(ITS_DEFAULT)
+        assert same != told or name == 'num_warmup_batches', name
 
 
 @pytest.mark.parametrize('name', ORIGINAL)
@@ -58,7 +69,7 @@ def test_a_flag_without_effect_is_named_in_a_warning(name: str) -> None:
         ('--input_preprocessor=inception', ['--input_preprocessor=inception', 'default', 'official_models_imagenet']),
         ('--use_datasets --input_pipeline=record_input', ['--use_datasets=True', '--input_pipeline=record_input']),
         ('--nouse_datasets --input_pipeline=tf_data', ['--use_datasets=False', '--input_pipeline=tf_data']),
-        ('--trt_mode=fp16', ['--trt_mode=fp16', 'TensorRT', 'trtexec']),
+        ('--trt_mode=FP16', ['--trt_mode=FP16', 'TensorRT', 'trtexec']),
     ],
 )
 def test_only_what_would_measure_something_else_is_refused(argv: str, facts: list[str]) -> None:
@@ -72,8 +83,8 @@ def test_flags_of_other_versions_and_of_intels_guides_are_accepted_with_one_warn
     assert parsed.params == Params()
     named = {check_line(line, 'has no effect: ').partition(' ')[0] for line in parsed.warnings}
     assert named == {
-        *('--flush_stdout=true', '--cache_data=true', '--result_storage=x', '--gpu_pending_cap=3'),
-        *('--use_data_sets=false', '--iters_per_step=4', '--ml_perf_compliance_logging=true', '--log_dir=d'),
+        *('--flush_stdout=True', '--cache_data=True', '--result_storage=x', '--gpu_pending_cap=3'),
+        *('--use_data_sets=False', '--iters_per_step=4', '--ml_perf_compliance_logging=True', '--log_dir=d'),
     }
     argv = ['--mkl=true', '--kmp_blocktime=0', '--kmp_settings=1', '--kmp_affinity=granularity=fine,verbose,compact']
     parsed = parse_argv([*argv, '--use_tf_layers=False', '--num_intra_threads=28'])

@@ -1,7 +1,6 @@
 """What a command line and Python may say: the forms of a flag, its types and bounds, and flag files."""
 
 import dataclasses
-import os
 import re
 import warnings
 from pathlib import Path
@@ -54,10 +53,8 @@ def test_flags_are_read_from_files(tmp_path: Path) -> None:
     expected = Params(model='lenet', batch_size=8, num_batches=3)
     for argv in ([f'--flagfile={first}'], ['--flagfile', str(first)], [f'-flagfile={first}', f'--flagfile={second}']):
         assert parse_argv([*argv, '--num_batches=3']).params == expected
-    os.mkfifo(tmp_path / 'pipe')
-    for unreadable in (tmp_path / 'pipe', '/dev/zero', tmp_path / 'none'):
-        with refused(f'--flagfile={unreadable}'):
-            parse_argv([f'--flagfile={unreadable}'])
+    with refused('--flagfile', tmp_path / 'none'):
+        parse_argv([f'--flagfile={tmp_path}/none'])
 
 
 @pytest.mark.parametrize(
@@ -107,10 +104,19 @@ def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: l
 
 def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
     argv = '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg --forward_only True --momentum'
-    told = ['--batchsize', '--zzqq', '--num_batches=x', '--noforward_only=1', '--optimizer=sdg', "'True'", '--momentum']
+    told = [
+        "'7'",
+        '--batchsize',
+        '--zzqq',
+        '--num_batches=x',
+        '--noforward_only=1',
+        '--optimizer=sdg',
+        "'True'",
+        '--momentum',
+    ]
     # Rules between flags are told together too, once all values can be read.
-    rules = '--gradient_clip=0 --num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars'
-    broken = ['--num_epochs', '--staged_vars', '--gradient_clip', '--profile_steps', '--trt_mode']
+    rules = '--num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars'
+    broken = ['--num_epochs', '--staged_vars', '--profile_steps', '--trt_mode']
     for line, starts in ((argv, told), (f'{rules} --variable_update=replicated', broken)):
         with pytest.raises(UsageError) as caught:
             parse_argv(line.split())
@@ -135,6 +141,7 @@ def test_flags_that_may_be_unknown_are_passed_over() -> None:
         ({'forward_only': 1}, ['--forward_only=1', 'true', 'false']),
         ({'momentum': []}, ['--momentum=[]', '0', '1']),
         ({'data_dir': 3}, ['--data_dir=3']),
+        ({'trace_file': 'caf\udce9'}, ['--trace_file=', 'UTF-8']),
         ({'gradient_clip': 0}, ['--gradient_clip=0']),
     ],
 )

@@ -4,7 +4,6 @@ python -m pytest tests/planning/test_combinations.py --combinations=100000 --com
 """
 
 import contextlib
-import json
 import math
 import os
 import random
@@ -23,20 +22,18 @@ import tf_cnn_benchmarks
 from cluster.environments import is_evaluator
 from errors import BenchmarkError, UsageError, format_error
 from params import SPECS, Params, Parsed, parse_argv
-from params.older_names import OLDER_NAMES
-from params.original import TABLE, Fate
+from params.original import FLAGS, TABLE, Fate
 from params.spec import FlagSpec
 from params.words import split_words
 from planning.environment import Environment
 from planning.make_plan import make_plan
 from planning.plan import Plan, ServerPlan
 from tests.support.images import write_noise
+from tests.support.machines import open_mpi, slurm_step, tf_config
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 # ---- words that people could write: right ones, wrong ones, odd ones -------------------------------------------------
-
-ALL_FLAGS: Mapping[str, FlagSpec] = {**{name: row.spec for name, row in TABLE.items()}, **OLDER_NAMES, **SPECS}
 
 # Values of flags whose texts have a special form. 'folder' and 'file' are a folder and a file of the test.
 _TEXTS: Mapping[str, tuple[str, ...]] = {
@@ -74,18 +71,18 @@ STRANGE = (
 
 
 def right_words() -> list[str]:
-    return [word for spec in ALL_FLAGS.values() for word in _right(spec)]
+    return [word for spec in FLAGS.values() for word in _right(spec)]
 
 
 def wrong_words() -> list[str]:
     """Returns flags with values of another type, out of bounds, or odd; some flags accept them."""
     words = [*STRANGE]
-    for spec in ALL_FLAGS.values():
+    for spec in FLAGS.values():
         words += (f'--{spec.name}={value}' for value in _ODD)
         if spec.type is bool:
             words += (f'--no{spec.name}=1', f'--{spec.name}=maybe', f'-no{spec.name}')
         for bound, step in ((spec.lower_bound, -1), (spec.upper_bound, 1)):
-            if bound is not None:
+            if math.isfinite(bound):
                 words.append(f'--{spec.name}={int(bound + step)}')
     return words
 
@@ -101,8 +98,8 @@ def _right(spec: FlagSpec) -> Iterator[str]:
         paths = _PATHS_TO_READ if spec.name in _READ else _PATHS
         yield from (f'--{spec.name}={text}' for text in _TEXTS.get(spec.name, paths))
     else:
-        low = 0 if spec.lower_bound is None else spec.lower_bound
-        high = low + 3 if spec.upper_bound is None else spec.upper_bound
+        low = max(spec.lower_bound, 0)
+        high = spec.upper_bound if math.isfinite(spec.upper_bound) else low + 3
         kind = spec.type
         values = {kind(low), kind(low + 1), kind(high)} if spec.type is int else {low, (low + high) / 2, high}
         yield from (f'--{spec.name}={value}' for value in sorted(values))
@@ -110,45 +107,20 @@ def _right(spec: FlagSpec) -> Iterator[str]:
         yield f'--{spec.name}={spec.default}'
 
 
-def _tf_config(**changes: object) -> dict[str, str]:
-    hosts = {'worker': ['127.0.0.1:5222', '127.0.0.1:5223'], 'ps': ['127.0.0.1:5224']}
-    return {'TF_CONFIG': json.dumps({'cluster': hosts, 'task': {'type': 'worker', 'index': 0}, **changes})}
-
-
-def _slurm(**changes: str) -> dict[str, str]:
-    step = {'ID': '0', 'NODELIST': '127.0.0.1', 'NUM_NODES': '1', 'NUM_TASKS': '3', 'TASKS_PER_NODE': '3'}
-    own = {'JOB_ID': '1207', 'PROCID': '1', 'LOCALID': '1', 'NODEID': '0'}
-    values = {**own, **{f'STEP_{name}': value for name, value in step.items()}, **changes}
-    return {f'SLURM_{name}': value for name, value in values.items()}
-
-
-def _open_mpi(**changes: str) -> dict[str, str]:
-    names = ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')
-    values = dict(zip(names, ('1', '3', '1', '3'), strict=True))
-    return {f'OMPI_COMM_WORLD_{name}': value for name, value in {**values, **changes}.items()}
-
-
+_TASKS = {'worker': ['127.0.0.1:5222', '127.0.0.1:5223'], 'ps': ['127.0.0.1:5224']}
 # Environments of a process, right and malformed.
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
-    _tf_config(),
-    _tf_config(task={'type': 'ps', 'index': 0}),
-    _tf_config(task={'type': 'worker', 'index': 7}),
-    _tf_config(task={'type': 'evaluator', 'index': 0}),
-    _tf_config(task={'type': 'nonsense', 'index': 0}),
-    _tf_config(task=None),
-    _tf_config(cluster={}),
-    _tf_config(cluster={'worker': 'x'}),
-    _tf_config(cluster={'worker': [3]}),
+    *(tf_config(job, 0, **_TASKS) for job in ('worker', 'ps', 'evaluator', 'nonsense')),
+    tf_config('worker', 7, **_TASKS),
     *({'TF_CONFIG': text} for text in ('', '{}', '[]', 'null', '3', '{"cluster":', 'x', '\x00', '[' * 10_000)),
-    _slurm(),
-    _slurm(PROCID='0', LOCALID='0'),
-    *(_slurm(PROCID=text) for text in ('', 'x', '-1', '99')),
-    *(_slurm(STEP_NODELIST=text) for text in ('', 'a[', 'a[1-999999999]', 'a[1-3]')),
-    *(_slurm(STEP_TASKS_PER_NODE=text) for text in ('', '1', '9(x9)', 'x')),
-    _open_mpi(),
-    _open_mpi(RANK='0', LOCAL_RANK='0'),
-    *(_open_mpi(RANK=text) for text in ('', 'x', '-1', '9')),
-    *(_open_mpi(SIZE=text) for text in ('', 'x', '0', '1')),
+    *({'TF_CONFIG': f'{{"cluster": {tasks}}}'} for tasks in ('{}', '{"worker": "x"}', '{"worker": [3]}')),
+    *(slurm_step(rank) for rank in (0, 1)),
+    *(slurm_step(1, SLURM_PROCID=text) for text in ('', 'x', '-1', '99')),
+    *(slurm_step(1, SLURM_STEP_NODELIST=text) for text in ('', 'a[', 'a[1-999999999]', 'a[1-3]')),
+    *(slurm_step(1, SLURM_STEP_TASKS_PER_NODE=text) for text in ('', '1', '9(x9)', 'x')),
+    *(open_mpi(rank, 3, 3) for rank in (0, 1)),
+    *(open_mpi(1, 3, 3, OMPI_COMM_WORLD_RANK=text) for text in ('', 'x', '-1', '9')),
+    *(open_mpi(1, 3, 3, OMPI_COMM_WORLD_SIZE=text) for text in ('', 'x', '0', '1')),
     {'CUDA_VISIBLE_DEVICES': '0,0'},
     {'KMP_BLOCKTIME': '7', 'TF_GPU_THREAD_MODE': 'global'},
 )
@@ -265,38 +237,24 @@ def _check_nothing_changed(
     everything: list[Params] = [parsed.params]
     if isinstance(plan, Plan) and not is_evaluator(environ):
         everything.append(plan.params)
-    texts = split_words(argv, ALL_FLAGS, '').texts
+    texts = split_words(argv, FLAGS, '').texts
     for name, text in texts.items():
-        value = ALL_FLAGS[name].read(text)
-        if _is_warned_of(name, warnings):
+        value = FLAGS[name].read(text)
+        # --num_gpus=0 is one device of the CPU.
+        if _is_warned_of(name, warnings) or (name, value) == ('num_gpus', 0):
             continue
-        if name in OLDER_NAMES:
-            assert _older_name_acts(name, value, parsed.params), (name, text)
-        elif name in SPECS:
+        if name in SPECS:
             for params in everything:
                 assert getattr(params, name) == value, (name, text)
-        else:
-            row = TABLE[name]
-            assert row.fate in (Fate.NO_EFFECT, Fate.REFUSED)
-            assert value in (None, row.silent), (name, text)
+        elif TABLE[name].fate is not Fate.RENAMED:
+            assert value in (None, TABLE[name].silent), (name, text)
+        elif value:
+            ours = getattr(parsed.params, TABLE[name].says)
+            assert ours == value or any(meant in str(ours) for meant in ('nccl', 'fp16', 'tf_data')), (name, text)
 
 
 def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
     return any(re.search(rf'--(no)?{name}(?!\w)', line) for line in warnings)
-
-
-def _older_name_acts(name: str, value: object, params: Params) -> bool:
-    if value is None:
-        return True
-    if name == 'learning_rate':
-        return params.init_learning_rate == value
-    if name == 'use_fp16':
-        return (params.precision == 'fp16') == value
-    if name == 'use_nccl':
-        return ('nccl' in (params.all_reduce_spec or '')) == value
-    if name == 'use_datasets':
-        return params.input_pipeline == 'tf_data' if value else True
-    return params.xla if value else True
 
 
 # What a run of a few steps in this process cannot have: another length or role, other processes, settings that

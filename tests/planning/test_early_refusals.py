@@ -27,7 +27,6 @@ REFUSED = {
     ],
     '--device=cpu --xla --num_gpus=2': ['--xla'],
     '--hierarchical_copy --variable_update=replicated --num_gpus=3 --device=cpu': ['--hierarchical_copy'],
-    '--device=cpu --backbone_model_path=no/such': ['--backbone_model_path=no/such'],
     '--device=cpu --backbone_model_path=a*': ['--backbone_model_path=a*'],
     '--device=cpu --data_dir=no/such': ['--data_dir=no/such'],
     '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],

@@ -77,7 +77,8 @@ def _made() -> 'tempfile.TemporaryDirectory[str]':
     write_noise(root / 'SHARDS', 12)
     shutil.copy(root / 'SHARDS' / shard_name('train', 0, 1), root / 'SHARDS' / shard_name('train', 1, 2))
     (root / 'SHARDS' / shard_name('train', 0, 1)).rename(root / 'SHARDS' / shard_name('train', 0, 2))
-    BenchmarkCNN(make_params(**SMALL_RUN, init_learning_rate=0.5, train_dir=str(root / 'SAVED'))).run()
+    with _surroundings():
+        BenchmarkCNN(make_params(**SMALL_RUN, init_learning_rate=0.5, train_dir=str(root / 'SAVED'))).run()
     return folder
 
 

@@ -91,28 +91,11 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
 ) -> None:
     monkeypatch.setenv(MODE, 'GLOBAL')
     monkeypatch.setenv(BATCH_NORM, 'false')
-    plan = plan_of(gpu_thread_mode='gpu_shared', batchnorm_persistent=False)
+    plan = plan_of(gpu_thread_mode='gpu_shared')
     (line,) = plan.warnings
     check_line(line, '--gpu_thread_mode=gpu_shared', 'TF_GPU_THREAD_MODE=GLOBAL')
     assert (os.environ[MODE], os.environ[BATCH_NORM]) == ('GLOBAL', 'false')
     assert threads_of(plan) == (0, 0)
-
-
-def test_a_later_run_of_a_process_that_asks_for_other_settings_is_refused(set_gpus: Any) -> None:
-    plan_of(gpu_thread_mode='gpu_shared', per_gpu_thread_count=3)
-    plan_of(gpu_thread_mode='gpu_shared', per_gpu_thread_count=3)
-    for flags, fact in (
-        ({}, f'{MODE}=gpu_private'),
-        ({'gpu_thread_mode': 'gpu_shared', 'per_gpu_thread_count': 4}, f'{COUNT}=4'),
-        ({'gpu_thread_mode': 'gpu_shared', 'per_gpu_thread_count': 3, 'batchnorm_persistent': False}, BATCH_NORM),
-    ):
-        with refused(fact, 'earlier run'):
-            plan_of(**flags)
-    # One on the CPU has the threads of the first.
-    plan = plan_of(device='cpu')
-    assert threads_of(plan)[0] == 1
-    (line,) = plan.warnings
-    check_line(line, '1 thread', 'new process')
 
 
 def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(set_gpus: Callable[..., None]) -> None:

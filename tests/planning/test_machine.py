@@ -157,12 +157,6 @@ def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
     plan = make_plan(make_params(model='lenet', num_gpus=0, device=device), Environment({}))
     assert isinstance(plan, Plan)
     assert plan.machine.towers == ('/cpu:0',)
-    check_line(next(line for line in plan.warnings if '--num_gpus' in line), '--num_gpus=0', '--device=cpu')
-
-
-def test_the_number_of_gpus_of_a_parameter_server_has_no_effect() -> None:
-    hosts = {'ps_hosts': '127.0.0.1:1', 'worker_hosts': '127.0.0.1:2', 'job_name': 'ps', 'task_index': 0}
-    assert make_plan(make_params(num_gpus=0, device='gpu', **hosts), Environment({})).warnings == ()
 
 
 @pytest.mark.distributed

@@ -12,8 +12,8 @@ import pytest
 from models.layers import LayerBuilder
 from models.registry import register_model
 from params import make_params
-from params.all_rules import check_run
 from params.rules import RunFacts
+from params.table import check
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
 from tests.support.runs import losses, made
@@ -91,8 +91,8 @@ def test_a_cluster_must_sum_in_one_order() -> None:
     in_a_cluster = RunFacts(alone=False, residual=False)
     for mode in ('parameter_server', 'distributed_replicated', 'horovod'):
         with refused('--deterministic', f'--variable_update={mode}', '--variable_update=collective_all_reduce'):
-            check_run(make_params(deterministic=True, variable_update=mode), in_a_cluster)
+            check(make_params(deterministic=True, variable_update=mode), in_a_cluster)
     for mode in ('collective_all_reduce', 'distributed_all_reduce'):
-        check_run(make_params(deterministic=True, variable_update=mode), in_a_cluster)
+        check(make_params(deterministic=True, variable_update=mode), in_a_cluster)
     # Nothing is summed.
-    check_run(make_params(deterministic=True, forward_only=True), in_a_cluster)
+    check(make_params(deterministic=True, forward_only=True), in_a_cluster)

@@ -14,7 +14,7 @@ from planning.plan import Machine
 from planning.process_settings import choose_gpu_variables, choose_start
 from planning.processes import find_processes
 from planning.session import describe_session
-from planning.this_process import ProcessSettings, ThisProcess, VisibleGpus
+from planning.this_process import ProcessSettings, ThisProcess
 from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -152,7 +152,7 @@ def test_the_gpus_with_these_numbers_are_shown_in_this_order(
         # The numbers of a later run of the process mean the same.
         value = choose_visible(2, place, process.environment, indices)
         assert value == shown
-        process.show(VisibleGpus(value, is_share=False))
+        process.show(value)
         assert environ['CUDA_VISIBLE_DEVICES'] == shown
     with refused('--gpu_indices=0,9', f'CUDA_VISIBLE_DEVICES={listed}'):
         choose_visible(2, place, process.environment, (0, 9))

@@ -17,7 +17,6 @@ from PIL import Image
 from commands import records
 from models.registry import register_model
 from params import RunFacts, find_idle, make_params
-from planning.data import check_gpu_memory
 from run.build import build_step
 from tests.support.gpu_graphs import (
     build_on_gpus,
@@ -266,11 +265,3 @@ def test_gpus_have_kernels_for_all_that_is_placed_on_them(noise: Path, pipeline:
     assert len(signals(built)) <= 8 * built.num_devices
     copied = [op for op in built.step if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8']
     assert sorted(op.device[-5:] for op in copied) == (['GPU:0', 'GPU:1'] if pipeline == 'device' else [])
-
-
-def test_a_gpu_that_is_too_small_for_the_images_is_named_with_both_numbers(noise: Path) -> None:
-    flags: dict[str, Any] = {'input_pipeline': 'device', 'data_dir': str(noise)}
-    data, params = build_on_gpus(1, **flags).plan.data, make_params(**flags)
-    check_gpu_memory(params, data, [{'memory_bytes': NUM_BYTES}, {'memory_bytes': None}])
-    with refused('--input_pipeline=device', str(NUM_BYTES), str(NUM_BYTES - 1)):
-        check_gpu_memory(params, data, [{'memory_bytes': NUM_BYTES}, {'memory_bytes': NUM_BYTES - 1}])
