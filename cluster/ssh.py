@@ -22,7 +22,7 @@ from cluster.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import CLOSE_SECS, Command, Host, HostNeeds, Member, RemoteProcess
 from errors import RunError, UsageError, format_flag
-from machine.surroundings import LIBRARY_VARIABLES
+from machine.surroundings import is_of_library
 
 # How long a host may take to answer at first, in seconds.
 HELLO_SECS = 30.0
@@ -108,7 +108,7 @@ class SshHost(Host):
         return [Member(**one) for one in self._ask('members', prepare=asdict(needs))]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in environ.items() if name in LIBRARY_VARIABLES}
+        return {name: value for name, value in environ.items() if is_of_library(name)}
 
     def start(self, command: Command) -> RemoteProcess:
         process = RemoteProcess(command, self._send)

@@ -117,8 +117,8 @@ def _unreadable(path: str, error: OSError) -> UsageError:
     )
 
 
-def _check_kind(path: str, start: bytes, expected: str, *, may_be_text: bool = False) -> None:
-    if kind := other_kind(start, expected, may_be_text=may_be_text):
+def _check_kind(path: str, start: bytes, expected: str) -> None:
+    if kind := other_kind(start, expected):
         raise UsageError(f'{path}: {kind}')
 
 
@@ -197,7 +197,7 @@ def _pickled_values(path: str) -> list[object]:
     try:
         content = read_regular(path)
         if not content.startswith(b'\x80'):
-            _check_kind(path, content[:START_BYTES], 'the Python version of CIFAR-10', may_be_text=True)
+            _check_kind(path, content[:START_BYTES], 'the Python version of CIFAR-10')
         for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
             if number == _MOST_OPERATIONS:
                 raise _unlike_published(path, f'more than {number} operations')
@@ -211,8 +211,6 @@ def _pickled_values(path: str) -> list[object]:
     except OSError as error:
         raise _unreadable(path, error) from error
     except ValueError as error:
-        if not content.startswith(b'\x80'):
-            _check_kind(path, content[:START_BYTES], 'the Python version of CIFAR-10')
         raise UsageError(f'{path}: the file is truncated or no pickle ({error}); download it again') from error
     return values
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from errors import UsageError, alternatives, nearest, plural
 from records.file_kinds import other_kind, start_of
-from records.layout import SHARD_NAME, ends_like_no_shard, not_a_folder, shard_name, subset_of
+from records.layout import SHARD_NAME, ends_like_no_shard, shard_name, subset_of
 
 if TYPE_CHECKING:
     # NumPy would take longer to import than everything else that parsing a command line needs.
@@ -132,7 +132,7 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
     except OSError as error:
         reason = {
             FileNotFoundError: 'the folder does not exist',
-            NotADirectoryError: not_a_folder(data_dir),
+            NotADirectoryError: 'it is not a folder',
         }.get(type(error), f'it cannot be read ({error.strerror})')
         raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that contains {content}') from error
 

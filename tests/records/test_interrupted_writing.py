@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from records.layout import scan_folder, shard_name
-from records.progress import Monitor
 from records.write import WriteOptions, write_shards
 from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
 from tests.support.outputs import failed, refused
@@ -96,23 +95,15 @@ def test_ctrl_c_leaves_nothing_and_the_decoding_processes_print_nothing(slow_pho
     assert 'SpawnProcess' not in stderr
 
 
-class WorkerKiller(Monitor):
-    """Kills a decoding process as soon as a first image is done."""
-
-    def count(self, steps: int = 1) -> None:
-        super().count(steps)
-        for worker in multiprocessing.active_children():
-            worker.kill()
+def kill_workers() -> None:
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos: Path, tmp_path: Path) -> None:
     options = WriteOptions(str(tmp_path / 'out'), 'train', 1, 1, 1, 95, num_processes=1)
-    folder = scan_folder(str(slow_photos))
-    with (
-        WorkerKiller('images', len(folder.images)) as monitor,
-        failed(f'--input={slow_photos}', '--num_processes=1'),
-    ):
-        write_shards(folder, ('background', 'a'), options, monitor)
+    with failed(f'--input={slow_photos}', '--num_processes=1'):
+        write_shards(scan_folder(str(slow_photos)), ('background', 'a'), options, kill_workers, print)
     assert list((tmp_path / 'out').iterdir()) == []
 
 
