@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -126,6 +127,9 @@ def test_this_machine_is_what_its_kernel_says() -> None:
     assert all(load == round(load, 2) for load in facts['load_average'] or ())
     # The threads that TensorFlow takes.
     assert facts['threads'] == {'intra_op': len(cores), 'inter_op': len(cores), 'reason': None}
+    versions = facts['versions']
+    assert (versions['python'], versions['numpy']) == (platform.python_version(), np.__version__)
+    assert facts['gpus'] or versions['cuda'] is versions['cudnn'] is versions['nccl'] is None
     assert machine_facts(4, 2, 'why')['threads'] == {'intra_op': 4, 'inter_op': 2, 'reason': 'why'}
 
 

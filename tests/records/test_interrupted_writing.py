@@ -50,14 +50,8 @@ def interrupt_mid_write(photos: Path, output: Path, script: Path, number: int, g
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
     script.write_text(SCRIPT.format(repository=str(REPOSITORY)))
-    command = [
-        sys.executable,
-        str(script),
-        f'--input={photos}',
-        f'--output={output}',
-        '--shards=4',
-        '--num_processes=2',
-    ]
+    flags = [f'--input={photos}', f'--output={output}', '--shards=4', '--num_processes=2']
+    command = [sys.executable, str(script), *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         lines = []
@@ -107,20 +101,14 @@ def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos: P
     assert list((tmp_path / 'out').iterdir()) == []
 
 
-@pytest.mark.parametrize('is_link', [False, True])
 def test_a_folder_of_unfinished_files_that_is_not_of_this_program_is_refused_and_kept(
-    slow_photos: Path, tmp_path: Path, is_link: bool
+    slow_photos: Path, tmp_path: Path
 ) -> None:
-    output, kept = tmp_path / 'output', tmp_path / 'kept'
-    unfinished = output / '.train-unfinished'
-    output.mkdir()
-    kept.mkdir()
-    (kept / '00000').write_text('mine')
-    if is_link:
-        unfinished.symlink_to(kept)
-    else:
-        kept = kept.rename(unfinished)
-        (kept / 'notes').write_text('mine')
-    with refused(f'--output={output}', str(unfinished)):
-        convert(slow_photos, output)
-    assert (kept / '00000').read_text() == 'mine'
+    kept, link = tmp_path / 'kept/.train-unfinished', tmp_path / 'linked/.train-unfinished'
+    write_files(kept, {'00000': b'mine', 'notes': b'mine'})
+    link.parent.mkdir()
+    link.symlink_to(kept)
+    for unfinished in (kept, link):
+        with refused(f'--output={unfinished.parent}', unfinished):
+            convert(slow_photos, unfinished.parent)
+    assert content(kept) == {'00000': b'mine', 'notes': b'mine'}
