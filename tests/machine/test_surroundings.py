@@ -22,8 +22,8 @@ from results.summary import format_machine
 from tests.support.machines import (
     BATCH_JOB,
     CONTAINER,
+    GRAVITON,
     epyc_2_sockets,
-    graviton,
     use_host,
     use_pynvml,
     without_pynvml,
@@ -53,7 +53,7 @@ def test_a_server_with_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')
 def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path: Path) -> None:
-    facts = machine_facts(root=write_files(tmp_path, graviton()))
+    facts = machine_facts(root=write_files(tmp_path, GRAVITON))
     assert facts['cpu_model'] == 'Neoverse-N1'
     assert facts['num_sockets'] == 1
     assert (facts['is_virtual'], facts['governor']) == (None, None)
@@ -146,43 +146,30 @@ def test_a_gpu_is_found_by_what_its_driver_makes(device: str, tmp_path: Path) ->
         assert not has_nvidia_gpu({'CUDA_VISIBLE_DEVICES': hidden}, root)
 
 
-def fingerprint_of(monkeypatch: pytest.MonkeyPatch, root: Path, **host: Any) -> str:
-    use_host(monkeypatch, **host)
-    return machine_facts(root=root)['fingerprint']
+def fingerprint_with(**changes: Any) -> str:
+    gpus = [{'name': 'A100', 'uuid': changes.pop('uuid', 'GPU-1')}]
+    machine = {'hostname': 'epyc', 'cpu_model': 'EPYC', 'num_cores': 96, 'memory_bytes': 2**38, 'gpus': gpus}
+    return fingerprint(machine | changes)
 
 
-def test_the_fingerprint_tells_machines_apart_and_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    epyc = write_files(tmp_path / 'a', epyc_2_sockets())
-    first = fingerprint_of(monkeypatch, epyc)
+def test_the_fingerprint_tells_machines_apart_and_lasts() -> None:
+    first = fingerprint_with()
     assert len(first) == 12
-    assert fingerprint_of(monkeypatch, write_files(tmp_path / 'b', graviton())) != first
-    # Another kernel has other software, leaves a little less memory and has another load.
-    monkeypatch.setattr(platform, 'release', lambda: '6.8.0')
-    monkeypatch.setattr(psutil, 'getloadavg', lambda: (9.0, 9.0, 9.0))
-    assert fingerprint_of(monkeypatch, epyc, memory_bytes=2**38 - 6_000_000) == first
-    assert fingerprint_of(monkeypatch, epyc, name='another') != first
-    assert fingerprint_of(monkeypatch, epyc, cores=48) != first
+    # Another kernel leaves a little less memory.
+    assert first == fingerprint_with(memory_bytes=2**38 - 6_000_000) == fingerprint_with(uuid='GPU-2')
+    for changes in ({'hostname': 'another'}, {'num_cores': 48}, {'cpu_model': 'Xeon'}, {'gpus': []}):
+        assert fingerprint_with(**changes) != first
 
 
 @pytest.mark.parametrize(
     'names', [('3f2a9c81d0be', '00aa11bb22cc'), ('train-7d9c5b6f4d-x2x8z', 'train-7d9c5b6f4d-9b2kq')]
 )
-def test_a_name_that_a_container_generated_is_no_part_of_the_fingerprint(
-    names: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = write_files(tmp_path, epyc_2_sockets())
-    first = fingerprint_of(monkeypatch, root, name=names[0])
-    assert fingerprint_of(monkeypatch, root, name=names[1]) == first
-    assert fingerprint_of(monkeypatch, root, name=names[1], memory_bytes=2**37) != first
-    # A name that somebody chose tells machines apart.
-    assert len({first, *(fingerprint_of(monkeypatch, root, name=name) for name in ('bench-1', 'bench-2'))}) == 3
-
-
-def test_without_a_name_gpus_tell_containers_of_different_machines_apart() -> None:
-    for name, number in (('3f2a9c81d0be', 2), ('bench', 1)):
-        machine = {'hostname': name, 'cpu_model': 'x', 'num_cores': 8, 'memory_bytes': None}
-        gpus = ([{'name': 'A100', 'uuid': uuid}] for uuid in ('GPU-1', 'GPU-2'))
-        assert len({fingerprint({**machine, 'gpus': those}) for those in gpus}) == number
+def test_a_name_that_a_container_generated_is_no_part_of_the_fingerprint(names: tuple[str, str]) -> None:
+    first, other = (fingerprint_with(hostname=name) for name in names)
+    assert first == other
+    # A name that somebody chose tells machines apart, and GPUs do without one.
+    more = [fingerprint_with(hostname=name) for name in ('bench-1', 'bench-2')]
+    assert len({first, *more, fingerprint_with(hostname=names[0], uuid='GPU-2')}) == 4
 
 
 def test_only_variables_that_change_the_computation_are_kept() -> None:

@@ -17,22 +17,6 @@ from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-SCRIPT = """\
-import signal
-import sys
-
-# A shell has what it runs in the background ignore Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, {repository!r})
-
-def main():
-    from commands import records
-    return records.main(sys.argv[1:])
-
-if __name__ == '__main__':
-    sys.exit(main())
-"""
-
 
 @pytest.fixture(scope='module')
 def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,14 +28,14 @@ def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos
 
 
-def interrupt_mid_write(photos: Path, output: Path, script: Path, number: int, group: bool) -> tuple[int, str]:
+def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) -> tuple[int, str]:
     """Sends a signal once a first file has been left out, with most to be written. Returns the exit code and stderr.
 
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
-    script.write_text(SCRIPT.format(repository=str(REPOSITORY)))
-    flags = [f'--input={photos}', f'--output={output}', '--shards=4', '--num_processes=2']
-    command = [sys.executable, str(script), *flags]
+    program = [sys.executable, REPOSITORY / 'tf_cnn_benchmarks.py', 'records', f'--input={photos}']
+    # A shell has what it runs in the background ignore Ctrl-C.
+    command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4', '--num_processes=2']
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         lines = []
@@ -69,7 +53,7 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
     slow_photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / 'out'
-    code, _ = interrupt_mid_write(slow_photos, output, tmp_path / 'command.py', signal.SIGKILL, group=False)
+    code, _ = interrupt_mid_write(slow_photos, output, signal.SIGKILL, group=False)
     assert code == -signal.SIGKILL
     assert [path.name for path in output.iterdir()] == ['.train-unfinished']
     assert list(output.rglob('train-*-of-*')) == []
@@ -82,9 +66,8 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
 
 
 def test_ctrl_c_leaves_nothing_and_the_decoding_processes_print_nothing(slow_photos: Path, tmp_path: Path) -> None:
-    # As an installed console script: its file has no suffix.
-    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', tmp_path / 'command', signal.SIGINT, group=True)
-    assert code == -signal.SIGINT
+    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', signal.SIGINT, group=True)
+    assert code == 130
     assert list((tmp_path / 'out').iterdir()) == []
     assert 'SpawnProcess' not in stderr
 

@@ -112,17 +112,14 @@ def failures(records: Sequence[bytes]) -> list[str]:
             image, label, boxes = preprocessing.parse_example(record, NUM_CLASSES, options.uses_boxes)
             draws = preprocessing.draw(1, options).of_image(0) if training else None
             fetches.append([preprocessing.preprocess(image, boxes, options, 0, draws), label])
-    found = []
+    found = [''] * len(records)
     with tf.Session(graph=graph) as session:
-        runs = [session.make_callable(fetch, feed_list=[record]) for fetch in fetches]
-        for data in records:
-            reason = ''
-            for run in runs:
-                try:
-                    run(data)
-                except (tf.errors.OpError, UnicodeDecodeError) as error:
-                    reason = str(error)
-            found.append(reason)
+        run = session.make_callable(fetches, feed_list=[record])
+        for number, data in enumerate(records):
+            try:
+                run(data)
+            except (tf.errors.OpError, UnicodeDecodeError) as error:
+                found[number] = str(error)
     return found
 
 

@@ -30,9 +30,17 @@ EPYC_FLAGS = (
     'pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand lahf_lm cmp_legacy svm abm '
     'sse4a misalignsse 3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap clflushopt sha_ni xsaveopt'
 )
-GRAVITON_FEATURES = (
-    'fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs'
-)
+# A virtual machine of AWS Graviton2, an ARM processor.
+GRAVITON = {
+    'proc/cpuinfo': (
+        'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp '
+        'asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: 0x41\nCPU architecture: 8\n'
+        'CPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
+    ),
+    'sys/devices/system/cpu/possible': '0\n',
+    'sys/devices/system/cpu/online': '0\n',
+    'sys/devices/system/cpu/cpu0/topology/core_siblings_list': '0\n',
+}
 # A container has its own namespace of control groups.
 CONTAINER = {
     'proc/self/cgroup': '0::/\n',
@@ -78,29 +86,11 @@ def epyc_2_sockets() -> dict[str, str]:
     return files
 
 
-def graviton() -> dict[str, str]:
-    """A virtual machine with 16 cores of AWS Graviton2, an ARM processor."""
-    files = {
-        'proc/cpuinfo': ''.join(
-            f'processor\t: {i}\nBogoMIPS\t: 243.75\nFeatures\t: {GRAVITON_FEATURES}\nCPU implementer\t: 0x41\n'
-            'CPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
-            for i in range(16)
-        ),
-        'sys/devices/system/cpu/possible': '0-15\n',
-        'sys/devices/system/cpu/online': '0-15\n',
-    }
-    for i in range(16):
-        files[f'sys/devices/system/cpu/cpu{i}/topology/core_siblings_list'] = '0-15\n'
-    return files
-
-
-def use_host(
-    monkeypatch: pytest.MonkeyPatch, *, name: str = 'epyc', cores: int = 96, memory_bytes: int = 2**38
-) -> None:
-    """Imitates what psutil and Python say of a machine: two threads a core, and the process may use all of them."""
-    monkeypatch.setattr(platform, 'node', lambda: name)
-    monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: cores if logical else cores // 2)
-    monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: list(range(cores)))
+def use_host(monkeypatch: pytest.MonkeyPatch, *, memory_bytes: int = 2**38) -> None:
+    """Imitates what psutil and Python say of that server, all of whose cores the process may use."""
+    monkeypatch.setattr(platform, 'node', lambda: 'epyc')
+    monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: 96 if logical else 48)
+    monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: list(range(96)))
     monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(total=memory_bytes, available=memory_bytes))
 
 
