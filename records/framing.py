@@ -102,8 +102,10 @@ def _wrong_header(path: str, index: int) -> Fault:
         reason = 'the checksum of its length is wrong; what follows it cannot be read'
         return Fault(path, index, '', 'corrupt', reason)
     start = start_of(path)
-    reason = other_kind(start, 'TFRecords') or f'it is not TFRecords, or corrupt: it begins with {start[:40]!r}'
-    return Fault(path, None, '', 'not TFRecords', reason)
+    if kind := other_kind(start, 'TFRecords'):
+        return Fault(path, None, '', 'not TFRecords', kind)
+    reason = f'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins with {start[:40]!r}'
+    return Fault(path, 0, '', 'not TFRecords', reason)
 
 
 @dataclass
