@@ -157,8 +157,8 @@ def test_the_fingerprint_tells_machines_apart_and_lasts() -> None:
     assert len(first) == 12
     # Another kernel leaves a little less memory.
     assert first == fingerprint_with(memory_bytes=2**38 - 6_000_000) == fingerprint_with(uuid='GPU-2')
-    for changes in ({'hostname': 'another'}, {'num_cores': 48}, {'cpu_model': 'Xeon'}, {'gpus': []}):
-        assert fingerprint_with(**changes) != first
+    for name, value in {'hostname': 'another', 'num_cores': 48, 'cpu_model': 'Xeon', 'gpus': []}.items():
+        assert fingerprint_with(**{name: value}) != first
 
 
 @pytest.mark.parametrize(

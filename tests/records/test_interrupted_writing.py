@@ -33,7 +33,7 @@ def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) ->
 
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
-    program = [sys.executable, REPOSITORY / 'tf_cnn_benchmarks.py', 'records', f'--input={photos}']
+    program = [sys.executable, str(REPOSITORY / 'tf_cnn_benchmarks.py'), 'records', f'--input={photos}']
     # A shell has what it runs in the background ignore Ctrl-C.
     command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4', '--num_processes=2']
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
