@@ -7,8 +7,6 @@ benchmarks/README.md describes the loops `bare` and `by hand`. Other networks th
 compared with `bare` alone. Each session is one turn of the report.
 """
 
-# ruff: noqa: E402
-
 import contextlib
 import functools
 import itertools
@@ -25,28 +23,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_turns
-
-_PHASES = ('training', 'forward')
-PARSER = make_parser(__doc__, rounds=10, sessions=4)
-PARSER.add_argument('--models', default='trivial,lenet', help='comma-separated')
-PARSER.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
-PARSER.add_argument('--phases', type=some_of(_PHASES), default=','.join(_PHASES), help='comma-separated')
-PARSER.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations')
-if __name__ == '__main__':
-    # Before TensorFlow is imported, which takes seconds.
-    PARSER.parse_args()
-
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.plain_networks import NETWORKS
+from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_turns
 from params import Params, make_params
 from run.build import build_step
 from sweeps.runner import order_of_round
 
 _OURS = 'harness'
+_PHASES = ('training', 'forward')
 # The first step builds kernels, the second allocates; more are taken while they are short.
 _MIN_WARMUP, _WARMUP_SECS = 2, 0.5
 # A turn takes about as long. Short turns end before others disturb them, or are outliers, which a median ignores.
@@ -124,7 +112,12 @@ def time_steps(take_steps: TakeSteps, count: int, batch_size: int) -> Numbers:
 
 
 def main() -> int:
-    args = PARSER.parse_args()
+    parser = make_parser(__doc__, rounds=10, sessions=4)
+    parser.add_argument('--models', default='trivial,lenet', help='comma-separated')
+    parser.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
+    parser.add_argument('--phases', type=some_of(_PHASES), default=','.join(_PHASES), help='comma-separated')
+    parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations')
+    args = parser.parse_args()
     # Each session ends its run before the last step.
     warnings.filterwarnings('ignore', message='the run is incomplete')
     outcomes, pairs = dict[str, list[Numbers]](), []

@@ -8,8 +8,6 @@ timed. One intra-op and one inter-op thread are enough for matrices this small, 
 batches on one thread per core.
 """
 
-# ruff: noqa: E402
-
 import functools
 import itertools
 import os
@@ -22,17 +20,10 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from benchmarks.turns import Numbers, make_parser, print_report, run_script, take_turns
-
-PARSER = make_parser(__doc__, rounds=6, num_examples=1_024_000, batch_size=512, num_batches=10_000)
-PARSER.add_argument('--device', default='/cpu:0', help='where the network and the resident data are')
-if __name__ == '__main__':
-    # Before TensorFlow is imported, which takes seconds.
-    PARSER.parse_args()
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from benchmarks.turns import Numbers, make_parser, print_report, run_script, take_turns
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph, frames
 
@@ -188,7 +179,9 @@ def train(name: str, experiment: Experiment) -> Numbers:
 
 
 def main() -> int:
-    args = PARSER.parse_args()
+    parser = make_parser(__doc__, rounds=6, num_examples=1_024_000, batch_size=512, num_batches=10_000)
+    parser.add_argument('--device', default='/cpu:0', help='where the network and the resident data are')
+    args = parser.parse_args()
     experiment = Experiment(make_data(args.num_examples), args.batch_size, args.num_batches, args.device)
     baseline, *others = WAYS
     turns = take_turns({name: functools.partial(train, name, experiment) for name in WAYS}, args.rounds)

@@ -13,14 +13,7 @@ import random
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from errors import format_error, not_installed
-
-try:
-    from PIL import Image
-except ModuleNotFoundError as error:
-    sys.exit(format_error(not_installed(error.name or 'PIL')))
+from PIL import Image
 
 # The package and the file of each class, and the JPEG quality with which its crops have about 108 KB.
 SOURCES = {

@@ -10,7 +10,6 @@ import statistics
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from cluster.signals import Interrupts
 from comparison.intervals import estimate_runs
@@ -23,7 +22,6 @@ from sweeps.folder import Folder
 from sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, failure_of, order_of_round
 
 ROOT = Path(PROGRAM[-1]).parent
-Name = TypeVar('Name')
 # What a turn found, by title. The first number is the one whose ratios are formed.
 Numbers = Mapping[str, float]
 
@@ -101,16 +99,16 @@ def take_runs(
 
 
 def take_turns(
-    contestants: Mapping[Name, Callable[[], Numbers]], rounds: int, *, is_shown: bool = True
-) -> dict[Name, list[Numbers]]:
+    contestants: Mapping[str, Callable[[], Numbers]], rounds: int, *, is_shown: bool = True
+) -> dict[str, list[Numbers]]:
     names = [*contestants]
-    taken: dict[Name, list[Numbers]] = {name: [] for name in names}
+    taken: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
         for name in (names[index] for index in order_of_round(len(names), number, seed=1)):
             taken[name].append(contestants[name]())
             if is_shown:
                 found = taken[name][-1].items()
-                _show(number, str(name), ', '.join(f'{value:.4g} {title}' for title, value in found))
+                _show(number, name, ', '.join(f'{value:.4g} {title}' for title, value in found))
     return taken
 
 

@@ -21,7 +21,7 @@ from cluster.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import CLOSE_SECS, Command, Host, Member, Processes, RemoteProcess, Show
 from errors import RunError, UsageError
-from machine.surroundings import LIBRARY_VARIABLES
+from machine.surroundings import is_of_library
 
 # How long a host may take to answer, and ssh to end after its output, in seconds.
 _REPLY_SECS, _END_SECS = 30.0, 1.0
@@ -95,7 +95,7 @@ class SshHost(Host):
         return [Member(**one) for one in self._ask('members', prepare=[processes, num_gpus, gpu_indices])]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return {name: value for name, value in environ.items() if name in LIBRARY_VARIABLES}
+        return {name: value for name, value in environ.items() if is_of_library(name)}
 
     def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> RemoteProcess:
         process = RemoteProcess(command, show, show_error, ended, self._send)

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         if not isinstance(plan, ServerPlan):
             _note_default_model(console, parsed.params)
         console.close()
-        quiet.started(expects_gpu=parsed.params.device != 'cpu')
+        quiet.started()
         if not isinstance(plan, ServerPlan):
             from benchmark_cnn import BenchmarkCNN
 

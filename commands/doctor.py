@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,7 @@ from machine import doctor_process
 from machine.doctor_checks import SKIPPED, WARNING, WRONG, Finding
 from machine.doctor_process import FAMILIES
 from machine.gpus import has_nvidia_gpu
-from machine.surroundings import environment_facts
+from machine.surroundings import environment_facts, machine_facts
 from params.spec import flag
 from results import VERSION
 from sweeps.limited_process import TIMEOUT, Limits, run_process
@@ -45,8 +45,9 @@ _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
 class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema'):
     """What --json prints."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     program: str
+    machine: Mapping[str, Any]
     environment: Mapping[str, str]
     checks: Sequence[Finding]
     logs: Mapping[str, Sequence[str]]
@@ -67,7 +68,7 @@ class DoctorOptions:
 DECLARATION = Declaration(
     'doctor',
     DoctorOptions,
-    examples=('', '--only=host,gpu,tensorflow', '--json > doctor.json'),
+    examples=('', '--only=gpu,tensorflow', '--json > doctor.json'),
     details='Each family of checks runs in a process of its own with a time limit, so that a crash or a hang is a '
     'finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses among them, and hides '
     'all if it is empty. The exit code is 1 if something is wrong, else 0; a warning is about what is slower '
@@ -109,7 +110,7 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:
-            document = DoctorDocument(2, VERSION, environment_facts(os.environ), findings, logs)
+            document = DoctorDocument(3, VERSION, machine_facts(), environment_facts(os.environ), findings, logs)
             print(msgspec.json.format(msgspec.json.encode(document)).decode())
     return int(_are_wrong(findings))
 

@@ -1,30 +1,22 @@
 """`tf_cnn_benchmarks.py records`: its options and what it prints. Starts without TensorFlow and PIL."""
 
+import functools
 import importlib
 import os
-import statistics
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
 
 from commands.options import Arguments, Declaration
 from errors import RunError, UsageError, not_installed, plural
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
 from params.spec import flag
 from records.framing import Fault
-from records.layout import (
-    FACTS_FILE,
-    LABELS_FILE,
-    SHARD_NAME,
-    SubsetFacts,
-    label_names,
-    read_facts,
-    read_labels,
-    scan_folder,
-    shard_name,
-    subset_of,
-)
+from records.layout import LABELS_FILE, SHARD_NAME, read_labels, scan_folder, shard_name, subset_of
 from records.parallel import num_cores
 from records.shard_check import check_shards
 
@@ -104,11 +96,10 @@ def _write(options: RecordsOptions) -> int:
     except ModuleNotFoundError:
         raise UsageError(f'records reads images with Pillow: {not_installed("PIL")}') from None
     from records.output import check_output
-    from records.progress import Monitor
     from records.write import WriteOptions, write_shards
 
     folder = scan_folder(options.input)
-    labels = label_names(folder.classes, options.first_label)
+    labels = ('background',) * options.first_label + folder.classes
     num_images = len(folder.images)
     num_shards = options.shards or min(num_images, max(_MIN_SHARDS, round(num_images / _IMAGES_PER_SHARD)))
     if num_shards > num_images:
@@ -121,8 +112,6 @@ def _write(options: RecordsOptions) -> int:
     for why, paths in passed_over:
         for path in paths[:_MOST_NAMED]:
             print(f'passed over {path}: {why}', file=sys.stderr)
-        if len(paths) > _MOST_NAMED:
-            print(f'passed over {len(paths) - _MOST_NAMED} more: {why}', file=sys.stderr)
     how = WriteOptions(
         output=options.output,
         subset=options.subset,
@@ -132,8 +121,10 @@ def _write(options: RecordsOptions) -> int:
         jpeg_quality=options.jpeg_quality,
         num_processes=options.num_processes or num_cores(),
     )
-    with Monitor(f'{options.subset} images', num_images) as monitor:
-        written = write_shards(folder, labels, how, monitor)
+    with _progress() as progress:
+        task = progress.add_task(f'{options.subset} images', total=num_images)
+        report = functools.partial(progress.console.out, highlight=False)
+        written = write_shards(folder, labels, how, functools.partial(progress.advance, task), report)
     images, classes = _counted(written.num_records, 'image'), plural(len(folder.classes), 'class', 'es')
     size = f'{plural(num_shards, "shard")} of {written.num_bytes / num_shards / 1e6:.1f} MB'
     print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
@@ -143,6 +134,10 @@ def _write(options: RecordsOptions) -> int:
     if empty := [name for index, name in enumerate(folder.classes) if not written.records_of_class[index]]:
         print(f'  classes without an image: {", ".join(empty)}')
     return 0
+
+
+def _progress() -> Progress:
+    return Progress(console=Console(stderr=True))
 
 
 def _counted(number: int, noun: str) -> str:
@@ -157,9 +152,9 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
     num_classes = DATA_SETS['imagenet'].num_classes if names is None else len(names)
     source = f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
     print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
-    facts, num_faults, named = read_facts(data_dir), 0, list[Fault]()
+    num_faults, named = 0, list[Fault]()
     for shards in found:
-        kinds, first_faults = _check_subset(data_dir, shards, facts.get(shards.subset), num_classes, num_threads)
+        kinds, first_faults = _check_subset(data_dir, shards, num_classes, num_threads)
         num_faults += kinds.total()
         named += first_faults
     if not num_faults:
@@ -172,13 +167,10 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
 
 
 def _check_subset(
-    data_dir: str, shards: Shards, facts: SubsetFacts | None, num_classes: int, num_threads: int
+    data_dir: str, shards: Shards, num_classes: int, num_threads: int
 ) -> tuple[Counter[str], list[Fault]]:
     """Checks the shards of a subset, and prints what they hold; returns the kinds of faults, and the first faults."""
-    from records.progress import Monitor
-
-    total = len(shards.paths) + shards.num_missing
-    image_bytes, labels = list[int](), set[int]()
+    total, num_records, labels = len(shards.paths) + shards.num_missing, 0, set[int]()
     kinds, first_faults = Counter[str](), list[Fault]()
 
     def add(fault: Fault) -> None:
@@ -195,27 +187,17 @@ def _check_subset(
     for name in shards.passed_over:
         print(f'passed over {Path(data_dir) / name}: it has the ending of another kind of file', file=sys.stderr)
     num_bytes = sum(Path(path).stat().st_size for path in shards.paths)
-    with Monitor(shards.subset, num_bytes, of_bytes=True) as monitor:
+    with _progress() as progress:
+        task = progress.add_task(shards.subset, total=num_bytes)
         for checked in check_shards(shards.paths, num_classes, num_threads):
-            monitor.count(checked.num_bytes)
-            if checked.num_bytes:
-                image_bytes.append(checked.image_bytes)
+            progress.advance(task, checked.num_bytes)
+            num_records += checked.num_bytes > 0
             if checked.label is not None:
                 labels.add(checked.label)
             if checked.fault:
                 add(checked.fault)
-    # Faulty records do not count as images.
-    if facts and not kinds and (facts.images, facts.shards) != (len(image_bytes), len(shards.paths)):
-        reason = (
-            f'it says {facts.images:,} {shards.subset} images in {plural(facts.shards, "shard")}, and there are '
-            f'{len(image_bytes):,} in {len(shards.paths)}; remove it, then the shards are counted'
-        )
-        add(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', reason))
     seen = f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} seen'
-    records = _counted(len(image_bytes), 'record')
+    records = _counted(num_records, 'record')
     print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen}')
-    if image_bytes:
-        middle = statistics.median(image_bytes)
-        print(f'  image bytes: min {min(image_bytes):,}, median {middle:,.0f}, max {max(image_bytes):,}')
     print('  faults: ' + (', '.join(f'{kind} {number:,}' for kind, number in kinds.most_common()) or 'none'))
     return kinds, first_faults

@@ -39,7 +39,7 @@ LEFT: Mapping[str, str] = {
     'predict --from': 'write the result without a flag: predict result.json --network=10Gbit',
     'predict --fit': 'write the folder without a flag: predict alone.json DIR',
     'predict --links': 'give the results of sweep exchange: predict alone.json sweep-exchange-TIME/',
-    'doctor --quick': 'it takes half a minute; write --only=host,gpu,tensorflow for its first seconds',
+    'doctor --quick': 'it takes half a minute; write --only=gpu,tensorflow for its first seconds',
     'doctor --device': 'GPUs are checked where there are any; CUDA_VISIBLE_DEVICES= before the command hides them',
     'cluster --launcher': 'with --hosts the processes start over ssh; docs/launchers.md has scripts for Slurm',
 }

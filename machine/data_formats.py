@@ -2,8 +2,8 @@
 
 The choice is that of TensorFlow's own layout pass (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc,
 GetSrcAndDstDataFormats): NHWC if at least half of the GPUs have compute capability 7.0 (Volta) or above and half of the
-convolutions are in float16, or 8.0 (Ampere) and bfloat16; else NCHW, even for float32 with TF32. The tests compare it
-with that pass of TensorFlow 2.21. It was not measured on a GPU.
+convolutions are in float16, or 8.0 (Ampere) and bfloat16; else NCHW, even for float32 with TF32. It was compared with
+that pass of TensorFlow 2.21, and not measured on a GPU.
 
 The reason for NHWC: tensor cores multiply in it, and cuDNN transposes its inputs in NCHW (conv_ops_gpu.cc in
 tensorflow/core/kernels, ComputeInNhwcEnabled, which includes TF32). Float32 stays in NCHW because in training batch

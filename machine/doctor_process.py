@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # The families in their order, and the modules with their checks.
 FAMILIES: Mapping[str, str] = {
-    'host': 'machine.doctor_checks',
     'gpu': 'machine.doctor_checks',
     'tensorflow': 'machine.doctor_checks',
     'all_reduce': 'machine.doctor_program',

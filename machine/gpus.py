@@ -89,12 +89,6 @@ def gpus_on_bus(root: Path) -> list[Path]:
     ]
 
 
-def driver_version(root: Path) -> str | None:
-    """Returns the version of NVIDIA's kernel module, '550.54.15'; None if it is not loaded."""
-    words = read_text(root / 'proc/driver/nvidia/version').partition('\n')[0].split()
-    return next((word for word in words if word[0].isdigit() and '.' in word), None)
-
-
 def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
     """Returns the entries of CUDA_VISIBLE_DEVICES; None if it is not set, so that all GPUs are visible.
 

@@ -1,6 +1,5 @@
 """The machine of a run, the versions of its software, and environment variables. Does not import TensorFlow itself."""
 
-import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -15,7 +14,7 @@ from typing import Any
 import psutil
 
 from machine import cgroups
-from machine.gpus import driver_version, gpu_facts
+from machine.gpus import gpu_facts
 from machine.kernel_files import ROOT, read_key_values, read_text
 from machine.processors import processor_facts, usable_cores
 
@@ -24,8 +23,7 @@ _ASK_SECS = 1.0
 _GIBIBYTE = 2**30
 # The environment variables with which libraries are set, by their first word. Only these are stored and passed to other
 # hosts: others that begin alike may be secrets, such as TF_TOKEN_* and TF_VAR_* of Terraform. Sources: the names in the
-# libraries of TensorFlow 2.21, the manuals of NCCL 2.28, libgomp, LLVM's OpenMP, oneDNN, glibc and jemalloc, and
-# Horovod 0.28.
+# libraries of TensorFlow 2.21, the manuals of glibc and jemalloc, and Horovod 0.28.
 _LIBRARY_VARIABLES = {
     'TF': """
         AUTOTUNE_MIN_WARMUP_ITERATIONS AUTOTUNE_THRESHOLD AUTO_MIXED_PRECISION_GRAPH_REWRITE_IGNORE_PERFORMANCE
@@ -46,36 +44,7 @@ _LIBRARY_VARIABLES = {
         PER_DEVICE_MEMORY_LIMIT_MB SET_ONEDNN_FPMATH_MODE SYNC_ON_FINISH USE_CUBLASLT
         USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT USE_DEEP_CONV2D USE_DEFAULT_CONV_ALGO
         USE_EIGEN_PARALLEL_FOR_IN_WORK_SHARDER USE_LEGACY_KERAS USE_ROCM_NHWC XLA_FLAGS""",
-    'XLA': 'FLAGS PYTHON_CLIENT_ALLOCATOR PYTHON_CLIENT_MEM_FRACTION PYTHON_CLIENT_PREALLOCATE',
     'GRPC': 'DNS_RESOLVER ENABLE_FORK_SUPPORT EXPERIMENTS POLL_STRATEGY TRACE VERBOSITY',
-    'NCCL': """
-        ALGO ALLOC_P2P_NET_LL_BUFFERS BUFFSIZE CHECKS_DISABLE CHECK_POINTERS COLLNET_ENABLE COLLNET_NODE_THRESHOLD
-        COMM_BLOCKING CONF_FILE CROSS_NIC CTA_POLICY CUMEM_ENABLE CUMEM_HOST_ENABLE DEBUG DEBUG_SUBSYS DMABUF_ENABLE
-        GRAPH_FILE GRAPH_MIXING_SUPPORT GRAPH_REGISTER IB_ADAPTIVE_ROUTING IB_AR_THRESHOLD IB_CUDA_SUPPORT IB_DISABLE
-        IB_FIFO_TC IB_GID_INDEX IB_HCA IB_MERGE_NICS IB_PCI_RELAXED_ORDERING IB_QPS_PER_CONNECTION IB_RETRY_CNT
-        IB_ROCE_VERSION_NUM IB_SL IB_SPLIT_DATA_ON_QPS IB_TC IB_TIMEOUT IGNORE_CPU_AFFINITY IGNORE_DISABLED_P2P
-        LAUNCH_MODE LAUNCH_ORDER_IMPLICIT LL_THRESHOLD LL128_BUFFSIZE LL_BUFFSIZE LOCAL_REGISTER MAX_CTAS MAX_NCHANNELS
-        MAX_NRINGS MIN_CTAS MIN_NCHANNELS MIN_NRINGS MNNVL_ENABLE NCHANNELS_PER_NET_PEER NET NETDEVS_POLICY
-        NET_DISABLE_INTRA NET_FORCE_MERGE NET_GDR_C2C NET_GDR_LEVEL NET_GDR_READ NET_MERGE_LEVEL NET_OVERHEAD NET_PLUGIN
-        NET_SHARED_BUFFERS NET_SHARED_COMMS NSOCKS_PERTHREAD NTHREADS NVB_DISABLE NVLS_CHUNKSIZE NVLS_ENABLE
-        NVLS_NCHANNELS P2P_DIRECT_DISABLE P2P_DISABLE P2P_LEVEL P2P_NET_CHUNKSIZE P2P_NVL_CHUNKSIZE P2P_PCI_CHUNKSIZE
-        P2P_PXN_LEVEL P2P_USE_CUDA_MEMCPY PROTO PXN_C2C PXN_DISABLE RUNTIME_CONNECT SET_STACK_SIZE SET_THREAD_NAME
-        SHM_DISABLE SHM_USE_CUDA_MEMCPY SINGLE_PROC_MEM_REG_ENABLE SINGLE_RING_THRESHOLD SOCKET_FAMILY SOCKET_IFNAME
-        SOCKET_NTHREADS TOPO_FILE TREE_THRESHOLD TUNER_CONFIG_FILE TUNER_PLUGIN WIN_ENABLE WORK_ARGS_BYTES
-        WORK_FIFO_BYTES WORK_FIFO_DEPTH""",
-    'OMP': """
-        CANCELLATION DISPLAY_AFFINITY DISPLAY_ENV DYNAMIC MAX_ACTIVE_LEVELS NESTED NUM_THREADS PLACES PROC_BIND SCHEDULE
-        STACKSIZE TEAMS_THREAD_LIMIT THREAD_LIMIT WAIT_POLICY""",
-    'GOMP': 'CPU_AFFINITY DEBUG SPINCOUNT STACKSIZE',
-    'KMP': """
-        AFFINITY ALL_THREADS BLOCKTIME DETERMINISTIC_REDUCTION DYNAMIC_MODE FORCE_REDUCTION FORKJOIN_BARRIER
-        FORKJOIN_BARRIER_PATTERN HOT_TEAMS_MAX_LEVEL HOT_TEAMS_MODE HW_SUBSET INIT_AT_FORK LIBRARY PLAIN_BARRIER
-        PLAIN_BARRIER_PATTERN REDUCTION_BARRIER REDUCTION_BARRIER_PATTERN SETTINGS STACKSIZE TPAUSE USE_YIELD""",
-    'ONEDNN': """
-        CPU_ISA_HINTS DEFAULT_FPMATH_MODE MAX_CPU_ISA PRIMITIVE_CACHE_CAPACITY VERBOSE JIT_PROFILE JIT_DUMP""",
-    'DNNL': """
-        CPU_ISA_HINTS DEFAULT_FPMATH_MODE GRAPH_COMPILED_PARTITION_CACHE_CAPACITY JIT_DUMP JIT_PROFILE MAX_CPU_ISA
-        PRIMITIVE_CACHE_CAPACITY VERBOSE""",
     'MALLOC': 'ARENA_MAX ARENA_TEST CHECK_ CONF MMAP_MAX_ MMAP_THRESHOLD_ PERTURB_ TOP_PAD_ TRIM_THRESHOLD_',
     'HOROVOD': """
         ADASUM_MPI_CHUNK_SIZE AUTOTUNE AUTOTUNE_LOG BATCH_D2D_MEMCOPIES CACHE_CAPACITY CCL_BGT_AFFINITY CCL_CACHE
@@ -85,14 +54,13 @@ _LIBRARY_VARIABLES = {
     'GLIBC': 'TUNABLES',
     'NVIDIA': 'TF32_OVERRIDE',
 }
-LIBRARY_VARIABLES = frozenset(f'{word}_{name}' for word, names in _LIBRARY_VARIABLES.items() for name in names.split())
+_NAMES = frozenset(f'{word}_{name}' for word, names in _LIBRARY_VARIABLES.items() for name in names.split())
+# NCCL, XLA, OpenMP and oneDNN have their first words for themselves; two of NCCL name one run and one host.
+_OF_LIBRARIES = re.compile('(?!NCCL_COMM_ID$|NCCL_HOSTID$)(NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+')
 # They are of one host, and not passed to others.
 _HOST_VARIABLES = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
-# The control groups of a container's first process, with cgroup v1 or in the host's namespace.
-_CONTAINER = re.compile(r'docker|containerd|crio|kubepods|libpod')
 # The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
 _GENERATED = re.compile(r'[0-9a-f]{12}|[0-9a-f]{64}|.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
-_TENSORFLOW_PACKAGES = ('tensorflow', 'tensorflow-cpu', 'tf-nightly')
 
 
 def machine_facts(
@@ -108,15 +76,13 @@ def machine_facts(
     process may use when the run starts; None for those that it may use now.
     """
     found = processor_facts(root)
-    if sys.platform == 'darwin':
-        found |= _mac_facts()
-    found['cpu_model'] = found['cpu_model'] or platform.processor() or platform.machine() or None
+    found['cpu_model'] = found['cpu_model'] or _model_by_lscpu(root) or platform.machine() or None
     affinity = list(cores) if cores else usable_cores()
     default = len(affinity or ()) or found['num_cores']
     gpus, driver = gpu_facts()
     facts: dict[str, Any] = {
         'hostname': platform.node() or None,
-        'os': _system(root),
+        'os': read_key_values(root / 'etc/os-release').get('PRETTY_NAME', platform.system()).strip('\'"') or None,
         'kernel': platform.release() or None,
         **found,
         'memory_bytes': psutil.virtual_memory().total,
@@ -125,7 +91,7 @@ def machine_facts(
         'cgroup_memory_bytes': cgroups.memory_limit(root),
         'load_average': load_average(),
         'gpus': gpus,
-        'versions': _versions(driver or driver_version(root), has_gpus=bool(gpus)),
+        'versions': _versions(driver, has_gpus=bool(gpus)),
         'threads': {
             'intra_op': num_intra_threads or default,
             'inter_op': num_inter_threads or default,
@@ -133,16 +99,21 @@ def machine_facts(
         },
         'fingerprint': '',
     }
-    facts['fingerprint'] = fingerprint(facts, in_container=_is_container(root))
+    facts['fingerprint'] = fingerprint(facts)
     return facts
 
 
 def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns only the environment variables that change how libraries compute, sorted by name."""
-    return {name: environ[name] for name in sorted(environ) if name in LIBRARY_VARIABLES | _HOST_VARIABLES}
+    return {name: environ[name] for name in sorted(environ) if is_of_library(name) or name in _HOST_VARIABLES}
 
 
-def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
+def is_of_library(name: str) -> bool:
+    """Whether an environment variable sets a library in a way that every host of a run should share."""
+    return name in _NAMES or _OF_LIBRARIES.fullmatch(name) is not None
+
+
+def fingerprint(machine: Mapping[str, Any]) -> str:
     """Returns a short hash that identifies a machine: its name, processor, cores, memory and GPUs, not its software.
 
     The name that Docker, Podman or Kubernetes generates for a container changes with each start, so the GPUs' UUIDs
@@ -150,7 +121,7 @@ def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
     --hostname). /etc/machine-id does not help: in a container it is that of the image, and often empty.
     """
     memory = machine['memory_bytes']
-    is_generated = in_container and _GENERATED.fullmatch(machine['hostname'] or '')
+    is_generated = _GENERATED.fullmatch(machine['hostname'] or '')
     parts = [
         None if is_generated else machine['hostname'],
         machine['cpu_model'],
@@ -160,12 +131,6 @@ def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
         *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
-
-
-def _is_container(root: Path) -> bool:
-    if any((root / mark).exists() for mark in ('.dockerenv', 'run/.containerenv')):
-        return True
-    return bool(_CONTAINER.search(read_text(root / 'proc/1/cgroup')))
 
 
 @functools.cache
@@ -186,11 +151,6 @@ def load_average() -> list[float]:
     return [round(load, 2) for load in psutil.getloadavg()]
 
 
-def _system(root: Path) -> str | None:
-    name = read_key_values(root / 'etc/os-release').get('PRETTY_NAME', '').strip('\'"')
-    return name or f'{platform.system()} {platform.mac_ver()[0] or platform.release()}'.strip() or None
-
-
 def free_memory(root: Path = ROOT) -> int:
     """Returns the bytes that this process can still allocate without swapping, within the limits of its group."""
     available: int = psutil.virtual_memory().available
@@ -198,9 +158,10 @@ def free_memory(root: Path = ROOT) -> int:
     return available if left is None else min(available, left)
 
 
-def _mac_facts() -> dict[str, Any]:
-    model, sockets = (_output('sysctl', '-n', name) for name in ('machdep.cpu.brand_string', 'hw.packages'))
-    return {'cpu_model': model, 'num_sockets': int(sockets) if sockets else None}
+def _model_by_lscpu(root: Path) -> str | None:
+    """Returns the names that lscpu has for ARM processors, of which Linux knows only numbers; some have two kinds."""
+    shown = _output('lscpu', '--sysroot', str(root)) or ''
+    return ' + '.join(re.findall(r'^\s*Model name:\s*(.+)$', shown, re.MULTILINE)) or None
 
 
 def _output(*command: str) -> str | None:
@@ -217,38 +178,23 @@ def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
     # it was made: without packages of these, the system has them.
     tensorflow = sys.modules.get('tensorflow')
     build = tensorflow.sysconfig.get_build_info() if tensorflow else {}
+    libraries = {
+        'cuda': _package('nvidia-cuda-runtime-cu12') or build.get('cuda_version'),
+        'cudnn': _package('nvidia-cudnn-cu12') or build.get('cudnn_version'),
+        'nccl': _package('nvidia-nccl-cu12'),
+    }
     return {
         'python': platform.python_version(),
         'tensorflow': tensorflow.__version__ if tensorflow else tensorflow_version(),
         'numpy': _package('numpy'),
-        **(_gpu_libraries(build) if has_gpus else dict.fromkeys(('cuda', 'cudnn', 'nccl'))),
+        **(libraries if has_gpus else dict.fromkeys(libraries)),
         'driver': driver,
     }
 
 
-def _gpu_libraries(build: Mapping[str, str]) -> dict[str, str | None]:
-    return {
-        'cuda': _package('nvidia-cuda-runtime-cu12') or build.get('cuda_version'),
-        'cudnn': _package('nvidia-cudnn-cu12') or build.get('cudnn_version'),
-        'nccl': _package('nvidia-nccl-cu12', 'nvidia-nccl-cu13') or _nccl_version(),
-    }
-
-
-def _nccl_version() -> str | None:
-    """Returns the version of the library that the loader finds. NCCL encodes 2.21.3 as 22103 (before 2.9: 2808)."""
-    version = ctypes.c_int()
-    try:
-        ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    number = version.value
-    major, rest = divmod(number, 10_000) if number >= 10_000 else divmod(number, 1000)
-    return f'{major}.{rest // 100}.{rest % 100}'
-
-
 def tensorflow_version() -> str | None:
     """Returns the version of the installed TensorFlow, without importing it."""
-    return _package(*_TENSORFLOW_PACKAGES)
+    return _package('tensorflow', 'tensorflow-cpu')
 
 
 @functools.cache

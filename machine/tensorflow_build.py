@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TensorFlow 2.21 contains more than its build_info says: of the 1398 fat binaries in libtensorflow_cc, the 249 that
-# nvcc compiled from C++ have machine code for sm_90, too. The other 1149, each with a generated elementwise kernel,
-# have only PTX 8.5 (CUDA 12.5) for it.
-PARTLY_COMPILED = frozenset({'9.0'})
 _OPENMP_LIBRARIES = ('libiomp5.so', 'libomp.so')
 
 
@@ -24,7 +20,7 @@ class TensorFlowBuild:
     cuda_version: str | None  # '12.5.1'
     cudnn_version: str | None  # '9'
     # The kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9, 'compute_90' is code that
-    # the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
+    # the driver compiles on GPUs of 9.0 and above.
     architectures: tuple[str, ...]
 
 
@@ -49,9 +45,10 @@ def tensorflow_build() -> TensorFlowBuild | None:
 
 
 def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
-    """Returns whether a build has machine code for a GPU; None if the driver compiles most or all kernels from PTX.
+    """Returns whether a build has machine code for a GPU; None if the driver compiles kernels from PTX at first use.
 
-    It compiles them when they are first used (most: PARTLY_COMPILED). If False, TensorFlow ignores the GPU.
+    If False, TensorFlow ignores the GPU. TensorFlow 2.21 has machine code for a part of its kernels on 9.0, which its
+    build info does not say.
     NVIDIA, "CUDA C++ Programming Guide", Binary and PTX Compatibility: machine code runs on GPUs of the same major and
     the same or a higher minor capability; PTX is compiled for GPUs of the same or a higher capability.
     """

@@ -9,10 +9,9 @@ the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDE
 nvidia-smi. Dividing only needs the same order in all processes of a host.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from errors import UsageError, plural
+from errors import UsageError
 from machine.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
 
 Environment = Mapping[str, str]
@@ -42,14 +41,11 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
         return ''
     rank, size = place
     names = _names(environ, size * needed if count is None else count)
-    is_short = len(names) < size * needed
-    if is_short and VISIBLE in environ and _is_own(len(names), needed, size, environ):
-        rank, size = ONLY_ONE
-    elif is_short and size > 1:
-        remedies = [f', or start at most {plural(fewer, "worker")} here'] if (fewer := len(names) // needed) else []
-        if VISIBLE in environ:
-            remedies.append(f', or give each process a {VISIBLE} of its own with {plural(needed, "GPU")}')
-        raise _too_few(needed, size, len(names), environ, ''.join(remedies))
+    if len(names) < size * needed:
+        if VISIBLE in environ and _is_own(len(names), needed, size, environ):
+            rank = 0
+        elif size > 1:
+            raise _too_few(needed, size, len(names), environ)
     return _part(names, rank, needed)
 
 
@@ -65,8 +61,7 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
     count = _count(needed, num_workers, environ)
     names = _names(environ, num_workers * needed if count is None else count)
     if len(names) < num_workers * needed and num_workers > 1:
-        fewer = len(names) // needed
-        raise _too_few(needed, num_workers, len(names), environ, f' or --workers={fewer}' if fewer else '')
+        raise _too_few(needed, num_workers, len(names), environ)
     return [_part(names, rank, needed) for rank in range(num_workers)]
 
 
@@ -104,14 +99,7 @@ def _count(needed: int, size: int, environ: Environment) -> int | None:
 
 def _names(environ: Environment, count: int) -> list[str]:
     listed = listed_gpus(environ)
-    if listed is None:
-        return [str(index) for index in range(count)]
-    if twice := next((name for name, number in Counter(listed).items() if number > 1), None):
-        raise UsageError(
-            f'{VISIBLE}={environ[VISIBLE]}: it lists {twice} more than once, and each entry has to be another GPU; '
-            'list each GPU once'
-        )
-    return listed
+    return [str(index) for index in range(count)] if listed is None else listed
 
 
 def _part(names: list[str], rank: int, needed: int) -> str:
@@ -126,11 +114,10 @@ def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bo
     return num_listed * size <= int(on_node) if on_node.isdigit() else num_listed == needed
 
 
-def _too_few(needed: int, size: int, num_gpus: int, environ: Environment, remedies: str) -> UsageError:
+def _too_few(needed: int, size: int, num_gpus: int, environ: Environment) -> UsageError:
     text = environ.get(VISIBLE)
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
-    fewer = f'--num_gpus={num_gpus // size} or ' if num_gpus >= size else ''
     return UsageError(
-        f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and {there}; '
-        f'write {fewer}--device=cpu{remedies}'
+        f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and {there}; write a smaller '
+        f'number or --device=cpu, start fewer workers here, or give each process a {VISIBLE} of its own'
     )

@@ -83,7 +83,7 @@ def choose_start(
         if given_flag := params.given.get('keep_memory'):
             warnings.append(f'{given_flag} has no effect: {own[0]} is set in the environment; unset it')
     memory = GpuMemory.of(params) if may_use_gpus else None
-    return ProcessSettings(gpus, memory, keeps_memory, params.verbose, variables, flags)
+    return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
 
 
 def choose_gpu_variables(params: Params, environment: Environment, warnings: list[str]) -> Mapping[str, str | None]:

@@ -18,7 +18,6 @@ from errors import UsageError
 from machine.gpu_memory import GpuMemory, share_memory_options
 from machine.gpus import VISIBLE
 from machine.numa import bind
-from machine.quiet import without_gpu_notices
 from machine.tensorflow_import import import_tensorflow
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ class ProcessSettings:
     gpus: str | None = None  # its CUDA_VISIBLE_DEVICES; None if its host has none
     memory: GpuMemory | None = None  # how it is taken; None if the process computes on no GPU
     keeps_memory: bool = False
-    is_verbose: bool = False
     variables: Mapping[str, str | None] = field(default_factory=dict)  # of the environment; None leaves one as it is
     flags: Mapping[str, Any] = field(default_factory=dict)  # what else runs share, by the flag, such as '--xla'
     numa: str = ''  # what the banner shows as bound to NUMA nodes
@@ -75,9 +73,8 @@ class ThisProcess:
 
         if settings.memory:
             self._take_memory(settings.memory)
-        with without_gpu_notices(verbose=settings.is_verbose):
-            gpus: list[Any] = tf.config.list_physical_devices('GPU')
-            return gpus
+        gpus: list[Any] = tf.config.list_physical_devices('GPU')
+        return gpus
 
     def apply(self, settings: ProcessSettings) -> None:
         """Sets what sessions read. Call it before graphs are built: ops may be chosen by these settings."""

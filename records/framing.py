@@ -83,8 +83,7 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
                     headers.append(header)
                     end += FRAME_BYTES + int.from_bytes(header[:_LENGTH_BYTES], 'little')
                 if (num_right := _num_right(headers)) < len(headers):
-                    reason = 'the checksum of its length is wrong; what follows it cannot be read'
-                    return _ended(Fault(path, index + num_right, '', 'corrupt', reason))
+                    return Walked(index + num_right, fault=_wrong_header(path, index + num_right))
                 index += len(headers)
                 if end > size:
                     reason = 'the shard is cut short, or the length of the record is wrong'
@@ -92,18 +91,21 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
                     return Walked(index - 1, fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {few}'))
                 if 0 < size - end < _HEADER_BYTES:
                     reason = f'the shard is cut short: {plural(size - end, "byte")} of a header left'
-                    return _ended(Fault(path, index, '', 'cut short', reason))
+                    return Walked(index, fault=Fault(path, index, '', 'cut short', reason))
     except OSError as error:
         return Walked(0, fault=Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})'))
     return Walked(index, end)
 
 
-def _ended(fault: Fault) -> Walked:
-    """The result of a walk that ends at a wrong header; a file that begins with one may be no shard at all."""
-    assert fault.record is not None
-    if not fault.record and (kind := other_kind(start_of(fault.path), 'TFRecords')):
-        fault = Fault(fault.path, None, '', 'not TFRecords', kind)
-    return Walked(fault.record or 0, fault=fault)
+def _wrong_header(path: str, index: int) -> Fault:
+    if index:
+        reason = 'the checksum of its length is wrong; what follows it cannot be read'
+        return Fault(path, index, '', 'corrupt', reason)
+    start = start_of(path)
+    if kind := other_kind(start, 'TFRecords'):
+        return Fault(path, None, '', 'not TFRecords', kind)
+    reason = f'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins with {start[:40]!r}'
+    return Fault(path, 0, '', 'not TFRecords', reason)
 
 
 @dataclass

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from errors import read_regular
-from records.file_kinds import START_BYTES, other_kind
 from records.layout import MOST_PIXELS
 
-# How a JPEG and a PNG begin.
-_STARTS = (b'\xff\xd8\xff', b'\x89PNG')
 # A picture of the most pixels that TensorFlow decodes, without compression.
 _MOST_BYTES = 3 * MOST_PIXELS
 # EXIF 2.3 (JEITA CP-3451C), section 4.6.4: 1 is upright, 2 to 8 are mirrored or rotated.
@@ -43,11 +40,9 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
     # A damaged file must not end the run. PIL raises many types of exception for one, so any becomes the reason.
     try:
         data = read_regular(path, _MOST_BYTES)
-        try:
-            return _encode(data, jpeg_quality)
-        except UnidentifiedImageError:
-            kind = None if data.startswith(_STARTS) else other_kind(data[:START_BYTES], 'a JPEG or PNG')
-            return Undecodable(kind or 'it is neither a JPEG nor a PNG')
+        return _encode(data, jpeg_quality)
+    except UnidentifiedImageError:
+        return Undecodable(f'it is neither a JPEG nor a PNG, it begins with {data[:8]!r}')
     except Image.DecompressionBombError:
         return Undecodable(f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make it smaller')
     except OSError as error:
@@ -56,9 +51,7 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
         return Undecodable(f'{type(error).__name__}: {error}')
 
 
-def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | Undecodable:
-    if not data:
-        return Undecodable('it is empty')
+def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:

@@ -1,6 +1,5 @@
 """Reads a data set's files: folders of classes, labels.txt and dataset.json. Imports neither PIL nor TensorFlow."""
 
-import json
 import os
 import re
 from collections import defaultdict
@@ -11,8 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from errors import RunError, UsageError, alternatives, plural, read_regular
-from records.file_kinds import START_BYTES, other_kind, start_of
+from errors import RunError, UsageError, plural, read_regular
 
 # The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
 SHARD_NAME = re.compile(
@@ -29,7 +27,6 @@ LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
 # A damaged number of images may be larger than any number of steps. The longest side of a JPEG has 65535 pixels.
 _COUNT, _SIDE = msgspec.Meta(ge=1, le=10**12), msgspec.Meta(ge=1, le=65535)
-BACKGROUND = 'background'
 # TensorFlow's decoder refuses 2^29 bytes or more, at three bytes per pixel (tensorflow/core/lib/jpeg/jpeg_mem.cc).
 # Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = (2**29 - 1) // 3
@@ -39,12 +36,10 @@ _MADE_BY_PROGRAMS = {
     *('__macosx', 'icon\r', '$recycle.bin', 'system volume information', 'thumbs.db', 'desktop.ini'),
     *('lost+found', '__pycache__', '@eadir', '#recycle'),
 }
-_NAMED_FOLDERS = 4
-# Names of subsets, as train2017 or val_images.
-_SUBSET = re.compile(
-    r'(?:(?:images?|imgs?|data)[-_. ]+)?(?:tr(?:ain(?:ing)?|n)|val(?:id(?:ation)?)?|dev|te?st(?:ing)?|eval(?:uation)?|'
-    r'holdout)(?:[-_. ]*(?:sets?|data|images?|imgs?|split|\d))*'
-)
+# Line breaks, and bytes that are no UTF-8.
+_NOT_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
+# Names of subsets, in lower case, which are not classes.
+_SUBSETS = {'train', 'training', 'val', 'valid', 'validation', 'test'}
 
 
 def shard_name(subset: str, index: int, num_shards: int) -> str:
@@ -133,8 +128,9 @@ def scan_folder(root: str) -> ImageFolder:
     """
     folder = Path(root)
     if not folder.is_dir():
-        reason = not_a_folder(root) if folder.exists() else 'there is no such folder'
-        raise UsageError(f'--input={root}: {reason}; write the folder that contains a folder of images for each class')
+        raise UsageError(
+            f'--input={root}: it is not a folder; write the folder that contains a folder of images for each class'
+        )
     passed_over: defaultdict[str, list[str]] = defaultdict(list)
     classes: list[str] = []
     images: list[SourceImage] = []
@@ -144,7 +140,8 @@ def scan_folder(root: str) -> ImageFolder:
         elif not entry.is_dir():
             passed_over['in no class folder'].append(entry.name)
         else:
-            _check_class_name(root, entry.name)
+            if _NOT_IN_LABELS.search(entry.name):
+                raise UsageError(f'--input={root}: labels.txt cannot hold {entry.name!r}; rename this class folder')
             for path, why in _files(entry.path, entry.name):
                 if why:
                     passed_over[why].append(path)
@@ -152,74 +149,33 @@ def scan_folder(root: str) -> ImageFolder:
                     images.append(SourceImage(path, len(classes)))
             classes.append(entry.name)
     if not images:
-        beside = plural(len(passed_over['in no class folder']), 'file')
-        contents = f'{plural(len(classes), "class folder")} and {beside} beside'
-        if example := next((path for paths in passed_over.values() for path in paths), None):
-            contents += f'; passed over: {example}'
+        others = [path for paths in passed_over.values() for path in paths]
+        contents = f'{plural(len(others), "other file")}, such as {others[0]}' if others else 'nothing else'
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder (it contains {contents}); '
+            f'--input={root}: there is no JPEG or PNG in a class folder, but {contents}; '
             'write a folder that contains a folder of images for each class, as in train/cat/1.jpg'
         )
     _check_level(root, [folder.split('/') for folder in {image.path.rpartition('/')[0] for image in images}])
     return ImageFolder(root, tuple(classes), tuple(images), {why: tuple(paths) for why, paths in passed_over.items()})
 
 
-def not_a_folder(path: str) -> str:
-    """Says what a path is that is no folder, such as an archive."""
-    start = start_of(path)
-    return (start and other_kind(start, 'a folder')) or 'it is not a folder'
-
-
 def _check_level(root: str, folders: list[list[str]]) -> None:
     """Raises UsageError if root is above the folder of class folders; `folders`, relative to it, contain images."""
-    names = sorted({folder[0] for folder in folders}, key=lambda name: ('train' not in name.casefold(), name))
-    if all(_SUBSET.fullmatch(name.casefold()) for name in names):
-        places = [name for name in names if all(len(folder) > 1 for folder in folders if folder[0] == name)]
-        remedies = [f'--input={os.path.join(root, name)}' for name in places[:_NAMED_FOLDERS]]
-        raise UsageError(
-            f'--input={root}: {", ".join(names[:_NAMED_FOLDERS])}: these are names of subsets, not of classes; '
-            + (f'write {alternatives(remedies)}, ' if remedies else 'put the images into a folder for each class, ')
-            + 'or rename these'
-        )
-    if len(names) == 1 and all(len(folder) > 1 for folder in folders):
-        raise UsageError(
-            f'--input={root}: all images are in folders of {names[0]}, so that there is one class; '
-            f'write --input={os.path.join(root, names[0])}'
-        )
-
-
-def _check_class_name(root: str, name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f'--input={root}: the name of the class folder {name!r} is not UTF-8; rename it') from None
-    if '\n' in name or '\r' in name:
-        raise UsageError(f'--input={root}: the name of the class folder {name!r} contains a line break; rename it')
-
-
-def label_names(classes: tuple[str, ...], first_label: int) -> tuple[str, ...]:
-    """Returns the name of each label: 'background' for the labels below first_label (0 or 1), then the classes."""
-    if first_label and BACKGROUND in classes:
-        raise UsageError(
-            f'--first_label={first_label}: label 0 gets the name {BACKGROUND!r}, which is a class folder too; '
-            'rename the folder, or number it like the other classes with --first_label=0'
-        )
-    return (BACKGROUND,) * first_label + classes
-
-
-def labels_text(names: tuple[str, ...]) -> str:
-    """Returns the content of labels.txt: line i, from 0, is the name of label i."""
-    return ''.join(f'{name}\n' for name in names)
+    names = sorted({folder[0] for folder in folders}, key=lambda name: ('train' not in name.lower(), name))
+    if {name.lower() for name in names} <= _SUBSETS:
+        what = f'{", ".join(names)}: these are names of subsets, not of classes'
+    elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
+        what = f'all images are in folders of {names[0]}, so that there is one class'
+    else:
+        return
+    raise UsageError(f'--input={root}: {what}; write --input={os.path.join(root, names[0])}')
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:
     """Reads the names of labels 0, 1, ... in the folder's labels.txt. None if there is no labels.txt."""
     path = Path(folder) / LABELS_FILE
     try:
-        content = read_regular(path)
-        if content and (kind := other_kind(content[:START_BYTES], 'a list of class names', may_be_text=True)):
-            raise UsageError(f'{path}: {kind}')
-        lines = content.decode().replace('\r\n', '\n').split('\n')
+        lines = read_regular(path).decode().replace('\r\n', '\n').split('\n')
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -241,19 +197,11 @@ class SubsetFacts:
     width: Annotated[int, _SIDE] | None
 
 
-def facts_text(facts: dict[str, SubsetFacts]) -> str:
-    """Returns the content of dataset.json: an object for each subset, by name."""
-    return json.dumps({subset: vars(facts[subset]) for subset in sorted(facts)}, indent=2) + '\n'
-
-
 def read_facts(folder: str) -> dict[str, SubsetFacts]:
     """Reads the facts of each subset in dataset.json; empty if the file is missing, as in older folders."""
     path = Path(folder) / FACTS_FILE
     try:
-        content = read_regular(path)
-        if not content.lstrip().startswith(b'{') and (kind := other_kind(content[:START_BYTES], 'a JSON object')):
-            raise ValueError(kind)
-        return msgspec.json.decode(content, type=dict[str, SubsetFacts])
+        return msgspec.json.decode(read_regular(path), type=dict[str, SubsetFacts])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

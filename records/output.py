@@ -2,9 +2,12 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import msgspec
 
 from errors import UsageError, plural
 from machine.atomic import clear_own, move_whole, sync
@@ -12,9 +15,7 @@ from records.layout import (
     FACTS_FILE,
     LABELS_FILE,
     SubsetFacts,
-    facts_text,
     is_named_by_records,
-    labels_text,
     read_facts,
     read_labels,
     shard_name,
@@ -56,21 +57,13 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
     if old_labels in (None, labels) or (overwrite and not others):
         return
     assert old_labels is not None
+    old, new = next(pair for pair in itertools.zip_longest(old_labels, labels) if pair[0] != pair[1])
     needed = f' (the {" and ".join(others)} shards there need it)' if others else ', add --overwrite to replace it'
     raise UsageError(
         f'--output={output}: its {LABELS_FILE} does not agree with the classes of --input={input_dir} '
-        f'({_difference(old_labels, labels)}); make the class folders (and --first_label) agree with it{needed}, '
+        f'({old} instead of {new}); make the class folders (and --first_label) agree with it{needed}, '
         'or write another folder'
     )
-
-
-def _difference(old: tuple[str, ...], new: tuple[str, ...]) -> str:
-    parts = [
-        f'only in {where}: {", ".join(sorted(only)[:3])}{", ..." if len(only) > 3 else ""}'
-        for where, only in ((LABELS_FILE, set(old) - set(new)), ('--input', set(new) - set(old)))
-        if only
-    ]
-    return '; '.join(parts) or 'the same names in another order'
 
 
 @contextlib.contextmanager
@@ -123,8 +116,9 @@ def publish_shards(
     dataset.json are replaced too; dataset.json keeps the facts about the shards of other subsets.
     """
     new_labels, new_facts = (unfinished[0].parent / name for name in (LABELS_FILE, FACTS_FILE))
-    new_labels.write_bytes(labels_text(labels).encode())
-    new_facts.write_text(facts_text({**_facts_of_others(output, subset), subset: facts}))
+    new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
+    known = {**_facts_of_others(output, subset), subset: facts}
+    new_facts.write_bytes(msgspec.json.format(msgspec.json.encode(known, order='deterministic')) + b'\n')
     with interrupts_delayed():
         for entry in list(output.iterdir()):
             if subset_of(entry.name) == subset and is_named_by_records(entry.name):

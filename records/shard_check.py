@@ -12,26 +12,21 @@ from typing import Any
 
 from errors import plural
 from machine.tensorflow_import import import_tensorflow
-from records.file_kinds import START_BYTES, other_kind
 from records.framing import FRAME_BYTES, Fault, walk
-from records.layout import MOST_PIXELS
 from records.parallel import num_cores, ordered_map
 
 _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
 _BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
 _LONGEST_CAUSE = 400
-_NAMED_FEATURES = 6
 _WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
-_DECODES_NO_MORE = f'decodes at most {MOST_PIXELS:,}'
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The result for a record of num_bytes, with an image of image_bytes, or for a faulty end of a shard (0 bytes)."""
+    """The result for a record of num_bytes, or for a faulty end of a shard (0 bytes)."""
 
     num_bytes: int
-    image_bytes: int = 0
     label: int | None = None
     fault: Fault | None = None
 
@@ -103,13 +98,11 @@ class _Reader:
                 min_object_covered=0.1,
                 use_image_if_no_bounding_boxes=True,
             )
-            claimed = tf.raw_ops.ExtractJpegShape(contents=jpeg)
         config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
         session = tf.Session(graph=graph, config=config)
         self.close = session.close
         self.read: Callable[[bytes], Any] = session.make_callable(window.size, feed_list=[record])
         self.decode: Callable[[bytes], Any] = session.make_callable(size, feed_list=[jpeg])
-        self.shape_of: Callable[[bytes], Any] = session.make_callable(claimed, feed_list=[jpeg])
 
 
 def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> Checked:
@@ -131,7 +124,7 @@ def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> C
     wrong = _fault_of(reader, num_classes, item.data, feature, image, label)
     names = feature[_FILENAME].bytes_list.value if _FILENAME in feature else ()
     filename = names[0].decode(errors='backslashreplace') if names else ''
-    return Checked(size, len(image or b''), label, Fault(item.path, item.index, filename, *wrong) if wrong else None)
+    return Checked(size, label, Fault(item.path, item.index, filename, *wrong) if wrong else None)
 
 
 def _only(feature: Any, kind: str) -> Any:
@@ -146,47 +139,26 @@ def _fault_of(
     import tensorflow.compat.v1 as tf
 
     if not image:
-        return 'no image', f'it has no image: {_content(feature, _IMAGE)} instead of one value of bytes'
+        return 'no image', f'{_IMAGE} is not one value of bytes; the record has {", ".join(sorted(feature)[:9])}'
     if label is None:
-        return 'no label', f'it has no label: {_content(feature, _LABEL)} instead of one integer'
+        return 'no label', f'{_LABEL} is not one integer; the record has {", ".join(sorted(feature)[:9])}'
     if not 0 <= label < num_classes:
         return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
     # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
     if not image.startswith(_JPEG_START):
-        kind = other_kind(image[:START_BYTES], 'a JPEG')
-        return 'not a JPEG', f'image/encoded: {kind or f"it is not a JPEG, it begins with {image[:4]!r}"}'
+        return 'not a JPEG', f'{_IMAGE} is not a JPEG, it begins with {image[:8]!r}'
     try:
         reader.read(record)
     except UnicodeDecodeError:
         # TensorFlow's own message would quote the whole record.
         return 'no Example', 'TensorFlow cannot parse it as a tf.train.Example'
     except tf.errors.OpError as error:
-        return _fault_of_image(reader, image) or ('unreadable Example', f'TensorFlow cannot read it: {cause_of(error)}')
+        try:
+            reader.decode(image)
+        except tf.errors.OpError:
+            return 'undecodable JPEG', f'the JPEG of {plural(len(image), "byte")} cannot be decoded'
+        return 'unreadable Example', f'TensorFlow cannot read it: {cause_of(error)}'
     return None
-
-
-def _fault_of_image(reader: _Reader, image: bytes) -> tuple[str, str] | None:
-    import tensorflow.compat.v1 as tf
-
-    size = plural(len(image), 'byte')
-    try:
-        height, width = (int(side) for side in reader.shape_of(image)[:2])
-        if height * width > MOST_PIXELS:
-            return 'too large', f'the JPEG of {size} has {width} x {height} pixels, and TensorFlow {_DECODES_NO_MORE}'
-        reader.decode(image)
-    except tf.errors.OpError:
-        return 'undecodable JPEG', f'the JPEG of {size} cannot be decoded'
-    return None
-
-
-def _content(feature: Mapping[str, Any], name: str) -> str:
-    """Describes the values of a feature: 'image/class/label has 2 values of int64'."""
-    kind = feature[name].WhichOneof('kind') if name in feature else None
-    if kind is None:
-        others = ', '.join(sorted(feature)[:_NAMED_FEATURES])
-        return f'{name} is missing (the record has {others or "no feature"})'
-    num_values = len(getattr(feature[name], kind).value)
-    return f'{name} has {plural(num_values, "value")} of {kind.removesuffix("_list")}'
 
 
 def cause_of(error: Any) -> str:

@@ -5,13 +5,13 @@ import itertools
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from errors import RunError, plural
+from errors import RunError
 from machine.atomic import sync
 from machine.tensorflow_import import import_tensorflow
 from records.framing import FRAME_BYTES
@@ -19,7 +19,6 @@ from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import ImageFolder, SourceImage, SubsetFacts
 from records.output import publish_shards, unfinished_folder
 from records.parallel import ordered_map, process_pool
-from records.progress import Monitor
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,17 @@ def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 
-def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOptions, monitor: Monitor) -> Written:
+def write_shards(
+    folder: ImageFolder,
+    labels: tuple[str, ...],
+    options: WriteOptions,
+    count: Callable[[], None],
+    report: Callable[[str], None],
+) -> Written:
     """Writes labels.txt, dataset.json, and all images of the folder, shuffled across the shards by options.seed.
 
     options.num_processes processes decode and encode images; this process writes the shards. The shards stay in a
-    hidden folder until all are complete and on disk. The monitor prints each file that is left out, and counts images.
+    hidden folder until all are complete and on disk. Calls count for each image, and reports each that is left out.
     """
     order = list(folder.images)
     random.Random(options.seed).shuffle(order)
@@ -91,7 +96,7 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
     written = Written()
     try:
         with (
-            unfinished_folder(Path(options.output), options.subset, monitor.print_line) as staging,
+            unfinished_folder(Path(options.output), options.subset, report) as staging,
             process_pool(num_processes) as pool,
         ):
             paths = (os.path.join(folder.root, image.path) for image in order)
@@ -101,28 +106,21 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
             import tensorflow.compat.v1 as tf
 
             unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]
-            empty = []
             for shard, path in enumerate(unfinished):
                 begin, end = (len(order) * edge // options.num_shards for edge in (shard, shard + 1))
                 records_before = written.num_records
                 try:
-                    _write_shard(tf, path, itertools.islice(images, end - begin), folder, options, written, monitor)
+                    chosen = itertools.islice(images, end - begin)
+                    _write_shard(tf, path, chosen, folder, options, written, count, report)
                 except tf.errors.OpError as error:
                     raise RunError(
                         f'--output={options.output}: shard {shard} was not written: {error.message}'
                     ) from error
                 if written.num_records == records_before:
-                    empty.append(shard)
-            if not written.num_records:
-                raise RunError(
-                    f'--input={folder.root}: none of {plural(len(order), "image")} could be decoded; '
-                    'nothing was written'
-                )
-            if empty:
-                raise RunError(
-                    f'--shards={options.num_shards}: every image of shard {empty[0]} was left out, '
-                    'and a shard cannot be empty; use fewer shards'
-                )
+                    raise RunError(
+                        f'--input={folder.root}: no image of shard {shard} could be decoded, and a shard cannot be '
+                        'empty; nothing was written; write fewer --shards'
+                    )
             publish_shards(unfinished, labels, written.facts(options.num_shards), Path(options.output), options.subset)
     except BrokenProcessPool as error:
         raise RunError(
@@ -141,15 +139,16 @@ def _write_shard(
     folder: ImageFolder,
     options: WriteOptions,
     written: Written,
-    monitor: Monitor,
+    count: Callable[[], None],
+    report: Callable[[str], None],
 ) -> None:
     num_bytes = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
         for image, encoded in images:
-            monitor.count()
+            count()
             if isinstance(encoded, Undecodable):
                 written.num_left_out += 1
-                monitor.print_line(f'left out {image.path}: {encoded.reason}')
+                report(f'left out {image.path}: {encoded.reason}')
                 continue
             label = image.class_index + options.first_label
             example = _example(tf, image, encoded, folder.classes[image.class_index], label)

@@ -4,7 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from commands import records
@@ -14,7 +13,6 @@ from tests.support.images import (
     content,
     convert,
     flip_a_bit,
-    read_examples,
     shard_paths,
     write_files,
     write_photos,
@@ -84,8 +82,6 @@ def test_a_check_of_good_shards_prints_what_they_hold(
     line_with(output, shards, '0..3', 'labels.txt')
     # Shards present and expected, records, labels seen and possible.
     assert numbers(line_with(output, 'train: ')) == ['4', '4', '24', '3', '4']
-    sizes = [len(example['image/encoded']) for example in read_examples(shards)]
-    line_with(output, f'min {min(sizes):,}', f'median {np.median(sizes):,.0f}', f'max {max(sizes):,}')
     # Without labels.txt the labels are those of ImageNet.
     write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
     assert records.main([f'--check={tmp_path}']) == 0

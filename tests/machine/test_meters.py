@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from machine.meters import Disturbances, EnergyMeter, host_peak_bytes, wait_for_idle
-from tests.support.machines import CONTAINER_V2, write_files
+from tests.support.machines import CONTAINER, write_files
 
 pytestmark = pytest.mark.unit
 
@@ -143,7 +143,7 @@ def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(
 def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cores = Cores(monkeypatch, list(range(16)), [Times(0.0, 0.0)] * 16)
     after = {'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'}
-    found = disturbances(tmp_path, CONTAINER_V2, after, cores, [Times(5.0, 5.0)] * 16)
+    found = disturbances(tmp_path, CONTAINER, after, cores, [Times(5.0, 5.0)] * 16)
     assert found['other_cpu_share'] == pytest.approx(0.5)
     assert found['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160)
     assert found['cgroup_throttled_seconds'] == pytest.approx(1.5)

@@ -1,14 +1,11 @@
 """The products of which the peak of a machine is measured: all are computed, and the best run counts."""
 
 import math
-import sys
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from machine.peak import build_products, flops_of_product, measure_peak
-from machine.surroundings import machine_facts
 
 pytestmark = pytest.mark.graph
 
@@ -39,12 +36,3 @@ def test_the_best_run_counts_and_the_time_is_kept() -> None:
     # 512: the start, a run of 1 second, too long for a larger size, and a check of the time; a faster run.
     ticks = iter([0.0, 0.0, 1.0, 1.0, *(1.0, 1.5, 1.5), *(1.5, 3.0, 3.0), *[9.0] * 9])
     assert measure_peak(config, ['/cpu:0'], 'float32', 4.0, lambda: next(ticks)) == 2 * 2 * 512**3 / 0.5
-
-
-def test_only_a_machine_with_a_gpu_has_versions_of_cuda() -> None:
-    versions = machine_facts()['versions']
-    assert versions['tensorflow'] == tf.__version__
-    assert versions['numpy'] == np.__version__
-    assert versions['python'] == '.'.join(map(str, sys.version_info[:3]))
-    if not machine_facts()['gpus']:
-        assert versions['cuda'] is versions['cudnn'] is versions['nccl'] is None

@@ -27,7 +27,7 @@ from tests.support.machines import (
     without_pynvml,
     write_pynvml,
 )
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 
@@ -36,88 +36,61 @@ UUIDS = 'GPU-05a2,GPU-15a2,GPU-25a2,GPU-35a2'
 MIGS = 'MIG-1c2d,MIG-GPU-8932f937/1/0'
 
 
-def listing(text: str | None, **more: str) -> dict[str, str]:
-    return more if text is None else {'CUDA_VISIBLE_DEVICES': text, **more}
+def listing(text: str, **more: str) -> dict[str, str]:
+    return {'CUDA_VISIBLE_DEVICES': text, **more}
 
 
 @pytest.mark.parametrize(
-    ('needed', 'place', 'listed', 'count', 'expected'),
+    ('needed', 'place', 'environ', 'count', 'expected'),
     [
         # One process takes the first, and as many as there are if these are too few.
-        (1, (0, 1), None, None, '0'),
-        (4, (0, 1), None, None, '0,1,2,3'),
-        (1, (0, 1), '5,3', None, '5'),
-        (2, (0, 1), UUIDS, None, 'GPU-05a2,GPU-15a2'),
-        (4, (0, 1), '5,3', None, '5,3'),
+        (1, (0, 1), {}, None, '0'),
+        (4, (0, 1), {}, None, '0,1,2,3'),
+        (2, (0, 1), listing(UUIDS), None, 'GPU-05a2,GPU-15a2'),
+        (4, (0, 1), listing('5,3'), None, '5,3'),
         # It computes on the CPU, or only keeps variables.
-        (0, (0, 1), None, None, ''),
-        (0, (1, 2), '0,1', None, ''),
+        (0, (1, 2), listing('0,1'), None, ''),
         # The workers of a host have parts of what there is, in the order of their numbers.
-        (1, (1, 2), None, 2, '1'),
-        (2, (1, 3), None, 8, '2,3'),
-        (2, (1, 3), None, None, '2,3'),
-        (2, (1, 2), '7,5,3,1', None, '3,1'),
-        (2, (1, 2), UUIDS, None, 'GPU-25a2,GPU-35a2'),
-        (1, (1, 2), MIGS, None, 'MIG-GPU-8932f937/1/0'),
+        (1, (1, 2), {}, 2, '1'),
+        (2, (1, 3), {}, 8, '2,3'),
+        (2, (1, 2), listing('7,5,3,1'), None, '3,1'),
+        (2, (1, 2), listing(UUIDS), None, 'GPU-25a2,GPU-35a2'),
+        (1, (1, 2), listing(MIGS), None, 'MIG-GPU-8932f937/1/0'),
         # CUDA stops at an entry that names no GPU.
-        (1, (0, 1), '2,-1,3', None, '2'),
+        (1, (0, 1), listing('2,-1,3'), None, '2'),
+        # Tasks that a launcher gave GPUs of their own keep these: a script, or cluster inside of a job.
+        (1, (2, 4), listing('2'), None, '2'),
+        (2, (1, 2), listing('GPU-25a2,GPU-35a2'), None, 'GPU-25a2,GPU-35a2'),
+        # --gpus-per-task: in the cgroup of each task its first GPU is number 0.
+        (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), None, '0'),
+        (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), None, '3'),
+        (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), None, '2'),
+        (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), None, '2'),
+        # A part of the node, restarted.
+        (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), None, '2,3'),
     ],
 )
-def test_a_worker_gets_its_part(
-    needed: int, place: tuple[int, int], listed: str | None, count: int | None, expected: str
+def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(
+    needed: int, place: tuple[int, int], environ: Mapping[str, str], count: int | None, expected: str
 ) -> None:
-    assert own_gpus(needed, place, listing(listed), count) == expected
+    assert own_gpus(needed, place, environ, count) == expected
 
 
 @pytest.mark.parametrize(
-    ('needed', 'place', 'listed', 'count', 'facts'),
+    ('needed', 'place', 'environ', 'count', 'facts'),
     [
-        (1, (0, 2), None, 1, ['--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu', 'at most 1 worker ']),
-        (2, (3, 4), None, 6, ['--num_gpus=2', '4 workers', '8 GPUs', 'has 6', '--num_gpus=1', 'at most 3 workers']),
-        (2, (0, 2), '4,5,6', None, ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6', '--num_gpus=1']),
+        (1, (0, 2), {}, 1, ['--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu']),
+        (2, (0, 2), listing('4,5,6'), None, ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6']),
+        # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the same two.
+        (1, (0, 2), listing('0', SLURM_GPUS_ON_NODE='1'), None, ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 ']),
+        (1, (0, 4), listing('0,1', SLURM_GPUS_ON_NODE='4'), None, ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1']),
     ],
 )
 def test_too_few_gpus_are_refused_with_both_numbers(
-    needed: int, place: tuple[int, int], listed: str | None, count: int | None, facts: list[str]
+    needed: int, place: tuple[int, int], environ: Mapping[str, str], count: int | None, facts: list[str]
 ) -> None:
     with refused(*facts):
-        own_gpus(needed, place, listing(listed), count)
-
-
-@pytest.mark.parametrize(('text', 'twice'), [('0,0', 'lists 0 '), ('1, GPU-5a,2,GPU-5a', 'lists GPU-5a ')])
-def test_a_list_with_a_gpu_twice_is_refused(text: str, twice: str) -> None:
-    with refused(f'CUDA_VISIBLE_DEVICES={text}', twice):
-        own_gpus(1, (1, 2), listing(text), None)
-    # It computes on none of them.
-    assert own_gpus(0, (0, 1), listing(text), None) == ''
-    # CUDA does not read what follows an entry that names no GPU.
-    assert own_gpus(1, (0, 1), listing('0,-1,0'), None) == '0'
-
-
-# Tasks that a launcher gave GPUs of their own keep these: (GPUs needed, place, environment, expected).
-PINNED: dict[str, tuple[int, tuple[int, int], Mapping[str, str], str]] = {
-    'a script chose as many as are needed': (1, (2, 4), listing('2'), '2'),
-    'cluster did, inside of a job': (2, (1, 2), listing('GPU-25a2,GPU-35a2'), 'GPU-25a2,GPU-35a2'),
-    # In the cgroup of each task its first GPU is number 0.
-    '--gpus-per-task=1': (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), '0'),
-    '--gpus-per-task=2': (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '3'),
-    '--gpus-per-task, of which Slurm tells': (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), '2'),
-    '--tres-per-task': (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), '2'),
-    'a part of the node, restarted': (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '2,3'),
-}
-
-
-@pytest.mark.parametrize('case', PINNED)
-def test_what_a_launcher_has_shared_out_is_not_shared_out_again(case: str) -> None:
-    needed, place, environ, expected = PINNED[case]
-    assert own_gpus(needed, place, environ, None) == expected
-
-
-def test_a_list_that_tasks_of_slurm_must_share_is_not_taken_for_their_own() -> None:
-    # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the same two.
-    for size, listed, on_node in ((2, '0', '1'), (4, '0,1', '4')):
-        with refused('--num_gpus=1', f'{size} GPUs', f'CUDA_VISIBLE_DEVICES={listed}'):
-            own_gpus(1, (0, size), listing(listed, SLURM_GPUS_ON_NODE=on_node), None)
+        own_gpus(needed, place, environ, count)
 
 
 def test_workers_of_one_host_are_counted_by_its_name() -> None:
@@ -202,11 +175,8 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine() -> None:
     assert shares_of_workers(2, 2, os.environ) == ['0,1', '2,3']
     assert shares_of_workers(1, 2, os.environ) == ['0', '1']
     assert shares_of_workers(0, 2, os.environ) == ['', '']
-    with refused('--num_gpus=2', '3 workers', '6 GPUs', '4', '--workers=2', '--num_gpus=1'):
+    with refused('--num_gpus=2', '3 workers', '6 GPUs', '4'):
         shares_of_workers(2, 3, os.environ)
-    with refused('CUDA_VISIBLE_DEVICES=3,3', 'lists 3 '):
-        shares_of_workers(1, 2, listing('3,3'))
-    assert shares_of_workers(0, 2, listing('3,3')) == ['', '']
     # As many as one worker needs are not the own GPUs of each.
     with refused('--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3'):
         shares_of_workers(1, 2, listing('3'))
@@ -224,7 +194,7 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int
 
 
 # Prints for each case, (flags, environment), what a plan leaves in a process of its own on a host with four GPUs:
-# CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result; or the error.
+# CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result.
 PLAN_EACH = """
 import json, os, sys
 from params import make_params
@@ -232,7 +202,6 @@ from planning.environment import Environment
 from planning.make_plan import make_plan
 from planning.this_process import THIS_PROCESS
 from machine.gpus import VISIBLE
-from errors import UsageError
 import tensorflow.compat.v1 as tf
 def listed(kind):
     # What TensorFlow would see: the GPUs that are shown.
@@ -240,23 +209,20 @@ def listed(kind):
     return [object()] * len(list(filter(None, '0,1,2,3'.split(',') if shown is None else shown.split(','))))
 tf.config.list_physical_devices = listed
 settings, cases = json.loads(sys.argv[1])
-for name, (flags, environ) in cases.items():
+for name, (flags, environ, _) in cases.items():
     pid = os.fork()
     if not pid:
         os.environ.update(environ)
-        try:
-            plan = make_plan(make_params(**settings, **flags), Environment())
-            THIS_PROCESS.apply(plan.session.process)
-            towers = plan.machine.towers if hasattr(plan, 'machine') else None
-            found = [os.environ.get(VISIBLE), towers, getattr(plan, 'surroundings', None) and
-                     plan.surroundings.environment.get(VISIBLE)]
-            if 'horovod.tensorflow' in sys.modules:
-                from cluster.horovod_worker import HorovodWorker
-                worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.session.config)
-                options = worker.config.gpu_options
-                found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
-        except UsageError as error:
-            found = [str(error)]
+        plan = make_plan(make_params(**settings, **flags), Environment())
+        THIS_PROCESS.apply(plan.session.process)
+        towers = plan.machine.towers if hasattr(plan, 'machine') else None
+        surroundings = getattr(plan, 'surroundings', None)
+        found = [os.environ.get(VISIBLE), towers, surroundings and surroundings.environment.get(VISIBLE)]
+        if 'horovod.tensorflow' in sys.modules:
+            from cluster.horovod_worker import HorovodWorker
+            worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.session.config)
+            options = worker.config.gpu_options
+            found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
         print(json.dumps([name, found]), flush=True)
         os._exit(0)
     os.waitpid(pid, 0)
@@ -284,24 +250,29 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None
     (tmp_path / 'horovod/tensorflow.py').write_text(HOROVOD)
     write_pynvml(tmp_path, 4)
     horovod = {'variable_update': 'horovod'}
-    cases: dict[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
-        'alone': ({}, {}),
-        'alone with two': ({'num_gpus': 2}, listing('3,1,0')),
-        'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}),
-        'worker 1': ({**peers, 'task_index': 1, 'num_gpus': 2}, {}),
-        'worker 1, pinned': ({**peers, 'task_index': 1}, listing('1')),
-        'too few': ({**peers, 'task_index': 1, 'num_gpus': 3}, {}),
-        'ps': ({**with_ps, 'job_name': 'ps'}, {}),
-        'worker under a controller': ({**controlled, 'job_name': 'worker', 'task_index': 1}, {}),
-        'controller': ({**controlled, 'job_name': 'controller'}, {}),
-        'controller on the CPU': ({**controlled, 'job_name': 'controller', 'device': 'cpu'}, {}),
-        'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **listing('0,1,2,3'))),
-        'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1'))),
-        'Slurm, its ps': ({}, slurm_step(0, **listing('0,1,2,3'))),
-        'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4)),
-        'horovodrun': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}),
-        'horovodrun, pinned': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2', **listing('3')}),
-        'another launcher of Horovod': (horovod, {}),
+    one, two = ['/gpu:0'], ['/gpu:0', '/gpu:1']
+    of_workers = [f'/job:worker/task:{worker}/gpu:{index}' for worker in range(2) for index in range(2)]
+    on_cpus = [name.replace('gpu', 'cpu') for name in of_workers]
+    by_horovod = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
+    # By name: flags, environment, and what is expected.
+    cases: dict[str, tuple[Mapping[str, Any], Mapping[str, str], list[Any]]] = {
+        'alone': ({}, {}, ['0', one, '0']),
+        'alone with two': ({'num_gpus': 2}, listing('3,1,0'), ['3,1', two, '3,1']),
+        'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}, ['', ['/cpu:0', '/cpu:1'], '']),
+        'worker 1': ({**peers, 'task_index': 1, 'num_gpus': 2}, {}, ['2,3', two, '2,3']),
+        'worker 1, pinned': ({**peers, 'task_index': 1}, listing('1'), ['1', one, '1']),
+        'ps': ({**with_ps, 'job_name': 'ps'}, {}, ['', None, None]),
+        'worker under a controller': ({**controlled, 'job_name': 'worker', 'task_index': 1}, {}, ['2,3', None, None]),
+        'controller': ({**controlled, 'job_name': 'controller'}, {}, ['', of_workers, '']),
+        'controller on the CPU': ({**controlled, 'job_name': 'controller', 'device': 'cpu'}, {}, ['', on_cpus, '']),
+        'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **listing('0,1,2,3')), ['1', one, '1']),
+        'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1')), ['1', one, '1']),
+        'Slurm, its ps': ({}, slurm_step(0, **listing('0,1,2,3')), ['', None, None]),
+        'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4), ['2', one, '2']),
+        # Horovod's own libraries see no other GPUs, either.
+        'horovodrun': (horovod, by_horovod, ['1', one, '1', '1', '']),
+        'horovodrun, pinned': (horovod, by_horovod | listing('3'), ['3', one, '3', '3', '']),
+        'another launcher of Horovod': (horovod, {}, ['1', one, '1', None, '']),
     }
     kept = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
     ran = subprocess.run(
@@ -314,25 +285,4 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None
     )
     assert ran.returncode == 0, ran.stderr
     results = dict(json.loads(line) for line in ran.stdout.splitlines())
-    one = ['/gpu:0']
-    check_line(*results.pop('too few'), '--num_gpus=3', '6 GPUs')
-    of_workers = [f'/job:worker/task:{worker}/gpu:{index}' for worker in range(2) for index in range(2)]
-    assert results == {
-        'alone': ['0', one, '0'],
-        'alone with two': ['3,1', ['/gpu:0', '/gpu:1'], '3,1'],
-        'on the CPU': ['', ['/cpu:0', '/cpu:1'], ''],
-        'worker 1': ['2,3', ['/gpu:0', '/gpu:1'], '2,3'],
-        'worker 1, pinned': ['1', one, '1'],
-        'ps': ['', None, None],
-        'worker under a controller': ['2,3', None, None],
-        'controller': ['', of_workers, ''],
-        'controller on the CPU': ['', [name.replace('gpu', 'cpu') for name in of_workers], ''],
-        'Slurm': ['1', one, '1'],
-        'Slurm, pinned': ['1', one, '1'],
-        'Slurm, its ps': ['', None, None],
-        'Open MPI': ['2', one, '2'],
-        # Horovod's own libraries see no other GPUs, either.
-        'horovodrun': ['1', one, '1', '1', ''],
-        'horovodrun, pinned': ['3', one, '3', '3', ''],
-        'another launcher of Horovod': ['1', one, '1', None, ''],
-    }
+    assert results == {name: expected for name, (*_, expected) in cases.items()}

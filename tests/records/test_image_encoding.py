@@ -16,6 +16,8 @@ from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.graph
 
+BAD_EXIF = b'Exif\x00\x00garbage'
+
 
 def encode(tmp_path: Path, data: bytes, quality: int = 95) -> EncodedImage:
     path = tmp_path / 'image'
@@ -31,19 +33,61 @@ def assert_alike(result: EncodedImage, expected: Image.Image) -> None:
     assert np.abs(array - np.asarray(expected.convert('RGB')).astype(int)).mean() < 3
 
 
-@pytest.mark.parametrize('options', [{}, {'progressive': True}, {'keep_rgb': True}, {'optimize': True}])
+@pytest.mark.parametrize(
+    'options', [{}, {'progressive': True}, {'keep_rgb': True}, {'optimize': True}, {'exif': BAD_EXIF}]
+)
 def test_a_jpeg_of_three_channels_passes_through_byte_for_byte(tmp_path: Path, options: dict[str, Any]) -> None:
     data = encoded(picture(), quality=90, **options)
     assert encode(tmp_path, data) == EncodedImage(data, 48, 64, passed_through=True)
 
 
-@pytest.mark.parametrize('mode', ['L', 'CMYK'])
-def test_a_grey_or_cmyk_jpeg_becomes_rgb(tmp_path: Path, mode: str) -> None:
-    data = encoded(picture(mode=mode), quality=95)
+def of_mode(mode: str) -> Image.Image:
+    # Squares of 16 pixels are the blocks of a JPEG with halved colour: it changes them little, whatever the colours.
+    squares = picture(4, 3).resize((64, 48), Image.Resampling.NEAREST)
+    return squares.quantize(12) if mode == 'P' else squares.convert(mode, dither=Image.Dither.NONE)
+
+
+def half_transparent(mode: str) -> tuple[bytes, Image.Image]:
+    """A PNG whose right half is transparent; and the picture on white."""
+    image, alpha = of_mode(mode), Image.new('L', (64, 48), 0)
+    alpha.paste(255, (0, 0, 32, 48))
+    image.putalpha(alpha)
+    expected = Image.new('RGB', image.size, 'white')
+    expected.paste(of_mode(mode[:-1]).convert('RGB'), (0, 0), alpha)
+    return encoded(image, 'PNG'), expected
+
+
+def with_transparent_colour() -> tuple[bytes, Image.Image]:
+    image = Image.new('P', (32, 16), 1)
+    image.putpalette([0, 0, 0, 0, 0, 200])
+    image.paste(0, (0, 0, 16, 16))
+    expected = Image.new('RGB', (32, 16), (0, 0, 200))
+    expected.paste((255, 255, 255), (0, 0, 16, 16))
+    return encoded(image, 'PNG', transparency=0), expected
+
+
+GREY = np.asarray(picture(mode='L')).astype(np.uint16)
+# By name: what becomes an RGB JPEG, and the same picture.
+ANEW: dict[str, tuple[bytes, Image.Image]] = {
+    **{f'{mode} JPEG': (encoded(picture(mode=mode), quality=95), picture(mode=mode)) for mode in ('L', 'CMYK')},
+    **{f'{mode} PNG': (encoded(of_mode(mode), 'PNG'), of_mode(mode)) for mode in ('RGB', 'P', 'L', '1')},
+    **{mode: half_transparent(mode) for mode in ('RGBA', 'LA')},
+    'a transparent colour': with_transparent_colour(),
+    # The upper byte is kept.
+    '16 bits': (encoded(Image.fromarray(GREY * 256 + 77), 'PNG'), picture(mode='L')),
+    '16 bits, transparent': (encoded(Image.fromarray(GREY * 256 + 77), 'PNG', transparency=40000), picture(mode='L')),
+    'unreadable EXIF': (encoded(picture(), 'PNG', exif=BAD_EXIF), picture()),
+    # The first is kept.
+    'several pictures': (encoded(picture(), 'MPO', save_all=True, append_images=[picture(32, 32)]), picture()),
+}
+
+
+@pytest.mark.parametrize('name', ANEW)
+def test_everything_else_becomes_an_rgb_jpeg(tmp_path: Path, name: str) -> None:
+    data, expected = ANEW[name]
     result = encode(tmp_path, data)
     assert not result.passed_through
-    with Image.open(io.BytesIO(data)) as expected:
-        assert_alike(result, expected)
+    assert_alike(result, expected)
 
 
 @pytest.mark.parametrize('orientation', range(1, 9))
@@ -61,61 +105,9 @@ def test_exif_orientation_is_applied_as_pil_applies_it(tmp_path: Path, file_form
             assert 0x0112 not in image.getexif()
 
 
-def test_an_image_with_unreadable_exif_is_kept(tmp_path: Path) -> None:
-    for file_format in ('JPEG', 'PNG'):
-        result = encode(tmp_path, encoded(picture(), file_format, exif=b'Exif\x00\x00garbage'))
-        assert result.passed_through == (file_format == 'JPEG')
-        assert_alike(result, picture())
-
-
-def of_mode(mode: str) -> Image.Image:
-    # Squares of 16 pixels are the blocks of a JPEG with halved colour: it changes them little, whatever the colours.
-    squares = picture(4, 3).resize((64, 48), Image.Resampling.NEAREST)
-    return squares.quantize(12) if mode == 'P' else squares.convert(mode, dither=Image.Dither.NONE)
-
-
-@pytest.mark.parametrize('image', [picture(), of_mode('P'), of_mode('L'), of_mode('1')], ids=['RGB', 'P', 'L', '1'])
-def test_a_png_becomes_an_rgb_jpeg(tmp_path: Path, image: Image.Image) -> None:
-    assert_alike(encode(tmp_path, encoded(image, 'PNG')), image)
-
-
-@pytest.mark.parametrize('mode', ['RGBA', 'LA'])
-def test_transparent_pixels_are_blended_with_white(tmp_path: Path, mode: str) -> None:
-    image = picture().convert(mode)
-    alpha = Image.new('L', image.size, 0)
-    alpha.paste(255, (0, 0, 32, 48))
-    image.putalpha(alpha)
-    expected = Image.new('RGB', image.size, 'white')
-    expected.paste(picture().convert(mode[:-1]).convert('RGB'), (0, 0), alpha)
-    assert_alike(encode(tmp_path, encoded(image, 'PNG'), quality=100), expected)
-
-
-def test_a_transparent_palette_colour_is_blended_with_white(tmp_path: Path) -> None:
-    image = Image.new('P', (32, 16), 1)
-    image.putpalette([0, 0, 0, 0, 0, 200])
-    image.paste(0, (0, 0, 16, 16))
-    expected = Image.new('RGB', (32, 16), (0, 0, 200))
-    expected.paste((255, 255, 255), (0, 0, 16, 16))
-    assert_alike(encode(tmp_path, encoded(image, 'PNG', transparency=0)), expected)
-
-
-@pytest.mark.parametrize('options', [{}, {'transparency': 40000}])
-def test_a_16_bit_grey_png_keeps_the_upper_byte(tmp_path: Path, options: dict[str, Any]) -> None:
-    grey = np.asarray(picture(mode='L')).astype(np.uint16)
-    image = Image.fromarray(grey * 256 + 77)
-    assert_alike(encode(tmp_path, encoded(image, 'PNG', **options)), Image.fromarray(grey.astype(np.uint8)))
-
-
 def test_a_lower_quality_makes_a_smaller_jpeg(tmp_path: Path) -> None:
     data = encoded(picture(256, 256), 'PNG')
     assert len(encode(tmp_path, data, quality=20).jpeg) < len(encode(tmp_path, data, quality=95).jpeg)
-
-
-def test_only_the_first_picture_of_a_file_of_several_is_kept(tmp_path: Path) -> None:
-    data = encoded(picture(), 'MPO', save_all=True, append_images=[picture(32, 32)])
-    result = encode(tmp_path, data)
-    assert not result.passed_through
-    assert_alike(result, picture())
 
 
 @pytest.mark.parametrize(

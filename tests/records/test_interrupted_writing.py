@@ -11,28 +11,11 @@ from pathlib import Path
 import pytest
 
 from records.layout import scan_folder, shard_name
-from records.progress import Monitor
 from records.write import WriteOptions, write_shards
 from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
 from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
-
-SCRIPT = """\
-import signal
-import sys
-
-# A shell has what it runs in the background ignore Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, {repository!r})
-
-def main():
-    from commands import records
-    return records.main(sys.argv[1:])
-
-if __name__ == '__main__':
-    sys.exit(main())
-"""
 
 
 @pytest.fixture(scope='module')
@@ -45,20 +28,14 @@ def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photos
 
 
-def interrupt_mid_write(photos: Path, output: Path, script: Path, number: int, group: bool) -> tuple[int, str]:
+def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) -> tuple[int, str]:
     """Sends a signal once a first file has been left out, with most to be written. Returns the exit code and stderr.
 
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
-    script.write_text(SCRIPT.format(repository=str(REPOSITORY)))
-    command = [
-        sys.executable,
-        str(script),
-        f'--input={photos}',
-        f'--output={output}',
-        '--shards=4',
-        '--num_processes=2',
-    ]
+    program = [sys.executable, str(REPOSITORY / 'tf_cnn_benchmarks.py'), 'records', f'--input={photos}']
+    # A shell has what it runs in the background ignore Ctrl-C.
+    command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4', '--num_processes=2']
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         lines = []
@@ -76,7 +53,7 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
     slow_photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / 'out'
-    code, _ = interrupt_mid_write(slow_photos, output, tmp_path / 'command.py', signal.SIGKILL, group=False)
+    code, _ = interrupt_mid_write(slow_photos, output, signal.SIGKILL, group=False)
     assert code == -signal.SIGKILL
     assert [path.name for path in output.iterdir()] == ['.train-unfinished']
     assert list(output.rglob('train-*-of-*')) == []
@@ -89,47 +66,32 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
 
 
 def test_ctrl_c_leaves_nothing_and_the_decoding_processes_print_nothing(slow_photos: Path, tmp_path: Path) -> None:
-    # As an installed console script: its file has no suffix.
-    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', tmp_path / 'command', signal.SIGINT, group=True)
-    assert code == -signal.SIGINT
+    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', signal.SIGINT, group=True)
+    assert code == 130
     assert list((tmp_path / 'out').iterdir()) == []
     assert 'SpawnProcess' not in stderr
 
 
-class WorkerKiller(Monitor):
-    """Kills a decoding process as soon as a first image is done."""
-
-    def count(self, steps: int = 1) -> None:
-        super().count(steps)
-        for worker in multiprocessing.active_children():
-            worker.kill()
+def kill_workers() -> None:
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos: Path, tmp_path: Path) -> None:
     options = WriteOptions(str(tmp_path / 'out'), 'train', 1, 1, 1, 95, num_processes=1)
-    folder = scan_folder(str(slow_photos))
-    with (
-        WorkerKiller('images', len(folder.images)) as monitor,
-        failed(f'--input={slow_photos}', '--num_processes=1'),
-    ):
-        write_shards(folder, ('background', 'a'), options, monitor)
+    with failed(f'--input={slow_photos}', '--num_processes=1'):
+        write_shards(scan_folder(str(slow_photos)), ('background', 'a'), options, kill_workers, print)
     assert list((tmp_path / 'out').iterdir()) == []
 
 
-@pytest.mark.parametrize('is_link', [False, True])
 def test_a_folder_of_unfinished_files_that_is_not_of_this_program_is_refused_and_kept(
-    slow_photos: Path, tmp_path: Path, is_link: bool
+    slow_photos: Path, tmp_path: Path
 ) -> None:
-    output, kept = tmp_path / 'output', tmp_path / 'kept'
-    unfinished = output / '.train-unfinished'
-    output.mkdir()
-    kept.mkdir()
-    (kept / '00000').write_text('mine')
-    if is_link:
-        unfinished.symlink_to(kept)
-    else:
-        kept = kept.rename(unfinished)
-        (kept / 'notes').write_text('mine')
-    with refused(f'--output={output}', str(unfinished)):
-        convert(slow_photos, output)
-    assert (kept / '00000').read_text() == 'mine'
+    kept, link = tmp_path / 'kept/.train-unfinished', tmp_path / 'linked/.train-unfinished'
+    write_files(kept, {'00000': b'mine', 'notes': b'mine'})
+    link.parent.mkdir()
+    link.symlink_to(kept)
+    for unfinished in (kept, link):
+        with refused(f'--output={unfinished.parent}', unfinished):
+            convert(slow_photos, unfinished.parent)
+    assert content(kept) == {'00000': b'mine', 'notes': b'mine'}

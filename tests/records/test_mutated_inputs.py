@@ -1,11 +1,10 @@
 """Shards, records and JPEGs that are damaged at random: none ends the process, and what fails training is a fault.
 
-A quarter of the inputs are shards, damaged anywhere; the others are records with right checksums, half of them damaged
-around the image and half within it.
+A quarter of the inputs are shards; the others are records with right checksums.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,64 +51,53 @@ def with_flipped_bits(random: Random, data: bytes, places: Sequence[int]) -> byt
     return bytes(changed)
 
 
-def replaced(data: bytes, start: int, num_bytes: int, new: bytes) -> bytes:
-    return data[:start] + new + data[start + num_bytes :]
-
-
-# Each gets two places in the data, and a number from 1 to 8.
-DAMAGES: Sequence[Callable[[Random, bytes, int, int, int], bytes]] = (
-    lambda random, data, at, other, few: with_flipped_bits(random, data, range(len(data))),
-    lambda random, data, at, other, few: data[: at + 1],
-    lambda random, data, at, other, few: replaced(data, at, 8, bytes(8)),
-    lambda random, data, at, other, few: replaced(data, at, 0, random.bytes(few)),
-    lambda random, data, at, other, few: replaced(data, at + 1, few, b''),
-    lambda random, data, at, other, few: replaced(data, at, 8, data[other : other + 8]),
-)
-
-
-def damaged(random: Random, number: int, data: bytes) -> bytes:
-    """The data with the damage of that number; always other data."""
-    changed = data
-    while changed == data:
+def damaged(random: Random, data: bytes) -> bytes:
+    """Other data: with flipped bits, cut, or with a few bytes that are zeros, new, missing or copied from elsewhere."""
+    while True:
         at, other = (int(place) for place in random.integers(len(data) - 9, size=2))
-        changed = DAMAGES[number % len(DAMAGES)](random, data, at, other, int(random.integers(1, 9)))
-    return changed
+        few = int(random.integers(1, 9))
+        changed = (
+            with_flipped_bits(random, data, range(len(data))),
+            data[: at + 1],
+            data[:at] + bytes(8) + data[at + 8 :],
+            data[:at] + random.bytes(few) + data[at:],
+            data[: at + 1] + data[at + 1 + few :],
+            data[:at] + data[other : other + 8] + data[at + 8 :],
+        )[random.integers(6)]
+        if changed != data:
+            return changed
 
 
-def damaged_example(random: Random, number: int) -> bytes:
-    """A record with bits flipped outside its image, or with other damage anywhere."""
-    jpeg = JPEGS[number // len(DAMAGES) % len(JPEGS)]
+def damaged_record(random: Random) -> bytes:
+    """A record that is damaged around its image, anywhere, among the first markers of its image, or in its image."""
+    jpeg = JPEGS[random.integers(len(JPEGS))]
     record = in_order(example(jpeg, 3, [(0.1, 0.2, 0.7, 0.8)]))
-    if number % 2:
-        return damaged(random, number // 2, record)
     start = record.index(jpeg)
-    return with_flipped_bits(random, record, [*range(start), *range(start + len(jpeg), len(record))])
-
-
-def damaged_jpeg(random: Random, number: int) -> bytes:
-    """A record with a damaged JPEG; every other one is damaged in its first 200 bytes, which hold most markers."""
-    jpeg = JPEGS[number // len(DAMAGES) % len(JPEGS)]
-    if number % 2:
-        return example(with_flipped_bits(random, jpeg, range(200)), 3)
-    return example(damaged(random, number // 2, jpeg), 3)
+    around = [*range(start), *range(start + len(jpeg), len(record))]
+    match random.integers(4):
+        case 0:
+            return with_flipped_bits(random, record, around)
+        case 1:
+            return damaged(random, record)
+        case 2:
+            return example(with_flipped_bits(random, jpeg, range(200)), 3)
+    return example(damaged(random, jpeg), 3)
 
 
 def write_inputs(folder: Path, num_inputs: int, seed: int) -> tuple[list[Path], Path, list[bytes]]:
     """Writes the damaged shards, and one shard of the damaged records; returns them and these records."""
     random = np.random.default_rng(seed)
-    num_shards, num_records = num_inputs // 4, num_inputs * 3 // 8
     good = [in_order(example(jpeg, label, [(0.1, 0.2, 0.7, 0.8)])) for label, jpeg in enumerate(JPEGS)]
     write_shard(folder / 'whole', good)
     whole = (folder / 'whole').read_bytes()
     # Cut between two records, a shard would be whole.
     whole_ones = [whole[:end] for end in np.cumsum([0, *(len(record) + 16 for record in good)])]
-    shards = [folder / f'shard_{number}' for number in range(num_shards)]
-    for number, shard in enumerate(shards):
-        while (changed := damaged(random, number, whole)) in whole_ones:
+    shards = [folder / f'shard_{number}' for number in range(num_inputs // 4)]
+    for shard in shards:
+        while (changed := damaged(random, whole)) in whole_ones:
             pass
         shard.write_bytes(changed)
-    records = [damaged_example(random, number) for number in range(num_records)]
-    records += [damaged_jpeg(random, number) for number in range(num_inputs - num_shards - num_records)]
+    records = [damaged_record(random) for _ in range(num_inputs - len(shards))]
     write_shard(folder / 'records', records)
     return shards, folder / 'records', records
 
@@ -124,17 +112,14 @@ def failures(records: Sequence[bytes]) -> list[str]:
             image, label, boxes = preprocessing.parse_example(record, NUM_CLASSES, options.uses_boxes)
             draws = preprocessing.draw(1, options).of_image(0) if training else None
             fetches.append([preprocessing.preprocess(image, boxes, options, 0, draws), label])
-    found = []
+    found = [''] * len(records)
     with tf.Session(graph=graph) as session:
-        runs = [session.make_callable(fetch, feed_list=[record]) for fetch in fetches]
-        for data in records:
-            reason = ''
-            for run in runs:
-                try:
-                    run(data)
-                except (tf.errors.OpError, UnicodeDecodeError) as error:
-                    reason = str(error)
-            found.append(reason)
+        run = session.make_callable(fetches, feed_list=[record])
+        for number, data in enumerate(records):
+            try:
+                run(data)
+            except (tf.errors.OpError, UnicodeDecodeError) as error:
+                found[number] = str(error)
     return found
 
 

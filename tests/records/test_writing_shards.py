@@ -52,16 +52,15 @@ def test_every_image_is_in_one_record_with_its_label_and_class(photos: Path, sha
             assert example['image/encoded'] == (photos / filename).read_bytes()
 
 
-def test_a_seed_gives_the_same_shards_with_any_number_of_processes(photos: Path, shards: Path, tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_one_another_order(
+    photos: Path, shards: Path, tmp_path: Path
+) -> None:
     convert(photos, tmp_path, '--shards=4', '--num_processes=2')
     assert content(tmp_path) == content(shards)
     labels = [example['image/class/label'] for example in read_examples(shards)]
     assert labels != sorted(labels), 'images are not shuffled'
-
-
-def test_another_seed_gives_the_same_images_in_another_order(photos: Path, shards: Path, tmp_path: Path) -> None:
-    convert(photos, tmp_path, '--shards=4', '--seed=2')
-    ours, others = ([e['image/filename'] for e in read_examples(folder)] for folder in (tmp_path, shards))
+    convert(photos, tmp_path / 'other', '--shards=4', '--seed=2')
+    ours, others = ([e['image/filename'] for e in read_examples(folder)] for folder in (tmp_path / 'other', shards))
     assert ours != others
     assert sorted(ours) == sorted(others)
 
@@ -69,9 +68,9 @@ def test_another_seed_gives_the_same_images_in_another_order(photos: Path, shard
 @pytest.mark.parametrize(
     ('files', 'facts'),
     [
-        ({'a/1.jpg': b'x', 'b/2.png': b''}, ['--input=', ' 2 ']),
+        ({'a/1.jpg': b'x', 'b/2.png': b''}, ['--input=', 'shard 0']),
         # A shard is never empty.
-        ({'a/1.jpg': b'x', 'a/2.jpg': encoded(picture())}, ['--shards=2', 'shard 1']),
+        ({'a/1.jpg': b'x', 'a/2.jpg': encoded(picture())}, ['--input=', 'shard 1', '--shards']),
     ],
 )
 def test_nothing_is_written_without_an_image_for_each_shard(
@@ -101,9 +100,7 @@ def test_existing_shards_are_replaced_only_with_overwrite(photos: Path, shards: 
     assert content(tmp_path) == content(shards)
     convert(photos, tmp_path, '--shards=3', '--overwrite')
     assert sorted(content(tmp_path)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 3) for i in range(3))]
-
-
-def test_overwrite_removes_no_shard_that_records_did_not_write(photos: Path, tmp_path: Path) -> None:
+    # Nor is a shard that records did not write.
     other = tmp_path / 'train-00000-of-00001.tfrecord'
     other.touch()
     with refused(f'--output={tmp_path}', other.name):
@@ -136,7 +133,7 @@ def test_shards_of_other_classes_or_labels_do_not_join(
 ) -> None:
     output = write_files(tmp_path / 'out', content(shards))
     others = write_files(tmp_path / 'photos', {'bird/1.jpg': encoded(picture()), 'dog/1.jpg': encoded(picture())})
-    with refused(f'--output={output}', f'--input={others}', 'labels.txt', 'cat', 'zebra', 'dog') as error:
+    with refused(f'--output={output}', f'--input={others}', 'labels.txt', 'cat', 'dog') as error:
         convert(others, output, '--subset=validation', *more)
     assert 'bird' not in str(error.value)
     with refused(f'--output={output}', 'labels.txt', 'background'):
@@ -159,12 +156,9 @@ def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(photos: Pa
 
 @pytest.mark.long
 def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path: Path) -> None:
-    def sample(folder: str) -> subprocess.CompletedProcess[bytes]:
-        script = str(REPOSITORY / 'benchmarks' / 'sample_photographs.py')
-        command = [sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9']
-        return subprocess.run(command, stderr=subprocess.PIPE, check=False)
-
-    assert [sample(folder).returncode for folder in ('photos', 'again', 'photos')] == [0, 0, 2]
+    script = REPOSITORY / 'benchmarks' / 'sample_photographs.py'
+    for folder in ('photos', 'again'):
+        subprocess.run([sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9'], check=True)
     photos, again = (
         {path.relative_to(tmp_path / folder): path.read_bytes() for path in (tmp_path / folder).rglob('*.jpg')}
         for folder in ('photos', 'again')

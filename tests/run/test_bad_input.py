@@ -75,7 +75,7 @@ def test_wrong_use_ends_before_the_run_with_exit_code_2(case: str, folders: Path
     ('fault', 'expected'),
     [
         ('label', ['record 40', '1001']),
-        ('JPEG bomb', ['record 40', '60000 x 60000']),
+        ('JPEG bomb', ['record 40', 'JPEG']),
         ('truncated', ['record 39']),
         ('huge length', ['record 10', 'length']),
         ('cut in its first header', ['record 0', '7 bytes']),

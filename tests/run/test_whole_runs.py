@@ -14,7 +14,6 @@ import pytest
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from commands import benchmark
-from machine.gpus import has_nvidia_gpu
 from records.layout import shard_name
 from results.console import Console
 from results.document import Result, as_json, read_result_file
@@ -194,7 +193,6 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed: 
 
 
 def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
-    """Nor does TensorFlow say that it sees no GPU on a machine that has none."""
     code = (
         'from benchmark_cnn import BenchmarkCNN; from params import make_params\n'
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
@@ -203,4 +201,3 @@ def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
     done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
     assert 'Traceback' not in done.stderr, done.stderr
-    assert has_nvidia_gpu() or 'cuInit' not in done.stderr, done.stderr

@@ -17,45 +17,40 @@ import pytest
 
 from cluster.discovery import find_cluster
 from cluster.topology import Cluster
-from machine.cuda_libraries import check_libraries
+from machine.missing_gpu import check_libraries
 from machine.tensorflow_build import tensorflow_build
 from params import Params
 
 # ---- captured machines -----------------------------------------------------------------------------------------------
 # The files in which Linux describes some machines, as captured there, for tests that read them.
 
-EPYC_FLAGS = 'fpu mmx sse sse2 ht syscall nx pni ssse3 fma sse4_1 sse4_2 aes avx f16c bmi1 avx2 bmi2 adx sha_ni'
-GRAVITON_FEATURES = 'fp asimd evtstrm aes sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc asimddp ssbs'
-# In a container, version 2 of cgroups has its own namespace; version 1 shows the groups of the host.
-CONTAINER_V2 = {
-    'proc/self/cgroup': '0::/\n',
-    'proc/self/mountinfo': (
-        '612 611 0:53 / / rw,relatime - overlay overlay rw,lowerdir=/l\n'
-        '620 612 0:27 / /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw,nsdelegate\n'
+EPYC_FLAGS = (
+    'fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx '
+    'mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid extd_apicid amd_dcm aperfmperf pni '
+    'pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand lahf_lm cmp_legacy svm abm '
+    'sse4a misalignsse 3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap clflushopt sha_ni xsaveopt'
+)
+# A virtual machine of AWS Graviton2, an ARM processor.
+GRAVITON = {
+    'proc/cpuinfo': (
+        'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp '
+        'asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: 0x41\nCPU architecture: 8\n'
+        'CPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
     ),
+    'sys/devices/system/cpu/possible': '0\n',
+    'sys/devices/system/cpu/online': '0\n',
+    'sys/devices/system/cpu/cpu0/topology/core_siblings_list': '0\n',
+}
+# A container has its own namespace of control groups.
+CONTAINER = {
+    'proc/self/cgroup': '0::/\n',
     'sys/fs/cgroup/cpu.max': '150000 100000\n',
     'sys/fs/cgroup/memory.max': '4294967296\n',
     'sys/fs/cgroup/cpu.stat': 'usage_usec 5000000\nnr_periods 100\nnr_throttled 40\nthrottled_usec 2500000\n',
 }
-CONTAINER_V1 = {
-    'proc/self/cgroup': (
-        '12:memory:/docker/4f2a\n11:cpuset:/docker/4f2a\n4:cpu,cpuacct:/docker/4f2a\n1:name=systemd:/docker/4f2a\n0::/\n'
-    ),
-    'proc/self/mountinfo': (
-        '801 800 0:30 /docker/4f2a /sys/fs/cgroup/systemd ro - cgroup cgroup rw,xattr,name=systemd\n'
-        '804 800 0:33 /docker/4f2a /sys/fs/cgroup/cpu,cpuacct ro,nosuid - cgroup cgroup rw,cpu,cpuacct\n'
-        '807 800 0:36 /docker/4f2a /sys/fs/cgroup/memory ro,nosuid master:19 - cgroup cgroup rw,memory\n'
-    ),
-    'sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us': '150000\n',
-    'sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us': '100000\n',
-    'sys/fs/cgroup/cpu,cpuacct/cpu.stat': 'nr_periods 100\nnr_throttled 40\nthrottled_time 2500000000\n',
-    'sys/fs/cgroup/cpu,cpuacct/cpuacct.usage': '5000000000\n',
-    'sys/fs/cgroup/memory/memory.limit_in_bytes': '4294967296\n',
-}
 # A batch system limits the job; the process is in the group of a step of the job, which has no limit of its own.
 BATCH_JOB = {
     'proc/self/cgroup': '0::/system.slice/job_7/step_0\n',
-    'proc/self/mountinfo': '34 23 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n',
     'sys/fs/cgroup/system.slice/cpu.max': 'max 100000\n',
     'sys/fs/cgroup/system.slice/job_7/cpu.max': '400000 100000\n',
     'sys/fs/cgroup/system.slice/job_7/memory.max': '8589934592\n',
@@ -83,8 +78,6 @@ def epyc_2_sockets() -> dict[str, str]:
             f'core id\t\t: {i % 24}\ncpu cores\t: 24\nflags\t\t: {EPYC_FLAGS}\nbogomips\t: 4590.83\n\n'
             for i in range(96)
         ),
-        'sys/class/dmi/id/sys_vendor': 'Supermicro\n',
-        'sys/class/dmi/id/product_name': 'AS -2023US-TR4\n',
     }
     for i in range(96):
         topology = f'sys/devices/system/cpu/cpu{i}/topology'
@@ -93,29 +86,11 @@ def epyc_2_sockets() -> dict[str, str]:
     return files
 
 
-def graviton() -> dict[str, str]:
-    """A virtual machine with 16 cores of AWS Graviton2, an ARM processor."""
-    files = {
-        'proc/cpuinfo': ''.join(
-            f'processor\t: {i}\nBogoMIPS\t: 243.75\nFeatures\t: {GRAVITON_FEATURES}\nCPU implementer\t: 0x41\n'
-            'CPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
-            for i in range(16)
-        ),
-        'sys/class/dmi/id/sys_vendor': 'Amazon EC2\n',
-        'sys/class/dmi/id/product_name': 'm6g.4xlarge\n',
-    }
-    for i in range(16):
-        files[f'sys/devices/system/cpu/cpu{i}/topology/core_siblings_list'] = '0-15\n'
-    return files
-
-
-def use_host(
-    monkeypatch: pytest.MonkeyPatch, *, name: str = 'epyc', cores: int = 96, memory_bytes: int = 2**38
-) -> None:
-    """Imitates what psutil and Python say of a machine: two threads a core, and the process may use all of them."""
-    monkeypatch.setattr(platform, 'node', lambda: name)
-    monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: cores if logical else cores // 2)
-    monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: list(range(cores)))
+def use_host(monkeypatch: pytest.MonkeyPatch, *, memory_bytes: int = 2**38) -> None:
+    """Imitates what psutil and Python say of that server, all of whose cores the process may use."""
+    monkeypatch.setattr(platform, 'node', lambda: 'epyc')
+    monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: 96 if logical else 48)
+    monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: list(range(96)))
     monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(total=memory_bytes, available=memory_bytes))
 
 
@@ -232,14 +207,15 @@ class NVMLError(Exception):
     pass
 
 class _Memory:
-    total = {memory_bytes}
+    total = 40 << 30
 
 NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
 nvmlInit = nvmlShutdown = lambda: None
 nvmlSystemGetDriverVersion = lambda: '550.54.15'
+nvmlSystemGetCudaDriverVersion = lambda: 12090
 nvmlDeviceGetCount = lambda: {num_gpus}
 nvmlDeviceGetHandleByIndex = lambda index: index
-nvmlDeviceGetName = lambda gpu: '{name}'
+nvmlDeviceGetName = lambda gpu: 'NVIDIA A100-SXM4-40GB'
 nvmlDeviceGetUUID = lambda gpu: f'GPU-{{gpu}}5a2'
 nvmlDeviceGetMemoryInfo = lambda gpu: _Memory
 nvmlDeviceGetCudaComputeCapability = lambda gpu: {capability}
@@ -248,13 +224,11 @@ nvmlDeviceGetEnforcedPowerLimit = lambda gpu: 400_000
 """
 
 
-def write_pynvml(
-    folder: Path, num_gpus: int, *, name: str = 'NVIDIA A100-SXM4-40GB', capability: tuple[int, int] = (8, 0)
-) -> Path:
+def write_pynvml(folder: Path, num_gpus: int, *, capability: tuple[int, int] = (8, 0)) -> Path:
     """Writes pynvml.py to a folder, for PYTHONPATH, and returns its path."""
     folder.mkdir(exist_ok=True)
     path = folder / 'pynvml.py'
-    path.write_text(_MODULE.format(num_gpus=num_gpus, name=name, capability=capability, memory_bytes=40 * 2**30))
+    path.write_text(_MODULE.format(num_gpus=num_gpus, capability=capability))
     return path
 
 
@@ -281,25 +255,18 @@ NEEDED = [
     pytest.mark.skipif(not (BUILD and BUILD.cuda_version), reason='TensorFlow is built without CUDA'),
     pytest.mark.skipif(shutil.which('cc') is None, reason='there is no C compiler'),
 ]
-_CUDA = Path(__file__).parent / 'cuda_stand_in.c'
 
 
-def compile_library(folder: Path, name: str, code: str = 'int nothing;', *options: str) -> Path:
-    command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name), *options]
+def compile_library(folder: Path, name: str, code: str = 'int nothing;') -> Path:
+    command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name)]
     subprocess.run(command, input=code, text=True, check=True)
     return folder / name
 
 
-def compile_cuda(folder: Path) -> dict[str, str]:
-    """Makes stand-ins for NVIDIA's driver and all libraries; returns the environment in which they can be opened."""
-    environ = folder_with(folder, compile_library(folder, 'libgood.so'), *(found.name for found in check_libraries()))
-    (folder / 'libcuda.so.1').unlink()
-    compile_library(folder, 'libcuda.so.1', _CUDA.read_text())
-    return environ
-
-
-def folder_with(folder: Path, library: Path, *names: str) -> dict[str, str]:
-    """Returns the environment in which the loader finds this library under these names."""
-    for name in names:
-        shutil.copy(library, folder / name)
+def compile_cuda(folder: Path, *left_out: str) -> dict[str, str]:
+    """Makes stand-ins for NVIDIA's libraries; returns the environment in which they can be opened."""
+    library = compile_library(folder, 'libgood.so')
+    for name in check_libraries():
+        if not name.startswith(left_out):
+            shutil.copy(library, folder / name)
     return {**os.environ, 'LD_LIBRARY_PATH': str(folder)}

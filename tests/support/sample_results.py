@@ -63,7 +63,7 @@ def sample_document(
         document[name] = {**document[name], **part} if isinstance(part, Mapping) else part
     _give(document, flags or {})
     _make_cluster(document)
-    document['machine']['fingerprint'] = fingerprint(document['machine'], in_container=False)
+    document['machine']['fingerprint'] = fingerprint(document['machine'])
     if seconds is None:
         seconds = step_seconds(document['run']['images_per_step'] / rate, seed=seed)
     _take_steps(document, np.asarray(seconds, np.float64), gap)
