@@ -162,8 +162,6 @@ def make_algorithm(
 
     hosts are the CPUs of the processes that have towers, in the order of the towers; by default only this process.
     """
-    if len(towers) == 1:
-        return lambda tensors, index: list(tensors)
     num_workers = len(hosts) or 1
     size = len(towers) // num_workers
 

@@ -56,6 +56,7 @@ class VariableMgr(ABC):
       initializers: ops that initialize the variables, except those that get_post_init_ops() initializes.
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
       prologue: ops that stage, from one batch, what the first step takes from the step before; empty in most modes.
+      bytes_of_servers: the bytes of variables on each parameter server of a cluster, by device.
     """
 
     def __init__(self, parts: ManagerParts) -> None:
@@ -67,6 +68,7 @@ class VariableMgr(ABC):
         self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
         self.prologue: list[tf.Operation] = []
+        self.bytes_of_servers: dict[str, int] = {}
 
     @property
     def num_averaged_towers(self) -> int:
@@ -169,7 +171,6 @@ class VariableMgr(ABC):
 
     def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         """Returns the ops and tensors that must be computed before the first variable changes."""
-        del combined_grads
         return []
 
     def _updates_of_step(self) -> list[tf.Operation]:
@@ -189,7 +190,6 @@ class VariableMgr(ABC):
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         """Returns the ops that make the towers alike; run once, after the initializers or restoring a checkpoint."""
-        del slots
         return []
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
@@ -200,16 +200,8 @@ class VariableMgr(ABC):
         """Returns each variable of the model once, by its name in the model."""
         return dict(self.variables[0])
 
-    def bytes_of_servers(self) -> dict[str, int]:
-        """Returns the bytes of variables on each parameter server of a cluster, by device."""
-        return {}
-
-    def bytes_of_step(self) -> int:
-        """Returns the bytes that all workers of a cluster send and receive in a training step."""
-        return 0
-
-    def bytes_of_reads(self) -> int:
-        """Returns the bytes that all workers of a cluster receive in a forward-only step."""
+    def bytes_of_step(self, *, forward_only: bool) -> int:
+        """Returns the bytes that all workers of a cluster send and receive in a step."""
         return 0
 
     def slices(self) -> dict[str, list[Slice]]:

@@ -1,6 +1,5 @@
 """Variable managers of several workers without parameter servers: the workers all-reduce their gradients."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,11 +29,8 @@ def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | 
     has started; it does not wait for its end, so that sums overlap with the backward pass. A ring between hosts needs
     no order, since its messages carry the key of their sum.
 
-    Raises:
-      ValueError: NCCL would have to sum bfloat16. TensorFlow 2.21 hands it to NCCL as float32, which adds garbage.
+    NCCL must not sum bfloat16: TensorFlow 2.21 hands it to NCCL as float32, which adds garbage.
     """
-    if on_towers and transfer == tf.bfloat16:
-        raise ValueError('NCCL sums no bfloat16 in TensorFlow')
     started: list[int] = []  # the instance keys of the NCCL sums, in the order in which they start
 
     def collect(tensor: Tensor, group: int, size: int, index: int, after: Sequence[int] = ()) -> Tensor:
@@ -105,8 +101,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return [total for tower in combined_grads for total in tower]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        with tf.device(HOST_DEVICE):
-            received = self._receive(self._first_and_slots(slots), _INITIAL)
+        received = self._receive(self._first_and_slots(slots), _INITIAL)
         # Read again, so that the other towers copy the received values.
         with tf.control_dependencies(received):
             copies = [copy.assign(source.read_again()) for copy, source in self._copies(slots)]
@@ -114,14 +109,15 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
         # Each worker averages over its own images only; checkpoints hold the moving averages of worker 0.
-        with tf.device(HOST_DEVICE):
-            return self._receive(self._statistics(), _STATISTICS)
+        return self._receive(self._statistics(), _STATISTICS)
 
-    def bytes_of_step(self) -> int:
+    def bytes_of_step(self, *, forward_only: bool) -> int:
+        # These workers always train.
         return bytes_of_ring(self.trainable_variables_on_device(0), self._parts.num_workers, self._parts.transfer)
 
     def _receive(self, variables: Sequence[Variable], first_key: int) -> list[tf.Operation]:
-        return [variable.assign(self._broadcast(first_key + i, variable)) for i, variable in enumerate(variables)]
+        with tf.device(HOST_DEVICE):
+            return [variable.assign(self._broadcast(first_key + i, variable)) for i, variable in enumerate(variables)]
 
     def _broadcast(self, key: int, variable: Variable) -> Tensor:
         common = {'group_size': self._parts.num_workers, 'group_key': _ALL_WORKERS, 'instance_key': key}
@@ -144,18 +140,14 @@ class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
         self._update = tf.get_default_graph().get_operations()[num_before:]
         return update
 
-    def bytes_of_step(self) -> int:
+    def bytes_of_step(self, *, forward_only: bool) -> int:
+        if forward_only:
+            return 0
         # The transfers depend on the algorithm, so count them. TensorFlow sends a tensor once to each device.
         moved = {
             (tensor.ref(), op.device): tensor.dtype.size * (tensor.shape.num_elements() or 1)
             for op in self._update
             for tensor in op.inputs
-            if _task_of(tensor.device) != _task_of(op.device)
+            if tensor.device.partition('/device:')[0] != op.device.partition('/device:')[0]
         }
         return sum(moved.values())
-
-
-@functools.cache
-def _task_of(device: str) -> tuple[str | None, int | None]:
-    spec = tf.DeviceSpec.from_string(device)
-    return spec.job, spec.task

@@ -41,6 +41,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         self.server_variables = ParameterServerVariables(
             parts, self._server_scope, keeps_compact=parts.sync, reads_updates=self._reads_updates
         )
+        self.bytes_of_servers = self.server_variables.server_bytes
         if parts.sync:
             self.synchronous_step = SynchronousStep(
                 parts, self.server_variables.refresh, releases_readers=self._reads_updates
@@ -183,22 +184,14 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def slices(self) -> dict[str, list[Slice]]:
         return dict(self.server_variables.parts)
 
-    def bytes_of_servers(self) -> dict[str, int]:
-        return dict(self.server_variables.server_bytes)
-
-    def bytes_of_step(self) -> int:
-        # Workers read the variables and send the gradients.
+    def bytes_of_step(self, *, forward_only: bool) -> int:
         trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
-        return 2 * trainable * self._parts.num_workers // (1 if self._parts.transfer is None else 2)
-
-    def bytes_of_reads(self) -> int:
-        read = 0
-        for variable in self.variables[0].values():
-            if not variable.trainable:
-                read += num_bytes(variable.shape)
-            elif not self.each_tower_has_variables():
-                read += num_bytes(variable.shape) // (1 if self._parts.transfer is None else 2)
-        return read * self._parts.num_workers
+        sent = trainable // (1 if self._parts.transfer is None else 2)
+        if not forward_only:
+            # Workers read the variables and send the gradients.
+            return 2 * sent * self._parts.num_workers
+        averages = sum(num_bytes(variable.shape) for variable in self.variables[0].values()) - trainable
+        return (averages + (0 if self.each_tower_has_variables() else sent)) * self._parts.num_workers
 
 
 class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, VariableMgrDistributedFetchFromPS):
@@ -226,7 +219,7 @@ class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, Variable
         return super().build_update(step, global_step, device_grads)
 
     def _keep(self, name: str, value: Tensor) -> list[tf.Operation]:
-        return self._staged.puts(name, value)
+        return self._puts(name, value)
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):

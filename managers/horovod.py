@@ -15,20 +15,6 @@ from training.variables import Variable
 Tensor = Any
 
 
-def by_horovod(horovod: Any, device: str) -> Algorithm:
-    """Sums a tensor over all processes, each with one tower. They agree on an order by the names of the tensors."""
-
-    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        (tensor,) = tensors
-        # device_dense alone is not enough: Horovod places some of its ops by the device scope.
-        with tf.device(device):
-            total = horovod.allreduce(tensor, op=horovod.Sum, device_dense=device, name=f'gradient_{index}')
-        total.set_shape(tensor.shape)
-        return [total]
-
-    return reduce
-
-
 class VariableMgrHorovod(VariableMgrLocalReplicated):
     """--variable_update=horovod: every process has all variables on its one device; Horovod sums the gradients.
 
@@ -39,11 +25,20 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
 
     def __init__(self, parts: ManagerParts) -> None:
         super().__init__(parts)
-        device = f'/{parts.horovod_device}:0' if parts.horovod_device else parts.devices[0]
-        self._algorithm = by_horovod(parts.horovod, device)
+        self._algorithm: Algorithm = self._sum
         if parts.transfer:
-            self._algorithm = compacted(self._algorithm, parts.devices, parts.transfer)
+            self._algorithm = compacted(self._sum, parts.devices, parts.transfer)
         self._horovod = parts.horovod
+
+    def _sum(self, tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        # The processes agree on an order of the sums by their names.
+        (tensor,) = tensors
+        device = f'/{self._parts.horovod_device}:0' if self._parts.horovod_device else self._devices[0]
+        # device_dense alone is not enough: Horovod places some of its ops by the device scope.
+        with tf.device(device):
+            total = self._horovod.allreduce(tensor, op=self._horovod.Sum, device_dense=device, name=f'gradient_{index}')
+        total.set_shape(tensor.shape)
+        return [total]
 
     @property
     def num_averaged_towers(self) -> int:
@@ -63,7 +58,8 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         # Each process averages over its own images only; checkpoints hold the moving averages of rank 0.
         return self._receive(self._statistics(), 'statistics')
 
-    def bytes_of_step(self) -> int:
+    def bytes_of_step(self, *, forward_only: bool) -> int:
+        # These processes always train.
         return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._parts.transfer)
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:

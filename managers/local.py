@@ -117,7 +117,7 @@ class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLoc
         for variable in self.trainable_variables_on_device(0):
             with tf.control_dependencies([step.updates[variable.handle.ref()]]):
                 value = variable.read_again()
-            puts += self._staged.puts(variable.name, value)
+            puts += self._puts(variable.name, value)
         return tf.group(updated, *puts), pairs
 
 

@@ -1,6 +1,5 @@
 """Values of variables and gradients that one step stages for the next."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,35 +7,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
+from managers.parts import ManagerParts
 from params.device_flags import HOST_DEVICE
 from training.optimizers import OptimizerStep, Slots
 from training.staging import StagingArea
 from training.variables import Initializer, Variable
 
 Tensor = Any
-
-
-class StagedValues:
-    """Keeps the values of variables on the towers until the next step computes with them.
-
-    first_puts stage the initial values twice: for the prologue and for the first step.
-    """
-
-    def __init__(self) -> None:
-        self.sources: dict[str, Variable] = {}
-        self.first_puts: list[tf.Operation] = []
-        self._areas: dict[str, list[StagingArea]] = {}
-
-    def for_tower(self, source: Variable, device: str) -> Variable:
-        """Returns the variable with the value that the step before staged on the device of a tower."""
-        area = StagingArea(device, [source.value])
-        self._areas.setdefault(source.name, []).append(area)
-        self.first_puts += [area.put([source.value]) for _ in range(2)]
-        return replace(source, value=area.get()[0])
-
-    def puts(self, name: str, value: Tensor) -> list[tf.Operation]:
-        """Returns the ops that stage a value for the next step on all towers that use the variable."""
-        return [area.put([value]) for area in self._areas.get(name, ())]
 
 
 class AppliesGradientsOfStepBefore(VariableMgr):
@@ -72,27 +49,39 @@ class AppliesGradientsOfStepBefore(VariableMgr):
 
 
 class ComputesWithStagedValues(AppliesGradientsOfStepBefore):
-    """A manager whose towers also compute with the values of the step before.
+    """A manager whose towers also compute with the values that the step before staged on them.
 
     The base class that follows this one among the bases of a manager creates the variables, which all towers share.
     """
 
-    @functools.cached_property
-    def _staged(self) -> StagedValues:
-        return StagedValues()
+    def __init__(self, parts: ManagerParts) -> None:
+        super().__init__(parts)
+        self._sources: dict[str, Variable] = {}
+        self._areas: dict[str, list[StagingArea]] = {}
+        # Stage the initial values twice: for the prologue and for the first step.
+        self._first_puts: list[tf.Operation] = []
 
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
-        sources = self._staged.sources
-        if name not in sources:
+        if name not in self._sources:
             # The class beside this one has it, which mypy cannot see.
-            sources[name] = super().create(0, name, shape, initializer, trainable)  # type: ignore[safe-super]
-        return self._staged.for_tower(sources[name], self._devices[device_num]) if trainable else sources[name]
+            self._sources[name] = super().create(0, name, shape, initializer, trainable)  # type: ignore[safe-super]
+        source = self._sources[name]
+        if not trainable:
+            return source
+        area = StagingArea(self._devices[device_num], [source.value])
+        self._areas.setdefault(name, []).append(area)
+        self._first_puts += [area.put([source.value]) for _ in range(2)]
+        return replace(source, value=area.get()[0])
+
+    def _puts(self, name: str, value: Tensor) -> list[tf.Operation]:
+        """Returns the ops that stage a value for the next step on all towers."""
+        return [area.put([value]) for area in self._areas[name]]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return list(self._staged.first_puts)
+        return self._first_puts
 
     def savable_variables(self) -> dict[str, Variable]:
         # The variables of a tower have staged values.
-        return dict(self._staged.sources)
+        return self._sources

@@ -205,10 +205,10 @@ def build_step_graph(
             gradients=gradients,
             global_step=global_step,
             synchronous_step=manager.synchronous_step,
-            bytes_of_servers=manager.bytes_of_servers(),
+            bytes_of_servers=manager.bytes_of_servers,
             transfer=Transfer(
-                tuple(manager.bytes_of_servers().values()),
-                manager.bytes_of_reads() if settings.forward_only else manager.bytes_of_step(),
+                tuple(manager.bytes_of_servers.values()),
+                manager.bytes_of_step(forward_only=settings.forward_only),
             ),
             slices=slices,
             model_slices=model_slices,

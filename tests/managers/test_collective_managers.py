@@ -1,10 +1,8 @@
 """Workers without parameter servers add up their gradients by collective operations."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
-import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import cpus
 from tests.support.networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, build, needed_by
@@ -15,40 +13,25 @@ pytestmark = pytest.mark.graph
 GPUS = [f'/gpu:{number}' for number in range(3)]
 
 
-@pytest.mark.parametrize('transfer', [None, tf.float16])
-def test_on_gpus_every_tower_takes_part_in_each_sum(transfer: Any) -> None:
-    built = build(COLLECTIVE, 1, server_devices=(), devices=GPUS, transfer=transfer)
-    sums = built.ops('CollectiveReduce')
-    towers = Counter((op.get_attr('instance_key'), tf.DeviceSpec.from_string(op.device).to_string()) for op in sums)
-    keys = {key for key, _ in towers}
-    assert len(keys) == len(built.manager.trainable_variables_on_device(0)) == 4
-    assert towers == dict.fromkeys(((key, f'/job:worker/task:1/device:GPU:{n}') for key in keys for n in range(3)), 1)
-    assert {op.get_attr('group_size') for op in sums} == {NUM_WORKERS * len(GPUS)}
-    assert {op.get_attr('communication_hint') for op in sums} == {b'nccl'}
-    assert len({op.get_attr('group_key') for op in sums}) == 1
-    assert {op.inputs[0].dtype for op in sums} == {transfer or tf.float32}
-
-
-def test_on_cpus_each_worker_takes_part_once_in_each_sum_with_what_its_towers_have_summed() -> None:
+def test_on_cpus_each_worker_sums_its_towers_first_and_nothing_changes_before_all_sums_are_there() -> None:
     built = build(COLLECTIVE, 1, server_devices=())
     sums = built.ops('CollectiveReduce')
-    assert len(sums) == len({op.get_attr('instance_key') for op in sums}) == 4
-    for op in sums:
-        assert op.get_attr('group_size') == NUM_WORKERS
-        assert op.get_attr('communication_hint') == b'ring'
-        added = op.inputs[0].op
-        assert added.type == 'AddN'
-        assert len(added.inputs) == NUM_TOWERS
-    # Nothing changes before all sums are there.
+    assert [(op.inputs[0].op.type, len(op.inputs[0].op.inputs)) for op in sums] == [('AddN', NUM_TOWERS)] * 4
     applied = built.ops('ResourceApplyGradientDescent')
     assert len(applied) == NUM_TOWERS * 4
     assert all({*sums} < needed_by([op]) for op in applied)
 
 
-@pytest.mark.parametrize('devices', [cpus(NUM_TOWERS), GPUS])
-def test_all_workers_give_each_collective_op_the_same_keys(devices: list[str]) -> None:
+@pytest.mark.parametrize(('devices', 'hint', 'num_members'), [(cpus(NUM_TOWERS), b'ring', 1), (GPUS, b'nccl', 3)])
+def test_each_member_of_each_worker_takes_part_once_in_each_sum_with_the_same_keys(
+    devices: list[str], hint: bytes, num_members: int
+) -> None:
     def calls(worker: int) -> dict[tuple[int, int], tuple[str, int, list[int]]]:
         built = build(COLLECTIVE, worker, server_devices=(), devices=devices)
+        sums = built.ops('CollectiveReduce')
+        assert len({(op.get_attr('instance_key'), op.device) for op in sums}) == len(sums) == 4 * num_members
+        assert {op.get_attr('communication_hint') for op in sums} == {hint}
+        assert {op.get_attr('group_size') for op in sums} == {NUM_WORKERS * num_members}
         kinds = {'CollectiveReduce': 'sum', 'CollectiveBcastSend': 'copy', 'CollectiveBcastRecv': 'copy'}
         found: dict[tuple[int, int], tuple[str, int, list[int]]] = {}
         for op in built.ops(*kinds):

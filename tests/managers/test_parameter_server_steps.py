@@ -1,23 +1,22 @@
 """Workers and parameter servers in one process take each step as a whole, or each its own."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from cluster.hosts import reserved_addresses
 from params.device_flags import HOST_DEVICE
-from planning.plan import Instruments
-from results.sections import Phase
-from run.instruments import StepTracer
-from run.session import Stepper
-from run.step_graph import build_step_graph
-from tests.managers.worker_sessions import Member, WorkerSessions, serving, starting
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import cpus
 from tests.support.networks import (
+    COLLECTIVE,
     DEADLINE_SECS,
     LEARNING_RATE,
     NUM_SERVERS,
@@ -29,21 +28,18 @@ from tests.support.networks import (
     STAGED,
     WHOLE_BATCH,
     Built,
-    FixedInput,
     assert_close,
     build,
-    manager_of,
     needed_by,
     normalised,
     plain,
-    settings,
     task,
     train_alone,
     waiting,
     wide,
 )
-from tests.support.oracles import OPTIMIZERS, Weights
-from training.checkpoints import Checkpointer
+from tests.support.oracles import Weights
+from training.checkpoints import Checkpointer, joined
 from training.precision import FP32, Precision
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -61,16 +57,96 @@ def test_the_number_of_a_step_is_read_before_it_is_counted() -> None:
     assert any(read in needed_by([push]) for push in built.ops('ResourceAccumulatorApplyGradient'))
 
 
+@dataclass(frozen=True)
+class Member:
+    """A worker: its graph and a session on its server."""
+
+    built: Built
+    session: Any
+
+    def take_step(self) -> dict[str, Any]:
+        """Takes a step, and returns what it computed."""
+        return self.session.run(self.built.step.fetches.present())
+
+    def open_gate(self) -> None:
+        """Lets one step of the network `waiting` continue."""
+        with self.built.graph.as_default():
+            for gate in self.built.ops('FIFOQueueV2'):
+                with tf.device(gate.device):
+                    opened = tf.raw_ops.QueueEnqueueV2(handle=gate.outputs[0], components=[tf.constant(0.0)])
+                self.session.run(opened)
+
+    def read(self) -> Weights:
+        """Returns the checkpoint values, each variable whole."""
+        slices = self.built.step.slices
+        with self.built.graph.as_default():
+            whole = {name: joined(parts, [part.variable.value for part in parts]) for name, parts in slices.items()}
+        return self.session.run(whole)
+
+    def num_summed(self) -> int:
+        """Returns how many gradients of all workers lie in the accumulators."""
+        with self.built.graph.as_default():
+            sizes = []
+            for op in self.built.ops('ResourceConditionalAccumulator'):
+                with tf.device(op.device):
+                    sizes.append(tf.raw_ops.ResourceAccumulatorNumAccumulated(handle=op.outputs[0]))
+        return sum(self.session.run(sizes))
+
+
+class WorkerSessions:
+    """The workers of a cluster, the chief first. close() ends all of their steps."""
+
+    def __init__(self, targets: list[str], mode: str, **options: Any) -> None:
+        self.targets = targets
+        self.members = []
+        for worker, target in enumerate(targets):
+            built = build(mode, worker, **options)
+            self.members.append(Member(built, tf.Session(target, graph=built.graph)))
+        self._threads = ThreadPoolExecutor()
+        for member in self.members:
+            member.session.run(member.built.step.initializers)
+        if together := self.members[0].built.step.synchronous_step:
+            together.restart(self.members[0].session, 0)
+        # At the same time: some copies need all workers.
+        for copied in [self._threads.submit(member.built.step.start, member.session) for member in self.members]:
+            copied.result(DEADLINE_SECS)
+
+    def begin(self, *workers: int) -> list[Future[dict[str, Any]]]:
+        """Starts a step of each of these workers."""
+        return [self._threads.submit(self.members[worker].take_step) for worker in workers]
+
+    def take_steps(self, num_steps: int = 1) -> None:
+        for _ in range(num_steps):
+            for step in self.begin(*range(NUM_WORKERS)):
+                step.result(DEADLINE_SECS)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.session.close()
+        self._threads.shutdown()
+        # Otherwise the servers keep variables, queues and accumulators, which the next test would find by name.
+        for target in self.targets:
+            tf.Session.reset(target)
+
+
 @pytest.fixture(scope='module', name='targets')
 def running_servers() -> Iterator[list[str]]:
-    with serving(NUM_SERVERS) as targets:
-        yield targets
+    """Starts the servers of all tasks in this process, and yields the targets of the workers."""
+    config = tf.ConfigProto(device_count={'CPU': NUM_TOWERS})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+    with reserved_addresses(NUM_SERVERS + NUM_WORKERS) as addresses:
+        hosts = tf.train.ClusterSpec({'ps': addresses[:NUM_SERVERS], 'worker': addresses[NUM_SERVERS:]})
+        tasks = [('ps', index) for index in range(NUM_SERVERS)] + [('worker', index) for index in range(NUM_WORKERS)]
+        running = [tf.train.Server(hosts, job, index, config=config) for job, index in tasks]
+        yield [server.target for server in running[NUM_SERVERS:]]
 
 
 @pytest.fixture(name='start')
 def starter(targets: list[str]) -> Iterator[Callable[..., WorkerSessions]]:
-    with starting(targets) as start:
-        yield start
+    """Starts workers, one cluster at a time."""
+    with contextlib.ExitStack() as started:
+        yield lambda mode, **more: started.enter_context(contextlib.closing(WorkerSessions(targets, mode, **more)))
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
@@ -81,9 +157,6 @@ def test_moving_averages_are_those_of_the_chiefs_first_tower(mode: str, start: C
     # As many towers in one process, each of which normalises by its own images, too.
     assert_close(weights, train_alone(normalised, 'momentum', [[number] for number in WHOLE_BATCH[0]]))
     assert np.abs(weights['norm/moving_mean']).min() > 0
-    # Not those of any other tower.
-    other = train_alone(normalised, 'momentum', [[number] for number in reversed(WHOLE_BATCH[0])])
-    assert np.abs(weights['norm/moving_mean'] - other['norm/moving_mean']).max() > 1e-3
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
@@ -123,20 +196,12 @@ def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_d
 ) -> None:
     cluster = start(PS, network=waiting, sync=False, forward_only=forward_only)
     slow, quick = cluster.members
-    tracer = StepTracer(Instruments(None, False, None, None, None, '', None, None))
-    steppers = [Stepper(member.session, member.built.step.fetches, tracer, 0, None) for member in (slow, quick)]
-    with ThreadPoolExecutor() as threads:
-        step = threads.submit(steppers[0].run, Phase.TIMED, range(1, 2))
-        try:
-            for number in range(1, 4):
-                quick.open_gate()
-                steppers[1].run(Phase.TIMED, range(number, number + 1))
-                assert steppers[1].steps_after == number
-        finally:
-            # Otherwise the block would wait for this step for ever.
-            slow.open_gate()
-        step.result(DEADLINE_SECS)
-    assert steppers[0].steps_after == 4
+    [step] = cluster.begin(0)
+    for number in range(1, 4):
+        quick.open_gate()
+        assert quick.take_step()['steps_after'] == number
+    slow.open_gate()
+    assert step.result(DEADLINE_SECS)['steps_after'] == 4
 
 
 def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(
@@ -145,21 +210,17 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(
     precision = Precision('fp16', loss_scale=2.0**20, doubled_every=2)
     cluster = start(PS, optimizer='momentum', precision=precision, sync=False)
     before = cluster.members[0].read()
-    states = []
+    skipped = []
     for number in range(12):
         cluster.begin(number % NUM_WORKERS)[0].result(DEADLINE_SECS)
         after = cluster.members[0].read()
-        is_skipped = bool(after['loss_scale/skipped_steps'] > before['loss_scale/skipped_steps'])
-        assert np.array_equal(after['logits/kernel'], before['logits/kernel']) is is_skipped
-        is_due = not is_skipped and before['loss_scale/good_steps'] == 1
-        factor = 0.5 if is_skipped else 2 if is_due else 1
+        skipped.append(bool(after['loss_scale/skipped_steps'] > before['loss_scale/skipped_steps']))
+        assert np.array_equal(after['logits/kernel'], before['logits/kernel']) is skipped[-1]
+        is_due = not skipped[-1] and before['loss_scale/good_steps'] == 1
+        factor = 0.5 if skipped[-1] else 2 if is_due else 1
         assert after['loss_scale/scale'] == factor * before['loss_scale/scale']
-        assert after['loss_scale/good_steps'] == (0 if is_skipped or is_due else before['loss_scale/good_steps'] + 1)
-        states.append(is_skipped)
         before = after
-    assert states[0]
-    assert not states[-1]
-    assert before['global_step'] == 12
+    assert (skipped[0], skipped[-1], before['global_step']) == (True, False, 12)
 
 
 @pytest.mark.parametrize('sync', [True, False])
@@ -175,10 +236,8 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
         expected = train_alone(wide, 'lars', [[0], [1]], num_steps=1)
     chief = cluster.members[0]
     assert len({part.variable.device for part in chief.built.step.slices['hidden/kernel']}) == NUM_SERVERS
-    for name in ('hidden/kernel', 'hidden/kernel/momentum', 'logits/kernel'):
-        parts = chief.session.run([part.variable.value for part in chief.built.step.slices[name]])
-        axis = int(np.argmax(chief.built.step.slices[name][0].full))
-        assert_close({name: np.concatenate(parts, axis)}, {name: expected[name]})
+    weights, names = chief.read(), ('hidden/kernel', 'hidden/kernel/momentum', 'logits/kernel')
+    assert_close({name: weights[name] for name in names}, {name: expected[name] for name in names})
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
@@ -229,7 +288,9 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
     cluster = start(PS, optimizer='momentum', precision=precision)
     chief, other = cluster.members
     cluster.take_steps()
-    before, begun = chief.read(), [number.value for number in chief.synchronous_step.begun.values()]
+    together = chief.built.step.synchronous_step
+    assert together
+    before, begun = chief.read(), [number.value for number in together.begun.values()]
     expected = train_alone(plain, 'momentum', WHOLE_BATCH, 2, precision)
     [step] = cluster.begin(0)
     pushes = other.built.ops('ResourceAccumulatorApplyGradient')
@@ -300,15 +361,21 @@ def test_staged_steps_of_all_workers_are_those_of_one_process(start: Callable[..
     assert np.abs(weights['logits/kernel'] - train_alone(plain, 'momentum', WHOLE_BATCH)['logits/kernel']).max() > 1e-3
 
 
-def test_a_worker_alone_with_parameter_servers_trains() -> None:
-    with tf.Graph().as_default(), open_session() as session:
-        manager = manager_of(PS, cpus(1), server_devices=cpus(1))
-        step = build_step_graph(settings(plain), OPTIMIZERS['momentum'].ours, manager, FixedInput(WHOLE_BATCH))
-        member = Member(Built(tf.get_default_graph(), manager, step), session)
-        session.run(step.initializers)
-        for _ in range(NUM_STEPS):
-            member.take_step()
-        assert_close(member.read(), train_alone(plain, 'momentum', WHOLE_BATCH))
+# Servers remember the type of a collective sum, so there is one of them.
+@pytest.mark.parametrize(
+    ('mode', 'transfer'),
+    [(COLLECTIVE, None), *((mode, dtype) for mode in (PS, STAGED, REPLICATED) for dtype in (None, tf.bfloat16))],
+)
+def test_the_gradients_of_an_exchange_meet(mode: str, transfer: Any, start: Callable[..., WorkerSessions]) -> None:
+    more = {'server_devices': ()} if mode == COLLECTIVE else {}
+    shapes = {'small': (3,), 'in_parts': (1100, 1000)}
+    cluster = start(mode, exchanged=[*shapes.items()], transfer=transfer, **more)
+    cluster.take_steps(NUM_STEPS)
+    values = cluster.members[0].read()
+    expected = -LEARNING_RATE * NUM_STEPS * (NUM_WORKERS * NUM_TOWERS + 1) / 2
+    for name, shape in shapes.items():
+        assert values[name].shape == shape
+        np.testing.assert_allclose(values[name], expected, rtol=1e-2 if transfer else 1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum'])

@@ -12,21 +12,18 @@ from managers.parts import ManagerParts
 from models.networks import build_network
 from models.registry import MODELS
 from tests.support.graphs import cpus
-from tests.support.networks import NUM_WORKERS, PS, REPLICATED, bytes_of, manager_of, servers
+from tests.support.networks import NUM_WORKERS, PS, REPLICATED, manager_of, servers
+from training.variables import num_bytes
 
 pytestmark = pytest.mark.graph
 
 
-def variables_on_servers(
-    model: str, num_ps: int, mode: str = PS, worker: int = 0, *, slices: bool = True
-) -> ParameterServerVariables:
+def variables_on_servers(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> ParameterServerVariables:
     """The variables of a network of the catalog on parameter servers, as a worker has them."""
     facts = MODELS.find_model(model)
     size = facts.image_size
     with tf.Graph().as_default():
-        manager = manager_of(
-            mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS, slices=slices
-        )
+        manager = manager_of(mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS)
         with manager.create_outer_variable_scope(0) as variables:
             images = tf.placeholder(tf.float32, [1, size, size, 3])
             keeps = manager.keeps_statistics(0)
@@ -41,11 +38,11 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
     variables = variables_on_servers(model, num_ps)
     held: Counter[str] = Counter()
     for part in (part for parts in variables.parts.values() for part in parts):
-        held[part.variable.device] += bytes_of(part.variable.shape)
+        held[part.variable.device] += num_bytes(part.variable.shape)
     assert variables.server_bytes == held
     assert len(held) == num_ps
     assert max(held.values()) - min(held.values()) < 2 << 20
-    assert sum(held.values()) == sum(bytes_of(parts[0].full) for parts in variables.parts.values())
+    assert sum(held.values()) == sum(num_bytes(parts[0].full) for parts in variables.parts.values())
     if model == 'vgg16':
         # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2: 138 million weights.
         assert sum(held.values()) == 4 * 138_357_544
@@ -53,12 +50,12 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
 
 def test_the_parts_of_a_large_variable_tile_it() -> None:
     variables = variables_on_servers('vgg16', 3, REPLICATED)
-    assert bytes_of(variables.parts['fc1/kernel'][0].full) > 400e6
+    assert num_bytes(variables.parts['fc1/kernel'][0].full) > 400e6
     for parts in variables.parts.values():
         full = parts[0].full
-        assert (len(parts) > 1) is (bytes_of(full) > 512 << 10)
+        assert (len(parts) > 1) is (num_bytes(full) > 512 << 10)
         # The largest part is one row above the mean.
-        assert len(parts) == 18 or bytes_of(full) // len(parts) <= 512 << 10
+        assert len(parts) == 18 or num_bytes(full) // len(parts) <= 512 << 10
         if len(parts) > 1:
             assert Counter(part.variable.device for part in parts) == dict.fromkeys(servers(3), len(parts) // 3)
         assert len({part.variable.name for part in parts}) == len(parts)
@@ -68,16 +65,6 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
             ends = np.add(part.offset, part.variable.shape)
             times_held[tuple(map(slice, part.offset, ends))] += 1
         assert times_held.min() == times_held.max() == 1
-
-
-def test_without_slices_each_variable_is_whole_on_one_server() -> None:
-    variables = variables_on_servers('vgg16', 3, slices=False)
-    assert all(len(parts) == 1 and parts[0].variable.shape == parts[0].full for parts in variables.parts.values())
-    # fc1, 25088 x 4096, is nearly three quarters of all bytes, and stays with what was there before it.
-    fc1 = bytes_of([25_088, 4096])
-    assert max(variables.server_bytes.values()) >= fc1
-    assert sum(variables.server_bytes.values()) == 4 * 138_357_544
-    assert variables.server_bytes[variables.parts['fc1/kernel'][0].variable.device] >= fc1
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])

@@ -5,8 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import truncated_normal
-from tests.support.graphs import cpus, open_session, preceding
-from tests.support.networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close, make_manager
+from tests.support.graphs import cpus, open_session
+from tests.support.networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close, make_manager, needed_by
 from tests.support.oracles import OPTIMIZERS, Weights
 from training.optimizers import OptimizerStep
 
@@ -34,7 +34,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer: str, mode
         global_step = manager.create_global_step()
         step = OptimizerStep(OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None)
         update, _ = manager.build_update(step, global_step, gradients)
-        assert not users & preceding(step.updates.values()), 'the update waits for the computation of its step'
+        assert not users & needed_by([*step.updates.values()]), 'the update waits for the computation of its step'
         session.run([*manager.initializers, *step.initializers, global_step.assign(tf.constant(0, tf.int64))])
         session.run(manager.get_post_init_ops(step.slots))
         session.run(manager.prologue)

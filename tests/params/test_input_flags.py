@@ -77,6 +77,11 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
         ('--use_datasets', RECORDS, ['--use_datasets=True']),
         ('--use_datasets --data_dir=d', ARRAYS, ['--use_datasets=True']),
         ('--input_pipeline=tf_data --data_dir=d --train_dir=t --eval', RECORDS, ['--input_pipeline=tf_data']),
+        ('--input_pipeline=feed_dict', RECORDS, []),
+        ('--input_pipeline=device', RECORDS, ['--input_pipeline=device']),
+        # Arrays are held anyway, except by an evaluation.
+        ('--input_pipeline=device --data_dir=d', ARRAYS, []),
+        ('--input_pipeline=device --data_dir=d --train_dir=t --eval', ARRAYS, ['--input_pipeline=device']),
         (f'{TF_DATA} --nodatasets_use_prefetch --datasets_prefetch_buffer_size=2', RECORDS, [f'{PREFETCH}=2']),
         (f'{TF_DATA} --datasets_use_caching --datasets_repeat_cached_sample', RECORDS, ['--datasets_use_caching=True']),
         ('--ml_perf', RECORDS, ['--ml_perf=True']),

@@ -1,6 +1,5 @@
-"""Runs that exchange gradients and compute nothing: every mode gets the right sums, and moves the bytes of training."""
+"""Runs that exchange gradients and compute nothing: every mode of one process gets the right sums."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +9,13 @@ import tensorflow.compat.v1 as tf
 
 from params import parse_argv
 from run.build import build_step
-from tests.managers.worker_sessions import serving, starting
-from tests.support.graphs import cpus, open_session
-from tests.support.networks import (
-    COLLECTIVE,
-    LEARNING_RATE,
-    NUM_STEPS,
-    NUM_TOWERS,
-    NUM_WORKERS,
-    PS,
-    REPLICATED,
-    STAGED,
-    build,
-    needed_by,
-    servers,
-)
+from tests.support.graphs import open_session
+from tests.support.networks import NUM_STEPS
 from tests.support.outputs import check_warning, refused, warnings_in
 from tests.support.runs import document_in, plan_of, ran
 
 pytestmark = pytest.mark.graph
 
-# The second is cut in two for two parameter servers.
-SHAPES = [('small', (3,)), ('large', (1100, 1000)), ('middle', (7, 5))]
 # The modes of one process, with flags that change how gradients meet.
 IN_ONE_PROCESS: tuple[dict[str, Any], ...] = (
     {'variable_update': 'parameter_server'},
@@ -71,47 +55,6 @@ def test_the_gradients_of_all_towers_meet_in_one_process(flags: dict[str, Any]) 
     tolerance = 1e-2 if 'precision' in flags else 1e-6
     for name, value in found.items():
         np.testing.assert_allclose(np.float32(value), expected, rtol=tolerance, err_msg=name)
-
-
-@pytest.fixture(scope='module', name='targets')
-def running_servers() -> Iterator[list[str]]:
-    with serving(1) as targets:
-        yield targets
-
-
-# Servers remember the type of a collective sum, so there is one of them.
-@pytest.mark.parametrize(
-    ('mode', 'transfer'),
-    [(COLLECTIVE, None), *((mode, dtype) for mode in (PS, STAGED, REPLICATED) for dtype in (None, tf.bfloat16))],
-)
-def test_the_gradients_of_all_workers_meet_in_a_cluster(mode: str, transfer: Any, targets: list[str]) -> None:
-    devices = () if mode == COLLECTIVE else servers(1)
-    with starting(targets) as start:
-        cluster = start(mode, exchanged=SHAPES, server_devices=devices, transfer=transfer)
-        cluster.take_steps(NUM_STEPS)
-        values = cluster.members[0].read()
-    num_towers = NUM_WORKERS * NUM_TOWERS
-    expected = -LEARNING_RATE * NUM_STEPS * (num_towers + 1) / 2
-    for name, shape in SHAPES:
-        assert values[name].shape == shape
-        np.testing.assert_allclose(values[name], expected, rtol=1e-2 if transfer else 1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
-@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_a_step_moves_the_bytes_that_it_says(mode: str, transfer: Any) -> None:
-    moved = 0
-    for worker in range(NUM_WORKERS):
-        built = build(mode, worker, exchanged=SHAPES, transfer=transfer, devices=cpus(3))
-        received: dict[tuple[str, str], int] = {}
-        for op in needed_by(built.step.fetches.ops):
-            job = tf.DeviceSpec.from_string(op.device).job
-            for value in op.inputs:
-                if tf.DeviceSpec.from_string(value.op.device).job != job and value.shape.rank:
-                    received[value.name, str(job)] = value.shape.num_elements() * value.dtype.size
-        moved += sum(received.values())
-        stated = built.step.transfer.bytes_per_step
-    assert moved == stated == 2 * NUM_WORKERS * (3 + 1_100_000 + 35) * (2 if transfer else 4)
 
 
 def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from run.build import build_step, make_banner
 from run.constant_weights import FrozenNetwork
 from run.evaluation import FixedVariables
 from tests.support.graphs import DATA_FORMATS, open_session
-from tests.support.networks import random_images
+from tests.support.networks import random_images, random_weight
 from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
 
@@ -35,14 +35,7 @@ class RandomWeights(FixedVariables):
     def read(self, name: str, shape: Sequence[int], initializer: Any, *, trainable: bool = True) -> Any:
         del initializer, trainable
         if name not in self.reads:
-            random = np.random.default_rng(len(self.reads))
-            if name.endswith(('gamma', 'moving_variance')):
-                value = random.uniform(0.5, 1.5, shape)
-            elif name.endswith('kernel'):
-                value = random.normal(size=shape) * (2 / np.prod(shape[:-1])) ** 0.5
-            else:
-                value = random.normal(size=shape) * 0.1
-            self.values[name] = value.astype(np.float32)
+            self.values[name] = random_weight(name, tuple(shape))
             self.reads[name] = tf.constant(self.values[name])
         return self.reads[name]
 

@@ -2,18 +2,16 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from params.modes import Place
 from params.optimizer_table import OPTIMIZERS as ROWS
-from run.step_graph import build_step_graph
 from tests.support.gpu_graphs import (
     WAYS,
     GpuGraph,
-    Horovod,
     build_on_gpus,
     bytes_between,
     is_on_gpu,
@@ -22,8 +20,7 @@ from tests.support.gpu_graphs import (
     signals,
     strangers_of_resources,
 )
-from tests.support.networks import FixedInput, make_manager, needed_by, normalised, settings
-from tests.support.oracles import OPTIMIZERS
+from tests.support.networks import needed_by
 from training.variables import num_bytes
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -75,39 +72,41 @@ def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str,
     assert all(is_on_gpu(op) for op in convolutions)
 
 
-def in_turn(ways: Iterable[str], precisions: Sequence[str], others: Sequence[str] = ()) -> list[Any]:
-    """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also all others."""
+def in_turn(ways: Iterable[str], precisions: Sequence[str]) -> list[Any]:
+    """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also the others."""
 
     def marks(number: int, precision: str) -> Any:
         return () if precision == precisions[number % len(precisions)] else pytest.mark.all_modes
 
-    pairs = itertools.product(enumerate(ways), (*precisions, *others))
+    pairs = itertools.product(enumerate(ways), precisions)
     return [pytest.param(way, precision, marks=marks(number, precision)) for (number, way), precision in pairs]
 
 
-@pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, ['fp16', 'bf16'], ['fp32']))
+@pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, [*PRECISIONS]))
 def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way: str, precision: str) -> None:
     built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
 
 
+def signals_of_vgg(way: str) -> list[int]:
+    """The number of signals of four GPUs for 11 and for 19 layers."""
+    return [
+        len(signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16']))) for model in ('vgg11', 'vgg19')
+    ]
+
+
 @pytest.mark.parametrize('way', ['replicated', 'replicated by NCCL', 'collective_all_reduce'])
 def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> None:
-    small, large = (
-        signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])) for model in ('vgg11', 'vgg19')
-    )
-    assert len(small) == len(large)
+    small, large = signals_of_vgg(way)
+    assert small == large
 
 
 def test_parameter_servers_exchange_few_signals_for_each_segment() -> None:
-    small, large = (
-        signals(build_on_gpus(4, model=model, **WAYS['servers, staged'], **PRECISIONS['fp16']))
-        for model in ('vgg11', 'vgg19')
-    )
+    small, large = signals_of_vgg('servers, staged')
     # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2, in segments of 2 MiB.
     more_segments = 4 * (144e6 - 133e6) / (2 << 20)
-    assert len(large) - len(small) <= 5 * more_segments
+    assert large - small <= 5 * more_segments
 
 
 @pytest.mark.parametrize(
@@ -128,6 +127,16 @@ def test_every_optimizer_has_kernels_for_gpus(optimizer: str) -> None:
 
 def test_forward_only_has_kernels_for_gpus() -> None:
     check_placement(build_on_gpus(2, **SMALL, forward_only=True, precision='bf16'))
+
+
+@pytest.mark.parametrize('way', ['replicated', 'parameter_server'])
+@pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
+def test_images_in_memory_need_no_other_kernels(noise: Path, pipeline: str, way: str) -> None:
+    built = build_on_gpus(2, data_dir=str(noise), input_pipeline=pipeline, variable_update=way)
+    check_placement(built)
+    assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
+    copied = [op for op in built.step if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8']
+    assert sorted(op.device[-5:] for op in copied) == (['GPU:0', 'GPU:1'] if pipeline == 'device' else [])
 
 
 # ---- collectives --------------------------------------------------------------------------------------------------
@@ -182,17 +191,6 @@ def test_nccl_never_sums_bfloat16(precision: str, compact: bool | None, way: str
     assert {op.inputs[0].dtype for op in sums} == {tf.float16 if is_compact else tf.float32}
 
 
-@pytest.mark.parametrize(('horovod_device', 'expected'), [(None, 'GPU'), ('gpu', 'GPU'), ('cpu', 'CPU')])
-def test_horovod_sums_on_the_gpu_unless_told_otherwise(horovod_device: str | None, expected: str) -> None:
-    parts: dict[str, Any] = {'horovod': Horovod(), 'horovod_device': horovod_device}
-    with tf.Graph().as_default() as graph:
-        manager = make_manager('horovod', ['/gpu:0'], place=Place.AS_PEERS, **parts)
-        build_step_graph(settings(normalised), OPTIMIZERS['sgd'].ours, manager, FixedInput([[0]]))
-    sums = [op for op in graph.get_operations() if op.name.startswith('sum_gradient_')]
-    assert len(sums) == 5
-    assert {tf.DeviceSpec.from_string(op.device).device_type for op in sums} == {expected}
-
-
 # ---- parameter servers --------------------------------------------------------------------------------------------
 
 
@@ -216,17 +214,6 @@ def test_a_worker_that_is_told_to_sums_on_its_cpu() -> None:
     assert bytes_between(built, 'gpu', 'gpu') == 0
     assert bytes_between(built, 'gpu', 'cpu') >= 3 * weights(built)
     assert bytes_between(built, 'cpu', 'gpu') >= 3 * weights(built)
-
-
-@pytest.mark.parametrize('staged', [False, True])
-def test_a_cpu_that_is_divided_spreads_its_variables_as_gpus_do(staged: bool) -> None:
-    flags: dict[str, Any] = {'staged_vars': staged, 'local_parameter_device': 'gpu', 'data_format': 'NHWC'}
-    cpu, gpu = (
-        {variable.name: variable.device for variable in build_on_gpus(3, device=kind, **flags).step_graph.variables}
-        for kind in ('cpu', 'gpu')
-    )
-    assert {*cpu.values()} == {'/cpu:0', '/cpu:1', '/cpu:2'}
-    assert cpu == {name: place.replace('gpu', 'cpu') for name, place in gpu.items()}
 
 
 def weights(built: GpuGraph) -> int:
@@ -254,17 +241,15 @@ def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(way: str, 
     assert convolutions
     averages = {op for op in built.of_type('AssignVariableOp') if convolutions & needed_by([op])}
     assert averages
-    for op in updates | fetches:
-        assert not convolutions & needed_by([op]), op.name
+    assert not convolutions & needed_by([*updates, *fetches])
 
 
 @pytest.mark.parametrize('precision', ['fp32', 'fp16'])
 def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precision: str) -> None:
     built = build_on_gpus(2, **SMALL, **WAYS['replicated, relaxed'], **PRECISIONS[precision])
-    convolutions = set(built.of_type('Conv2D', 'Conv2DBackpropFilter'))
     updates = built.of_type('ResourceApplyGradientDescent')
     assert len(updates) == 2 * 59
-    assert not [op.name for op in updates if convolutions & needed_by([op])]
+    assert not {*built.of_type('Conv2D', 'Conv2DBackpropFilter')} & needed_by(updates)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from managers.synchronous_step import SynchronousStep
 from models.registry import MODELS, register_model
 from planning.plan import Plan
 from run.build import build_step
-from run.state import RunState, offer_of, restart_number
+from run.state import RunState, offer_of
 from run.step_graph import StepGraph
 from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
@@ -256,15 +256,6 @@ def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
     with failed(f'--train_dir={tmp_path}', 'model.ckpt-4', 'start it again'):
         planned.run()
     assert str(latest_checkpoint(str(tmp_path))).endswith('model.ckpt-4')
-
-
-def test_a_worker_has_another_restart_number_whenever_training_continues_or_it_joins_later() -> None:
-    worker, numbers = Worker(tf.ConfigProto()), set()
-    for step, worker.restart in ((None, 0), (5, 0), (None, 7), (5, 7)):
-        worker.join({'step': step, 'end': None})
-        numbers.add(restart_number(worker))
-    assert len(numbers) == 4
-    assert 0 in numbers
 
 
 def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(tmp_path: Path) -> None:

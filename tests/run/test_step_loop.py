@@ -1,6 +1,5 @@
 """Which steps a process takes, as a table; and the step loop, with a clock and steps that the tests control."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -16,53 +15,30 @@ pytestmark = pytest.mark.unit
 class Clock:
     """A clock that moves only when a test moves it."""
 
-    def __init__(self) -> None:
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self) -> float:
         return self.now
 
 
-def test_warm_ups_come_first_and_no_step_runs_before_it_is_asked_for() -> None:
-    calls: list[tuple[Phase, int]] = []
-
-    def take_step(phase: Phase, indices: range) -> list[int]:
-        calls.extend((phase, index) for index in indices)
-        return [len(calls)]
-
-    loop = run_steps(take_step, 2, 3, clock=Clock())
-    assert calls == []
-    done = [*next(loop)]
-    assert calls == [(Phase.WARMUP, 1)]
-    done += [step for (step,) in loop]
-    expected = [(Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.TIMED, 1), (Phase.TIMED, 2), (Phase.TIMED, 3)]
-    assert calls == expected
-    assert done == [
-        Step(phase, index, 0.0, number, start=100.0) for number, (phase, index) in enumerate(expected, start=1)
-    ]
-
-
-@pytest.mark.parametrize('num_warmup', [0, 2])
-def test_the_timed_steps_begin_once_when_the_consumer_is_done_with_the_warm_up(num_warmup: int) -> None:
+def test_warm_ups_come_first_and_the_seconds_of_a_step_are_not_those_of_the_consumer() -> None:
+    clock, steps = Clock(), []
     calls: list[object] = []
-    for steps in run_steps(lambda phase, indices: [phase], num_warmup, 2, begin_timed=lambda: calls.append('begin')):
-        calls.extend(step.values for step in steps)
-    assert calls == [*[Phase.WARMUP] * num_warmup, 'begin', Phase.TIMED, Phase.TIMED]
-
-
-def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
-    clock = Clock()
-    durations = itertools.count(1)
 
     def take_step(phase: Phase, indices: range) -> list[None]:
-        clock.now += next(durations)
+        calls.append((phase, *indices))
+        clock.now += 2
         return [None]
 
-    seconds = []
-    for (step,) in run_steps(take_step, 1, 3, clock=clock):
-        seconds.append(step.seconds)
+    loop = run_steps(take_step, 1, 2, clock=clock, begin_timed=lambda: calls.append('begin'))
+    assert calls == []
+    for (step,) in loop:
+        calls.append('used')
+        steps.append(step)
         clock.now += 1000
-    assert seconds == [1, 2, 3, 4]
+    assert calls == [(Phase.WARMUP, 1), 'used', 'begin', (Phase.TIMED, 1), 'used', (Phase.TIMED, 2), 'used']
+    starts = [(Phase.WARMUP, 1, 100), (Phase.TIMED, 1, 1102), (Phase.TIMED, 2, 2104)]
+    assert steps == [Step(phase, index, 2.0, None, start) for phase, index, start in starts]
 
 
 def test_a_step_that_fails_ends_the_loop_after_those_before_it() -> None:

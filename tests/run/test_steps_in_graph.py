@@ -11,7 +11,7 @@ from inputs.data_sets import find_shards
 from inputs.pipeline import InputParts
 from inputs.record_pipeline import RecordPipeline
 from models.registry import register_model
-from params import make_params
+from params import parse_argv
 from preprocessing import ImageOptions
 from records.layout import shard_name
 from run.step_graph import Fetches
@@ -65,11 +65,12 @@ def test_the_steps_are_those_of_single_runs(way: str) -> None:
     assert len({*looped.result.steps.seconds}) == 3  # warm-up, 4 steps and 3
 
 
-@pytest.mark.parametrize('source', ['arrays', 'records'])
-def test_images_come_in_the_same_order(source: str, noise: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize('pipeline', [None, 'device', 'tf_data'])
+def test_images_come_in_the_same_order(pipeline: str | None, noise: Path, tmp_path: Path) -> None:
     flags: dict[str, Any] = {'model': 'mnist', 'data_name': 'mnist', 'data_dir': write_digits(tmp_path)}
-    if source == 'records':
-        flags = {'model': 'trivial', 'data_dir': str(noise), 'input_pipeline': 'tf_data'}
+    if pipeline == 'tf_data':
+        flags = {'model': 'trivial', 'data_dir': str(noise)}
+    flags['input_pipeline'] = pipeline
     single, looped = (trained(steps_per_run=number, **flags).losses for number in (1, 3))
     assert looped == single
     assert len(set(single)) == len(single)
@@ -125,11 +126,17 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
     assert [event.step for event in events if event.summary.value] == [6, 9]
 
 
-def test_what_needs_single_steps_is_refused() -> None:
-    with refused('--steps_per_run=2', '--profile_steps'):
-        make_params(steps_per_run=2, profile_steps='1,2', profile_dir='profile')
-    with refused('--steps_per_run=2', '--summary_verbosity'):
-        make_params(steps_per_run=2, summary_verbosity=3, save_summaries_steps=2, train_dir='train')
+@pytest.mark.parametrize(
+    'others',
+    [
+        ['--profile_steps=1,2', '--profile_dir=profile'],
+        ['--summary_verbosity=3', '--save_summaries_steps=2', '--train_dir=train'],
+        ['--input_pipeline=feed_dict'],
+    ],
+)
+def test_what_needs_single_steps_is_refused(others: list[str]) -> None:
+    with refused('--steps_per_run=2', others[0].partition('=')[0]):
+        parse_argv(['--steps_per_run=2', *others])
 
 
 def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:

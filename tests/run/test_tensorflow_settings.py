@@ -1,4 +1,4 @@
-"""The flags about TensorFlow itself reach what it reads: the settings of sessions, and the environment."""
+"""The flags about TensorFlow itself reach what it reads; planning/test_flag_walk.py has those of the original."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from machine.visible_gpus import choose_visible
 from params import RunFacts, find_idle, make_params
 from planning.environment import Environment
 from planning.plan import Machine
-from planning.process_settings import choose_gpu_variables, choose_start
+from planning.process_settings import choose_start
 from planning.processes import find_processes
 from planning.session import describe_session
 from planning.this_process import ProcessSettings, ThisProcess
@@ -28,24 +28,6 @@ def config_of(**flags: Any) -> tf.ConfigProto:
     params, environment = make_params(device='cpu', **flags), Environment({})
     processes = find_processes(params, environment, [])
     return describe_session(params, environment, processes, machine, ProcessSettings(), []).config
-
-
-def test_the_memory_of_gpus_is_as_the_flags_say() -> None:
-    flags: dict[str, Any] = {
-        'allow_growth': True, 'gpu_memory_frac_for_testing': 1.5, 'use_unified_memory': True,
-        'force_gpu_compatible': True, 'timestamped_allocator': True, 'gpu_kt_max_interval': 2, 'gpu_kt_max_bytes': 3,
-        'gpu_kt_max_pending': 4,
-    }  # fmt: skip
-    options = config_of(**flags).gpu_options
-    assert (options.allow_growth, options.per_process_gpu_memory_fraction) == (True, 1.5)
-    assert options.force_gpu_compatible
-    more = options.experimental
-    assert (more.use_unified_memory, more.timestamped_allocator) == (True, True)
-    trackers = (more.kernel_tracker_max_interval, more.kernel_tracker_max_bytes, more.kernel_tracker_max_pending)
-    assert trackers == (2, 3, 4)
-    assert config_of().gpu_options == tf.GPUOptions()
-    # They are for GPUs.
-    assert len(find_idle(make_params(device='cpu', **flags), ALONE)) == len(flags)
 
 
 def test_the_graph_is_rewritten_as_the_flags_say() -> None:
@@ -85,34 +67,6 @@ def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags: di
         session.run(result, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
     ran = {node.op for partition in metadata.partition_graphs for node in partition.node}
     assert any('FusedConv2D' in op for op in ran) is fuses, ran
-
-
-def test_placement_and_numa_nodes_are_settings_of_the_session() -> None:
-    assert config_of(log_device_placement=True).log_device_placement
-    assert not config_of().log_device_placement
-    # TensorFlow alone binds the devices of a server.
-    server: dict[str, Any] = {'variable_update': 'distributed_all_reduce', 'job_name': 'worker', 'task_index': 0}
-    server |= {'controller_host': '10.0.0.1:1', 'worker_hosts': '10.0.0.2:1,10.0.0.3:1'}
-    for wanted in (True, False):
-        assert config_of(**server, use_numa_affinity=wanted).experimental.use_numa_affinity is wanted
-
-
-def test_gpus_read_what_the_flags_say_from_the_environment() -> None:
-    names = ('TF_ENABLE_WINOGRAD_NONFUSED', 'TF_AUTOTUNE_THRESHOLD', 'TF_SYNC_ON_FINISH')
-    flags: dict[str, Any] = {'winograd_nonfused': False, 'autotune_threshold': 3, 'sync_on_finish': False}
-
-    def variables_of(environ: dict[str, str], **flags: Any) -> tuple[list[str | None], list[str]]:
-        warnings: list[str] = []
-        found = choose_gpu_variables(make_params(**flags), Environment(environ), warnings)
-        return [found.get(name) for name in names], warnings
-
-    assert variables_of({}, **flags) == (['0', '3', '0'], [])
-    # Without the flags TensorFlow decides.
-    assert variables_of({}) == (['1', None, None], [])
-    found, (line,) = variables_of({'TF_SYNC_ON_FINISH': 'true'}, **flags)
-    assert found == ['0', '3', None]
-    check_line(line, '--sync_on_finish=False', 'TF_SYNC_ON_FINISH=true')
-    assert len(find_idle(make_params(device='cpu', **flags), ALONE)) == 2
 
 
 def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 
 import tf_cnn_benchmarks
-from benchmark_cnn import BenchmarkCNN
 from commands import benchmark
-from records.layout import shard_name
 from results.console import Console
 from results.document import Result, as_json, read_result_file
 from results.sections import Phase
-from tests.support.images import example, write_digits, write_shard
+from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import document_in, made, ran
 from training.checkpoint_files import has_ended, latest_checkpoint
@@ -39,16 +36,14 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     files = {'train_dir': str(tmp_path / 'train'), 'result_file': str(path)}
     settings: dict[str, Any] = {'num_gpus': 2, 'variable_update': 'replicated', 'print_training_accuracy': True}
-    steps = {'num_batches': 5, 'num_warmup_batches': 2, 'display_every': 2, 'save_model_steps': 3}
-    result, out, err = ran(**settings, **steps, **files, wait_for_idle=1)
+    settings |= {'num_batches': 5, 'num_warmup_batches': 2, 'display_every': 2, 'save_model_steps': 3}
+    result, out, _ = ran(**settings, **files, wait_for_idle=1)
     record = read(tmp_path / 'lenet-4-1*2.json')
     document = as_json(record)
     assert record.is_complete
     assert record.shape == '1*2'
     # The wait for idle cores came before the time to the first step.
     assert document['disturbance']['waited_seconds'] >= 2
-    assert document['disturbance']['other_cpu_share_before'] >= 0
-    assert (document['disturbance']['other_cpu_share_before'] > 0.1) is ('--wait_for_idle=1' in err)
     assert sum(document['phases'][name] or 0 for name in ('import', 'join')) < 1
     assert f'total images/sec: {record.images_per_second:.2f}' in out
     steps = document['workers'][0]['steps']
@@ -57,10 +52,8 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert result.to_dict() == document
     assert len(steps['top_1']) == len(steps['learning_rate']) == 7
     # Checkpoints after the global steps 3 and 6; lines after the timed steps 1, 2 and 4, and after the last one.
-    assert [bool(seconds) for seconds in steps['between']['checkpoint']] == [number in (3, 6) for number in range(1, 8)]
-    assert [bool(seconds) for seconds in steps['between']['printing']] == [
-        number in (3, 4, 6) for number in range(1, 8)
-    ]
+    for cause, after in (('checkpoint', (3, 6)), ('printing', (3, 4, 6))):
+        assert [bool(seconds) for seconds in steps['between'][cause]] == [step in after for step in range(1, 8)]
     wall = steps['start'][-1] + steps['seconds'][-1] - steps['start'][2]
     assert document['throughput']['wall_seconds'] == pytest.approx(wall, abs=1e-5)
     assert record.images_per_second == pytest.approx(5 * 8 / wall, rel=1e-4)
@@ -112,9 +105,7 @@ def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Pa
 @pytest.mark.parametrize(
     ('flags', 'facts'),
     [
-        ({'result_file': '/dev/null/r.json'}, ['--result_file=/dev/null/r.json']),
         ({'result_file': '{modell}.json'}, ['--result_file={modell}.json', '{modell}']),
-        ({'result_file': '/dev/null/{model}.json'}, ['--result_file=/dev/null/lenet.json']),
         ({'target_seconds': 3}, ['--target_seconds=3', '--num_batches=3']),
     ],
 )
@@ -131,34 +122,13 @@ def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -
     assert isinstance(caught.value.result, Result)
 
 
-@pytest.mark.parametrize('fault', [None, 'a loss that is not finite', 'bad data'])
-def test_whoever_iterates_gets_the_lines_and_the_fault_of_a_run(fault: str | None, tmp_path: Path) -> None:
-    flags: dict[str, Any] = {}
-    if fault == 'bad data':
-        write_shard(tmp_path / shard_name('train', 0, 1), [example(b'no image', 1)] * 5)
-        flags = {'data_dir': str(tmp_path)}
-    elif fault:
-        digits = write_digits(tmp_path / 'digits')
-        flags = {'model': 'mnist', 'init_learning_rate': 1e18, 'num_batches': 100, 'data_dir': digits}
-    found = []
-    for way in (BenchmarkCNN.run, lambda benchmark: [*benchmark.steps()]):
-        out, err = io.StringIO(), io.StringIO()
-        with failed() if fault else contextlib.nullcontext() as caught:
-            way(made(Console(out, err), **flags))
-        # What follows these lines tells about the numbers, which differ.
-        progress = '' if fault else err.getvalue().partition('steps: median')[0]
-        found.append((re.sub(r'\d[\d.]*', 'N', out.getvalue()), progress, caught and str(caught.value)))
-    assert found[0] == found[1]
-    assert ('total images/sec: N' in found[0][0]) is (fault is None)
-
-
 def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: Path) -> None:
     out, err, path = io.StringIO(), io.StringIO(), tmp_path / 'r.json'
     flags = {'model': 'mnist', 'data_dir': write_digits(tmp_path / 'digits'), 'init_learning_rate': 1e18}
     steps = {'num_batches': 100, 'num_warmup_batches': 0}
+    run = made(Console(out, err), **flags, **steps, train_dir=str(tmp_path), result_file=str(path))
     with failed('--init_learning_rate', '1e+18', '--continue_on_nan') as caught:
-        for _ in made(Console(out, err), **flags, **steps, train_dir=str(tmp_path), result_file=str(path)).steps():
-            pass
+        [*run.steps()]
     result = caught.value.result
     assert isinstance(result, Result)
     assert not result.is_complete
@@ -170,7 +140,6 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: P
     # What is no longer a number is not kept: the checkpoint of the start is.
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-0')
     record = read(path)
-    assert not record.is_complete
     assert '--init_learning_rate' in (record.reason or '')
     assert record.ended.exit_code == 1
     assert record.workers[0].steps.loss[-1] is None

@@ -2,7 +2,7 @@
 
 import contextlib
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +43,6 @@ def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
 
 def cpus(count: int) -> list[str]:
     return [f'/device:CPU:{number}' for number in range(count)]
-
-
-def preceding(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """Returns these ops, and all that run before them in the same step."""
-    found: set[tf.Operation] = set()
-    left = list(ops)
-    while left:
-        op = left.pop()
-        if op not in found:
-            found.add(op)
-            left += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return found
 
 
 # ---- step settings ---------------------------------------------------------------------------------------------------
@@ -131,16 +119,6 @@ class Model:
         values = session.run([variable.value for variable in self.variables])
         (number,) = {int(number) for value in values for number in np.unique(np.float64(value))}
         return number
-
-
-@contextlib.contextmanager
-def open_model(folder: Path) -> Iterator[tuple[Model, Any]]:
-    """Opens a model on two devices that keeps two checkpoints in the folder, and a session of it."""
-    with tf.Graph().as_default():
-        model = Model(folder, cpus(2), max_to_keep=2)
-        tf.get_default_graph().finalize()
-        with open_session(2) as session:
-            yield model, session
 
 
 def restored(folder: Path) -> int:

@@ -47,6 +47,11 @@ def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 7, 'hidden')), num_classes, 'logits')
 
 
+def convolved(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.max_pool(cnn.relu(cnn.conv(x, 4, 3, 'conv')), 2, 2)
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
 def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     """A network with a weight of 5.8 MB, which is too large for one server."""
     return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 20_000, 'hidden')), num_classes, 'logits')
@@ -77,6 +82,11 @@ class FixedInput(InputPipeline):
         images = [random.normal(size=(BATCH, *IMAGE_SHAPE)) for random in randoms]
         labels = [random.integers(NUM_CLASSES, size=BATCH) for random in randoms]
         return Batch(tf.constant(np.concatenate(images), tf.float32), tf.constant(np.concatenate(labels), tf.int32))
+
+
+def batch_of(num_towers: int) -> FixedInput:
+    """8 images, the same in every step, divided among the towers."""
+    return FixedInput(np.arange(4).reshape(num_towers, -1).tolist())
 
 
 @dataclass(frozen=True)
@@ -163,11 +173,8 @@ def assert_close(weights: Weights, expected: Weights, tolerance: float = 1e-5) -
         np.testing.assert_allclose(weights[name], value, rtol=0, atol=tolerance * np.abs(value).max(), err_msg=name)
 
 
-def bytes_of(shape: Sequence[int]) -> int:
-    return 4 * int(np.prod(shape, dtype=np.int64))
-
-
 def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
+    """Returns these ops, and all that run before them in the same step."""
     found, new = set(ops), list(ops)
     while new:
         op = new.pop()

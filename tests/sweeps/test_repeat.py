@@ -111,7 +111,9 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path: Pat
         main(['--model=lenet', '--device=cpu', '--repeat=2', f'--result_file={impossible}'])
 
 
-@pytest.mark.parametrize('flags', ['--result_file=-', '--eval --train_dir=t', '--train_dir=t', '--trace_file=t'])
+@pytest.mark.parametrize(
+    'flags', ['--result_file=-', '--eval --train_dir=t', '--train_dir=t', '--trace_file=t', '--benchmark_log_dir=logs']
+)
 def test_what_runs_would_overwrite_is_refused(flags: str) -> None:
     with refused('--repeat=2', flags.split()[0]):
         parse_argv(['--repeat=2', *flags.split()])

@@ -1,7 +1,6 @@
 """Saving checkpoints: what TensorFlow reads of them, which are kept, and what happens when a folder is at fault."""
 
 import os
-import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -144,19 +143,6 @@ def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, opened: t
     assert len(os.listdir(tmp_path)) == len(files_of('one', 'another'))
 
 
-def test_a_checkpoint_whose_variables_change_while_it_is_saved_is_given_up(
-    tmp_path: Path, opened: tuple[Model, Any]
-) -> None:
-    model, session = opened
-    model.save(session, 3, step=1)
-    session.run(model.set, {model.number: 8})
-    with failed('model.ckpt-2'):
-        model.checkpointer.save(session, 2, lambda: False)
-    assert restored(tmp_path) == 3
-    model.checkpointer.save(session, 2, lambda: True)
-    assert restored(tmp_path) == 8
-
-
 def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
     with reserved_addresses(3) as [*ps, worker]:
         cluster = {'ps': ps, 'worker': [worker]}
@@ -189,18 +175,13 @@ def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(tmp_path: Path, ope
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-1', 'model.ckpt-3')
 
 
-@pytest.mark.parametrize(
-    ('folder', 'reason'),
-    [('gone', 'No such file or directory'), ('file', 'Not a directory'), ('/sys', 'Operation not permitted|denied')],
-)
+@pytest.mark.parametrize(('folder', 'reason'), [('gone', 'No such file or directory'), ('file', 'Not a directory')])
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str, reason: str) -> None:
     (tmp_path / 'file').touch()
     with tf.Graph().as_default():
         model = Model(tmp_path / folder, cpus(1))
-        flag = f'--train_dir={tmp_path / folder}'
-        with open_session() as session, failed(flag, f'{tmp_path / folder}/model.ckpt-1') as caught:
+        with open_session() as session, failed(f'--train_dir={tmp_path / folder}', 'model.ckpt-1', reason):
             model.save(session, 1, 1)
-    assert re.search(reason, str(caught.value))
     assert not (tmp_path / 'gone').exists()
 
 

@@ -1,16 +1,16 @@
-"""Every optimizer takes the steps of its textbook formulas and of TensorFlow's own, on the device of the variable."""
+"""Every optimizer takes the steps of its textbook formulas and of TensorFlow's own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.graphs import cpus, open_session
+from tests.support.graphs import open_session
 from tests.support.oracles import OPTIMIZERS, PLAIN_MOMENTUM, Weights
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
-from training.variables import Variable, create_variable
+from training.variables import create_variable
 
 pytestmark = pytest.mark.graph
 
@@ -36,7 +36,10 @@ def trained(
     """The weights after all steps of ours."""
     with tf.Graph().as_default(), open_session() as session:
         step, rate = tf.placeholder(tf.int64, []), tf.placeholder(tf.float32, [])
-        variables = {name: variable(name, value.shape) for name, value in start.items()}
+        variables = {
+            name: create_variable(name, value.shape, scope='v', device='/cpu:0', trainable=True)
+            for name, value in start.items()
+        }
         gradients = {name: tf.placeholder(tf.float32, value.shape) for name, value in start.items()}
         optimizer_step = OptimizerStep(optimizer, rate, step, gradient_clip)
         apply = [optimizer_step.apply(gradients[name], variables[name]) for name in start]
@@ -47,10 +50,6 @@ def trained(
             now = gradients_at(session.run(values), number)
             session.run(apply, {step: number, rate: LEARNING_RATE} | {gradients[name]: now[name] for name in start})
         return session.run(values)
-
-
-def variable(name: str, shape: Sequence[int], device: str = '/cpu:0', scope: str = 'v') -> Variable:
-    return create_variable(name, shape, scope=scope, device=device, trainable=True)
 
 
 def trained_by_tensorflow(optimizer: Any, start: Weights) -> Weights:
@@ -80,29 +79,6 @@ def test_five_steps_follow_the_textbook_formulas_and_tensorflow(name: str) -> No
     assert_equal(found, forms.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS))
     if forms.tensorflow:
         assert_equal(found, trained_by_tensorflow(forms.tensorflow(LEARNING_RATE), START))
-
-
-@pytest.mark.parametrize('name', OPTIMIZERS)
-def test_the_parts_of_a_variable_take_the_step_of_the_whole(name: str) -> None:
-    value, gradient = np.random.default_rng(2).normal(size=(2, 6, 3)).astype(np.float32)
-    parts = [slice(0, 1), slice(1, 6)]
-    with tf.Graph().as_default(), open_session(2) as session:
-        step = OptimizerStep(OPTIMIZERS[name].ours, tf.constant(LEARNING_RATE), tf.constant(0, tf.int64), None)
-        whole = variable('whole', value.shape)
-        spread = [
-            variable(f'part_{rows.start}', value[rows].shape, device)
-            for rows, device in zip(parts, cpus(2), strict=True)
-        ]
-        applied = step.apply_parts(
-            [(tf.constant(gradient[rows]), own) for rows, own in zip(parts, spread, strict=True)]
-        )
-        applied.append(step.apply(tf.constant(gradient), whole))
-        session.run([own.assign(tf.constant(value[rows])) for rows, own in zip(parts, spread, strict=True)])
-        session.run([whole.assign(tf.constant(value)), step.initializers])
-        session.run(applied)
-        after = session.run([own.value for own in spread])
-        assert_equal({'whole': np.concatenate(after)}, {'whole': session.run(whole.value)})
-    assert [op.device for op in applied[:2]] == cpus(2)
 
 
 def test_without_a_gradient_lars_trusts_the_weight_decay() -> None:
