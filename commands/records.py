@@ -7,9 +7,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import Progress
+from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration
 from errors import RunError, UsageError, not_installed, plural
@@ -19,6 +17,9 @@ from records.framing import Fault
 from records.layout import LABELS_FILE, SHARD_NAME, read_labels, scan_folder, shard_name, subset_of
 from records.parallel import num_cores
 from records.shard_check import check_shards
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # As many images as in each of ImageNet's 1,024 shards of 1,281,167 images, but enough shards to read in parallel.
 _IMAGES_PER_SHARD = 1250
@@ -136,7 +137,10 @@ def _write(options: RecordsOptions) -> int:
     return 0
 
 
-def _progress() -> Progress:
+def _progress() -> 'Progress':
+    from rich.console import Console
+    from rich.progress import Progress
+
     return Progress(console=Console(stderr=True))
 
 
