@@ -15,7 +15,7 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cluster.signals import Terminated, end_at_sigterm
-from commands.subcommands import LEFT, SUBCOMMANDS
+from commands.subcommands import SUBCOMMANDS
 from errors import (
     FULL_DISK_ERRORS,
     BenchmarkError,
@@ -169,8 +169,7 @@ def _run(arguments: list[str]) -> int:
             model = nearest(name, MODELS.list_models())
             near = nearest(name, SUBCOMMANDS) or (model and f'--model={model}')
             known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
-            hint = LEFT.get(name) or (f'did you mean {near}?' if near else known)
-            raise UsageError(f'{name}: there is no such subcommand; {hint}')
+            raise UsageError(f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}')
     elif {'--version', '-V'} & {*arguments}:
         name, argv = 'version', []
     elif asks_for_help(arguments):

@@ -85,7 +85,7 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, lis
     found: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:
-            order = [names[index] for index in order_of_round(len(names), number, seed=1)]
+            order = [names[index] for index in order_of_round(len(names), number)]
             loops = {name: stack.enter_context(LOOPS[name](params)) for name in order}
             seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
             count = math.ceil(_TURN_SECS / seconds[_OURS])

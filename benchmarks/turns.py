@@ -104,7 +104,7 @@ def take_turns(
     names = [*contestants]
     taken: dict[str, list[Numbers]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
-        for name in (names[index] for index in order_of_round(len(names), number, seed=1)):
+        for name in (names[index] for index in order_of_round(len(names), number)):
             taken[name].append(contestants[name]())
             if is_shown:
                 found = taken[name][-1].items()

@@ -47,13 +47,12 @@ def main(argv: Sequence[str]) -> int:
         # Not earlier: an error about the flags is then a single line.
         for line in parsed.warnings:
             console.warning(line)
-        if not isinstance(plan, ServerPlan):
-            _note_default_model(console, parsed.params)
         console.close()
         quiet.started()
         if not isinstance(plan, ServerPlan):
             from benchmark_cnn import BenchmarkCNN
 
+            _note_default_model(console, parsed.params)
             BenchmarkCNN(plan, console, invocation).run()
             return 0
         from cluster.serve import run_server

@@ -4,7 +4,6 @@ import os
 import shlex
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from cluster.environments import environment_of_runs
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration, warn
 from comparison import changes, regression
-from comparison.ratios import Clock, Significance
+from comparison.ratios import Significance
 from comparison.regression import judge
 from comparison.sides import Side, group_names, read_side, side_of
 from comparison.tables import abbreviate, print_table
@@ -31,12 +30,6 @@ from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeede
 
 @dataclass(frozen=True)
 class CompareOptions:
-    clock: str = flag(
-        Clock.WALL.value,
-        'What counts: wall, the steps with what lies between them (printing, checkpoints; not evaluations); or steps, '
-        'the steps alone.',
-        choices=tuple(clock.value for clock in Clock),
-    )
     format: str = flag('text', 'How to print the comparison.', choices=('text', 'markdown', 'csv', 'json'))
     force: bool = flag(False, 'Compare runs of different work: another model, data set, image size or role.')
     fail_below: float | None = flag(
@@ -57,9 +50,6 @@ class CompareOptions:
         'in a fresh process, and then compared; the first is the baseline.',
     )
     rounds: int = flag(5, 'With --run: how often each is run.', lower_bound=3, unit='rounds')
-    for_secs: float | None = flag(
-        None, 'With --run: begin no round later than so many seconds after the start.', lower_bound=0, unit='s'
-    )
     output: str | None = flag(
         None,
         'With --run: a new folder for the results and logs, or that of the same runs, which then go on; by default a '
@@ -94,10 +84,9 @@ def main(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
     if options.run:
         if arguments.positional or options.against is not None:
-            other = arguments.positional[0] if arguments.positional else format_flag('against', options.against)
-            raise UsageError(f'--run clashes with {other}: it compares the runs that it makes; leave one out')
+            raise UsageError('--run: it compares the runs that it makes; leave it, or RESULT and --against, out')
         return _run(options.run, options)
-    if only_with_run := sorted(arguments.given & {'rounds', 'for_secs', 'output'}):
+    if only_with_run := sorted(arguments.given & {'rounds', 'output'}):
         raise UsageError(f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a run')
     if not arguments.positional:
         raise UsageError('compare: it takes at least 1 RESULT, or --run twice, none was given; see compare --help')
@@ -105,12 +94,10 @@ def main(arguments: Arguments[CompareOptions]) -> int:
     if options.against is not None:
         return _judge(sides, options, options.against)
     if len(sides) == 1 and len(sides[0].groups) < 2:
-        content = 'one setting' if sides[0].groups else 'no result with a throughput'
         raise UsageError(
-            f'{sides[0].argument}: it holds {content}, and compare takes at least two; '
-            'write the baseline and then the others, or --against=FOLDER'
+            f'{sides[0].argument}: it holds fewer than two settings with a throughput; write the baseline and then the '
+            'others, or --against=FOLDER'
         )
-    _check_distinct(sides)
     return _show(sides, options)
 
 
@@ -123,12 +110,11 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
     folder = Folder(Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')))
     folder.begin({one.name: one.words for one in contestants})
     rounds = Rounds(contestants, options.rounds, folder, starter)
-    begin = time.monotonic()
+    names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
 
     def sides() -> list[Side]:
         done = [[run for run in runs if isinstance(run, Result)] for runs in rounds.outcomes.values()]
-        names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
-        return [side_of(name, runs, (), ()) for name, runs in zip(names, done, strict=True)] if all(done) else []
+        return [side_of(name, runs, (), ()) for name, runs in zip(names, done, strict=True)]
 
     try:
         with Interrupts().listening(), folder.locked():
@@ -138,17 +124,10 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
                     break
                 if len(first) != len(second):
                     continue
-                ratio = changes.make_rows(sides(), Clock(options.clock), force=options.force)[1].ratio
+                ratio = changes.make_rows(sides(), force=options.force)[1].ratio
                 rates = f'A {describe(first[-1])}, B {describe(second[-1])}'
-                print(
-                    f'round {turn.number}: {rates}; so far {changes.format_ratio(ratio)}', file=sys.stderr, flush=True
-                )
-                if options.for_secs is not None and time.monotonic() - begin > options.for_secs:
-                    break
-    except KeyboardInterrupt:
-        if found := sides():
-            _show(found, options)
-        raise
+                so_far = changes.format_ratio(ratio) if ratio else 'nothing to compare'
+                print(f'round {turn.number}: {rates}; so far {so_far}', file=sys.stderr, flush=True)
     finally:
         print(f'The results and logs are in {folder.path}', file=sys.stderr)
     for text, runs in zip(texts, rounds.outcomes.values(), strict=True):
@@ -177,57 +156,31 @@ def _flags_of(text: str) -> list[str]:
 
 
 def _show(sides: Sequence[Side], options: CompareOptions) -> int:
-    clock = Clock(options.clock)
-    rows = changes.make_rows(sides, clock, force=options.force)
+    rows = changes.make_rows(sides, force=options.force)
     problems = [problem for side in sides for problem in side.problems]
     notes = changes.make_notes(rows, problems)
-    print_table(changes.make_table(rows), options.format, changes.make_document(rows, problems, clock), notes)
-    for verdict, remedy in ((Significance.FEW_RUNS, '--repeat=3'), (Significance.TOO_SHORT, LONGER)):
-        unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict is verdict]
-        if options.fail_below is not None and unjudged:
-            why = f'{verdict.value.removesuffix(" to judge")} to judge {abbreviate(unjudged)}'
-            warn(f'{format_flag("fail_below", options.fail_below)}: {why}; write {remedy}')
+    print_table(changes.make_table(rows), options.format, changes.make_document(rows, problems), notes)
+    no_verdict = (Significance.FEW_RUNS, Significance.TOO_SHORT)
+    unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict in no_verdict]
+    if options.fail_below is not None and unjudged:
+        written, names = format_flag('fail_below', options.fail_below), abbreviate(unjudged)
+        warn(f'{written}: {names}: too few runs or too short to judge; write --repeat=3 {LONGER}')
     return _exit_code(
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}, sides, options
     )
 
 
-def _check_distinct(sides: Sequence[Side]) -> None:
-    runs = [{result.id: result for group in side.groups for result in group.results} for side in sides]
-    for number, (side, own) in enumerate(zip(sides, runs, strict=True)):
-        for other, others in zip(sides[:number], runs[:number], strict=True):
-            # An edited copy of a file has the same id.
-            same = [id_ for id_ in own.keys() & others.keys() if own[id_] == others[id_]]
-            what = f'{other.argument} and {side.argument}: they hold the same {plural(len(same), "run")}'
-            if same and len(same) == len(own) == len(others):
-                raise UsageError(f'{what}, so that their ratio says nothing; give results of two settings')
-            if same:
-                warn(f'{what}, and differ less than they should')
-
-
 def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
-    against, clock, names = format_flag('against', folder), Clock(options.clock), group_names(sides)
+    names, earlier = group_names(sides), collect([folder])
     groups = [group for side in sides for group in side.groups]
-    if unknown := [group.first.source for group in groups if group.first.machine.get('fingerprint') is None]:
-        raise UsageError(
-            f'{unknown[0]}: it does not say on which machine it was measured, and {against} needs that; give a file '
-            'that --result_file wrote'
-        )
-    if not Path(folder).is_dir():
-        raise UsageError(f'{against}: there is no such folder; give one of results (--result_file)')
-    earlier = collect([folder])
-    rows = [judge(group.results, earlier.results, clock, names[id(group)]) for group in groups]
+    rows = [judge(group.results, earlier.results, names[id(group)]) for group in groups]
     problems = [problem for side in sides for problem in (*side.problems, *earlier.problems)]
     problems += [f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out]
-    problems += [
-        f'{group.first.source}: it is judged by the steps that it made: {group.reason}'
-        for group in groups
-        if group.reason
-    ]
+    problems += [f'{group.first.source}: it is incomplete: {group.reason}' for group in groups if group.reason]
     warn(*dict.fromkeys(problems))
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
-    document = regression.judgement_document(rows, clock)
+    document = regression.judgement_document(rows)
     print_table(regression.judgement_table(rows), options.format, document, regression.judgement_notes(rows))
     return _exit_code({row.name: row.ratio for row in rows if row.ratio and row.is_slower}, sides, options)
 

@@ -25,7 +25,7 @@ from machine.gpus import has_nvidia_gpu
 from machine.surroundings import environment_facts, machine_facts
 from params.spec import flag
 from results import VERSION
-from sweeps.limited_process import TIMEOUT, Limits, run_process
+from sweeps.limited_process import TIMEOUT, run_process
 
 _PROCESS = (sys.executable, doctor_process.__file__)
 # A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the driver needs half an hour
@@ -144,7 +144,7 @@ def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS
             'TF_CPP_MIN_LOG_LEVEL': '0',
             'TMPDIR': folder,
         }
-        ended = run_process([*command, family, str(written)], log, Limits(limit_secs), environment, _GRACE_SECS)
+        ended = run_process([*command, family, str(written)], log, limit_secs, environment, _GRACE_SECS)
         # The last line of a killed process may be incomplete.
         lines = written.read_text(encoding='utf-8').rpartition('\n')[0].splitlines() if written.exists() else []
         output, stacks = (

@@ -12,8 +12,6 @@ from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
 from params.spec import flag
 
-# The width of the table if standard output is not a terminal: that of its longest row.
-_COLUMNS = 100
 _TABLE = (
     ValueColumn('model', keys=('name',)),
     ValueColumn('data set', keys=('dataset',)),
@@ -54,7 +52,7 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
         near = nearest(pattern, MODELS.list_models())
         hint = f'did you mean {near}?' if near else "write a name with wildcards, as in models 'resnet*'"
         raise UsageError(f'{pattern}: no model has such a name; {hint}')
-    print(json.dumps(rows, indent=2) if options.json else table_of(_TABLE, rows).as_text(sys.stdout, _COLUMNS))
+    print(json.dumps(rows, indent=2) if options.json else table_of(_TABLE, rows).as_text(sys.stdout))
     return 0
 
 

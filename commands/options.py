@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
-from commands.subcommands import LEFT, SUBCOMMANDS
+from commands.subcommands import SUBCOMMANDS
 from errors import Refusals, UsageError, format_warning, nearest
 from params.spec import Value, asks_for_help, specs_of
 from params.words import split_words
@@ -130,17 +130,14 @@ class Declaration(Generic[OptionsT]):
             raise UsageError(f'{self.name}: none was given; write {self.name} {takes}, {self._see}')
         if given and not takes:
             hint = f'write {_REST} after --, ' if self._has_rest else ''
-            texts = (name for name, spec in specs_of(self.options).items() if spec.type is str and not spec.choices)
-            example = next((f'--{name}={given[0]}' for name in texts), '--name=value')
-            raise UsageError(f'{given[0]}: {self.name} takes flags only, such as {example}; {hint}{self._see}')
+            raise UsageError(f'{given[0]}: {self.name} takes flags only; {hint}{self._see}')
         if len(given) > 1 and '...' not in takes:
             raise UsageError(f'{given[1]}: {self.name} takes {takes} only; leave it out, {self._see}')
 
     def _unknown(self, name: str) -> str:
         near = nearest(name, specs_of(self.options))
-        if not (hint := LEFT.get(f'{self.name} --{name}')):
-            passed_on = f'write {_REST} after --, ' if self._has_rest else ''
-            hint = f'did you mean --{near}?' if near else f'{passed_on}{self._see}'
+        passed_on = f'write {_REST} after --, ' if self._has_rest else ''
+        hint = f'did you mean --{near}?' if near else f'{passed_on}{self._see}'
         return f'--{name}: {self.name} has no such flag; {hint}'
 
 

@@ -22,13 +22,13 @@ from results.collection import collect
 from results.document import Result
 
 PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
-_MOST_DEVICES = 4096
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
 _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 # TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of timestamps; 38 bytes of
 # preamble, header, checksum and gap).
 _PAYLOAD = 1448 / 1538
 _ALONE = Shape(1, 1)
+_NO_RULE = 'none: too little is known'
 # The keys are those of _as_object.
 _COLUMNS = (
     ValueColumn('model', keys=('model',)),
@@ -82,39 +82,32 @@ def main(arguments: Arguments[PredictOptions]) -> int:
     options = arguments.options
     network = None if options.network is None else read_network(options.network)
     workers, gpus = _numbers('workers', options.workers), _numbers('num_gpus', options.num_gpus)
-    measured = _read(arguments.positional)
-    largest = max((shape for _, shape in measured.places), default=_ALONE)
+    works, links, notes = _read(arguments.positional)
+    places = [place for work in works for place in work.seconds if place[1] != _ALONE]
+    places += [(mode, shape) for mode, rows in links.items() for shape, *_ in rows]
+    largest = max((shape for _, shape in places), default=_ALONE)
     asked = [*itertools.product(workers or ([1] if gpus else [2, 4, 8]), gpus or [largest.devices])]
-    rows, missing = [], []
-    for work in _chosen(measured.works, options.model):
-        for mode, shape in _candidates(measured, asked, has_network=network is not None):
-            if found := _find(measured, work, mode, shape, network):
-                rows.append(_as_object(work, mode, shape, found))
-            else:
-                missing.append(f'{work.model} in {mode} {shape}')
-    if not rows:
+    rows = [
+        _as_object(work, mode, shape, _find(works, links, work, mode, shape, network))
+        for work in _chosen(works, options.model)
+        for mode, shape in _candidates(places, asked, has_network=network is not None)
+    ]
+    if all(row['rule'] == _NO_RULE for row in rows):
         raise UsageError(
             'predict: the results say nothing about these devices; write --network=10Gbit for several workers, or give '
             'results on two numbers of devices, of another model there, or with --exchange_only'
         )
-    notes = [*measured.doubts]
-    notes += [f'Not predicted, since neither the results nor --network tell: {abbreviate(missing)}.'] if missing else []
-    document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows, 'not_predicted': missing}
+    document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows}
     print_table(table_of(_COLUMNS, rows), options.format, document, notes)
     return 0
 
 
 def _numbers(name: str, text: str | None) -> list[int]:
     try:
-        found = numbers_of(text, int)
+        return list(dict.fromkeys(numbers_of(text, int)))
     except ValueError:
-        found = [_MOST_DEVICES + 1]
-    if any(number > _MOST_DEVICES for number in found):
-        raise UsageError(
-            f'{format_flag(name, text)}: it must be integers from 1 to {_MOST_DEVICES}, separated by commas, such as '
-            '2,4,8'
-        )
-    return list(dict.fromkeys(found))
+        what = 'it must be integers above 0, separated by commas, such as 2,4,8'
+        raise UsageError(f'{format_flag(name, text)}: {what}') from None
 
 
 def read_network(text: str) -> float:
@@ -158,21 +151,12 @@ class _Work:
         return Series(self.model, self.gradient_bytes, self.images, self.is_synthetic, alone, seconds)
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Works, and what links carried in each mode: the shape, the bytes of the gradients, and bytes/s."""
-
-    works: Sequence[_Work]
-    links: Mapping[str, Sequence[tuple[Shape, int, float]]]
-    doubts: Sequence[str]
-
-    @property
-    def places(self) -> list[tuple[str, Shape]]:
-        found = [place for work in self.works for place in work.seconds if place[1] != _ALONE]
-        return found + [(mode, shape) for mode, rows in self.links.items() for shape, *_ in rows]
+# What links carried in each mode: the shape, the bytes of the gradients, and bytes/s.
+_Links = Mapping[str, Sequence[tuple[Shape, int, float]]]
 
 
-def _read(paths: Sequence[str]) -> _Measured:
+def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
+    """Returns what was measured, and how much of it is doubtful."""
     collection = collect(paths)
     links: dict[str, list[tuple[Shape, int, float]]] = defaultdict(list)
     works: dict[_Work, dict[tuple[str, Shape], list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -194,7 +178,7 @@ def _read(paths: Sequence[str]) -> _Measured:
         raise UsageError(f'{abbreviate(paths)}: no training run with timed steps; write its result with --result_file')
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
-    return _Measured([*works], links, doubts(collection.results))
+    return [*works], links, doubts(collection.results)
 
 
 def _work_of(result: Result) -> _Work:
@@ -225,11 +209,11 @@ def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
 
 
 def _candidates(
-    measured: _Measured, asked: Sequence[tuple[int, int]], *, has_network: bool
+    measured: Sequence[tuple[str, Shape]], asked: Sequence[tuple[int, int]], *, has_network: bool
 ) -> Iterator[tuple[str, Shape]]:
     """Yields each mode and shape: of the modes that were measured so, or with a network of all that are possible."""
     for number, devices in asked:
-        places = [(mode, shape) for mode, shape in measured.places if (shape.workers > 1) == (number > 1)]
+        places = [(mode, shape) for mode, shape in measured if (shape.workers > 1) == (number > 1)]
         known = [mode for name, mode in MODES.items() if any(name == own for own, _ in places)]
         for mode in known if known and not (has_network and number > 1) else MODES.values():
             # As many parameter servers as were measured, else one.
@@ -240,15 +224,17 @@ def _candidates(
                     yield mode.name, shape
 
 
-def _find(measured: _Measured, work: _Work, mode: str, shape: Shape, network: float | None) -> Prediction | None:
+def _find(
+    works: Sequence[_Work], links: _Links, work: _Work, mode: str, shape: Shape, network: float | None
+) -> Prediction:
     if seconds := work.seconds.get(('' if shape == _ALONE else mode, shape)):
         return Prediction('measured', seconds, math.nan, math.nan)
     own, size = work.series(mode, shape), work.gradient_bytes
-    others = [other.series(mode, shape) for other in measured.works if other.machine == work.machine]
+    others = [other.series(mode, shape) for other in works if other.machine == work.machine]
     if found := rules.predict(own, others, shape.workers * shape.devices):
         return found
     rule, rate = 'band: --network', network if shape.workers > 1 else None
-    if rows := [row for row in measured.links.get(mode, ()) if (row[0].workers > 1) == (shape.workers > 1)]:
+    if rows := [row for row in links.get(mode, ()) if (row[0].workers > 1) == (shape.workers > 1)]:
         # The same shape, and then the most similar size.
         rate = min(rows, key=lambda row: (row[0] != shape, abs(math.log(row[1] / size))))[2]
         rule = 'band: --exchange_only'
@@ -257,7 +243,7 @@ def _find(measured: _Measured, work: _Work, mode: str, shape: Shape, network: fl
     if shape.workers > 1:
         compute = own.seconds.get(shape.devices, compute)
     if rate is None or compute is None:
-        return None
+        return Prediction(_NO_RULE, None, math.nan, math.nan)
     exchange = rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps) / rate
     # Computing hides the exchange, or the exchange follows it.
     slowest = compute + rules.crossings(shape.workers, shape.num_ps) * exchange
@@ -265,7 +251,7 @@ def _find(measured: _Measured, work: _Work, mode: str, shape: Shape, network: fl
 
 
 def _as_object(work: _Work, mode: str, shape: Shape, found: Prediction) -> dict[str, Any]:
-    images, is_measured = work.images * shape.workers * shape.devices, math.isnan(found.fastest)
+    images, has_interval = work.images * shape.workers * shape.devices, not math.isnan(found.fastest)
     return {
         'model': work.model,
         'batch_size': work.images,
@@ -274,7 +260,7 @@ def _as_object(work: _Work, mode: str, shape: Shape, found: Prediction) -> dict[
         'variable_update': mode,
         'shape': str(shape),
         'images_per_second': None if found.seconds is None else images / found.seconds,
-        'low': None if is_measured else images / found.slowest,
-        'high': None if is_measured else images / found.fastest,
+        'low': images / found.slowest if has_interval else None,
+        'high': images / found.fastest if has_interval else None,
         'rule': found.rule,
     }

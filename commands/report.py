@@ -15,9 +15,6 @@ from params.spec import flag
 from planning.outputs import check_file
 from results.collection import collect
 
-# How many unreadable results are named; the page lists all.
-_MOST_NAMED = 5
-
 
 @dataclass(frozen=True)
 class ReportOptions:
@@ -70,10 +67,7 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise RunError(f'{error.filename or options.plots or output}: it could not be written ({reason})') from None
-    problems = list(collection.problems)
-    if (others := len(problems) - _MOST_NAMED) > 0:
-        problems[_MOST_NAMED:] = [f'{plural(others, "more result")} could not be read; the page lists them']
-    warn(*problems)
+    warn(*collection.problems)
     size = output.stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')

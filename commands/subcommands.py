@@ -30,16 +30,3 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
     'version': Subcommand('', 'prints the versions of this program, TensorFlow and Python'),
 }
-
-# What left: a subcommand, or a flag of one, and what to use instead.
-LEFT: Mapping[str, str] = {
-    'checkpoint': 'tf.train.list_variables(FOLDER) of TensorFlow lists the variables of a checkpoint',
-    'completion': 'help all lists the flags',
-    'all_reduce': 'write sweep exchange, or sweep exchange -- --hosts=a,b',
-    'predict --from': 'write the result without a flag: predict result.json --network=10Gbit',
-    'predict --fit': 'write the folder without a flag: predict alone.json DIR',
-    'predict --links': 'give the results of sweep exchange: predict alone.json sweep-exchange-TIME/',
-    'doctor --quick': 'it takes half a minute; write --only=gpu,tensorflow for its first seconds',
-    'doctor --device': 'GPUs are checked where there are any; CUDA_VISIBLE_DEVICES= before the command hides them',
-    'cluster --launcher': 'with --hosts the processes start over ssh; docs/launchers.md has scripts for Slurm',
-}

@@ -13,6 +13,7 @@ from cluster.roster import lay_out, read_hosts_flag
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration, warn
 from errors import UsageError, format_flag, plural
+from machine.cgroups import memory_limit
 from machine.gpus import has_nvidia_gpu
 from machine.processors import usable_cores
 from params.modes import MODES
@@ -24,11 +25,9 @@ from results.live import can_redraw
 from sweeps.configurations import Configuration, LeftOut, SweepPlan, make_sweep_plan
 from sweeps.duration import guess_seconds
 from sweeps.folder import Folder
-from sweeps.limited_process import Limits
-from sweeps.request import override, read_grid, with_device_cpu
+from sweeps.request import Settings, override, read_grid, with_device_cpu
 from sweeps.runner import PROGRAM, Rounds, Starter, contestant_of, describe, succeeded
 from sweeps.search import Search, check_search
-from sweeps.settings import Settings
 from sweeps.sweep_file import find_file, read_sweep_file, shipped
 from sweeps.texts import format_left_out, format_plan, result_table
 
@@ -52,7 +51,6 @@ class SweepOptions(Settings):
     )
     resume: bool = flag(False, 'Continue a sweep that was interrupted: FILE is its folder.')
     dry_run: bool = flag(False, 'List the configurations and their commands; run nothing.')
-    list: bool = flag(False, 'List the sweeps that come with the program.')
 
 
 DECLARATION = Declaration(
@@ -81,10 +79,6 @@ DECLARATION = Declaration(
 def main(arguments: Arguments[SweepOptions]) -> int:
     """Returns the exit code: 1 if a run failed, else 0. After a UsageError, nothing has been started."""
     options = arguments.options
-    if options.list:
-        for name, path in shipped().items():
-            print(f'{name:16}{read_sweep_file(path).title}')
-        return 0
     plan, folder = _resumed(arguments) if options.resume else _planned(arguments)
     if options.dry_run:
         print(format_plan(plan, runs_of(plan, folder, Starter()).num_left))
@@ -92,8 +86,9 @@ def main(arguments: Arguments[SweepOptions]) -> int:
     if not options.resume:
         folder.create(plan)
         warn(*format_left_out(plan.left_out))
-    limits = Limits(plan.settings.timeout_secs, plan.settings.memory_bytes, plan.settings.memory_limit)
-    return run_plan(plan, folder, Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), limits))
+    return run_plan(
+        plan, folder, Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), plan.settings.timeout_secs)
+    )
 
 
 def _warn_of_hours(plan: SweepPlan, *, has_gpu: bool) -> None:
@@ -131,10 +126,9 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
 
 
 def runs_of(plan: SweepPlan, folder: Folder, starter: Starter) -> Rounds | Search:
-    settings = plan.settings
-    if settings.find_batch_size:
+    if plan.settings.find_batch_size:
         return Search(plan, folder, starter)
-    return Rounds([*map(contestant_of, plan.configurations)], settings.repeats, folder, starter, settings.seed)
+    return Rounds([*map(contestant_of, plan.configurations)], plan.settings.repeats, folder, starter)
 
 
 def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
@@ -149,21 +143,17 @@ def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
     with bar:
         task = bar.add_task('', total=runs.num_done + runs.num_left, completed=runs.num_done)
         for turn in runs.run():
-            repeat = f' (repeat {turn.number})' if isinstance(runs, Rounds) and turn.number > 1 else ''
+            repeat = f' (repeat {turn.number})' if turn.number > 1 else ''
             line = f'{turn.contestant.caption}{repeat}: {describe(turn.outcome)}, in {turn.seconds:.0f} s'
             console.print(line, soft_wrap=True)
             bar.update(task, completed=runs.num_done, total=runs.num_done + runs.num_left)
 
 
 def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    folder = Folder(Path(arguments.positional[0] if arguments.positional else ''))
-    if not arguments.positional or not folder.path.is_dir():
-        what = f'{arguments.positional[0]}: there is no such folder;' if arguments.positional else '--resume:'
-        raise UsageError(f'{what} write the folder of the sweep that is to continue, sweep --resume DIR')
-    others = [f'--{name}' for name in sorted(arguments.given - {'resume', 'dry_run'})]
-    if others or arguments.rest:
-        what = ', '.join(others) or 'flags after --'
-        raise UsageError(f'{what}: a sweep that continues keeps its plan; leave it out, or start a new sweep')
+    others = [f'--{name}' for name in sorted(arguments.given - {'resume', 'dry_run'})] + [*arguments.rest]
+    if others:
+        raise UsageError(f'{others[0]}: a sweep that continues keeps its plan; leave it out, or start a new sweep')
+    folder = Folder(Path(*arguments.positional))
     return folder.read_plan(), folder
 
 
@@ -171,25 +161,21 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     options = arguments.options
     if bool(arguments.positional) == bool(options.grid):
         what = f'{arguments.positional[0]} and --grid' if arguments.positional else 'neither a FILE nor --grid'
-        raise UsageError(f'sweep: {what}: write one of them, see sweep --list and sweep --help')
-    if arguments.positional:
-        name = arguments.positional[0]
-        request = read_sweep_file(find_file(name), name)
-    else:
-        request = read_grid(options.grid)
+        raise UsageError(f'sweep: {what}: write one of them, see sweep --help')
+    request = read_sweep_file(find_file(arguments.positional[0])) if arguments.positional else read_grid(options.grid)
     flags, of_hosts = split_hosts(arguments.rest)
     names = arguments.given & specs_of(Settings).keys()
     request = override(request, flags, {name: getattr(options, name) for name in names})
     # Other hosts look for their own GPUs.
-    gpu = bool(of_hosts) or has_nvidia_gpu()
-    if not gpu and (with_device := with_device_cpu(request)) is not request:
+    has_gpu = bool(of_hosts) or has_nvidia_gpu()
+    if not has_gpu and (with_device := with_device_cpu(request)) is not request:
         warn('this machine has no GPU: all runs get --device=cpu')
         request = with_device
     plan = _on_hosts(make_sweep_plan(request, lambda params, alone: check_launch(params, alone=alone)), of_hosts)
     if plan.settings.find_batch_size:
-        check_search(plan, has_gpu=gpu)
+        check_search(plan, has_gpu=has_gpu, has_limit=memory_limit(Path('/')) is not None)
     if not of_hosts:
-        _warn_of_hours(plan, has_gpu=gpu)
+        _warn_of_hours(plan, has_gpu=has_gpu)
     return plan, Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
 
 

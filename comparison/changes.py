@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import asdict
 
 from comparison.differences import flag_differences, machine_differences, varying, work_differences
 from comparison.intervals import FEWEST_RUNS, Estimate
-from comparison.ratios import Clock, Ratio, Significance, compare, estimate, rate_of
+from comparison.ratios import Ratio, Significance, compare, estimate
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
 from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
 from errors import UsageError, plural
-from results.advice import LONGER, SUMMED_UP, doubts, mark
+from results.advice import SUMMED_UP, doubts, mark
 from results.document import Result
 from results.repeats import far_from_others
 from results.sections import WarningRow
@@ -72,10 +72,10 @@ class ChangeRow:
     results: tuple[Result, ...] = ()
 
 
-def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> list[ChangeRow]:
+def make_rows(sides: Sequence[Side], *, force: bool = False) -> list[ChangeRow]:
     """Compares the runs of the sides with the first side. UsageError if the runs did different work, without force."""
     paired = pairs(sides)
-    estimates = {id(pair.group): estimate(pair.group.results, clock) for pair in paired}
+    estimates = {id(pair.group): estimate(pair.group.results) for pair in paired}
     flags = [name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS]
     names = group_names(sides)
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
@@ -83,9 +83,7 @@ def make_rows(sides: Sequence[Side], clock: Clock, *, force: bool = False) -> li
     for pair in paired:
         if pair.baseline and (work := work_differences([pair.baseline.first, pair.group.first])) and not force:
             raise UsageError(_refusal(pair.baseline, pair.group, work))
-        row = _row(pair, names, estimates, flags, has_partner=id(pair.group) in matched)
-        rates = {result.source: rate_of(result, clock) for result in pair.group.results}
-        rows.append(replace(row, outliers=far_from_others(rates)))
+        rows.append(_row(pair, names, estimates, flags, has_partner=id(pair.group) in matched))
     return rows + [_left_out(left) for side in sides for left in side.left_out]
 
 
@@ -98,14 +96,9 @@ def format_runs(found: Estimate) -> str:
     return f'{line}, 95 % interval {_interval(found, 2)} (+/- {100 * found.plus_minus:.1f} %)'
 
 
-def format_ratio(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return 'nothing to compare'
-    if ratio.is_short:
-        return f'B / A {ratio.value:.3f}, {ratio.verdict.value}: write {LONGER} in both'
-    if ratio.plus_minus is None:
-        return f'B / A {ratio.value:.3f}, {ratio.verdict.value} for an interval'
-    return f'B / A {ratio.value:.3f}, 95 % {_interval(ratio, 3)} (+/- {100 * ratio.plus_minus:.1f} %)'
+def format_ratio(ratio: Ratio) -> str:
+    is_judged = ratio.interval is not None and not ratio.is_short
+    return f'B / A {ratio.value:.3f}, {f"95 % {_interval(ratio, 3)}" if is_judged else ratio.verdict.value}'
 
 
 def format_outliers(found: Mapping[str, float]) -> str:
@@ -117,12 +110,11 @@ def make_table(rows: Sequence[ChangeRow]) -> Table:
     return table_of(_COLUMNS, [_as_shown(row) for row in rows])
 
 
-def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clock) -> dict[str, Any]:
+def make_document(rows: Sequence[ChangeRow], problems: Sequence[str]) -> dict[str, Any]:
     """Makes the document of a comparison; its rows are also the rows of CSV."""
     return {
         'schema': SCHEMA,
         'schema_version': SCHEMA_VERSION,
-        'clock': clock.value,
         'rows': [_as_object(row) for row in rows],
         'problems': list(problems),
     }
@@ -151,13 +143,8 @@ def _row(
 ) -> ChangeRow:
     group, baseline = pair.group, pair.baseline
     ratio = compare(estimates[id(baseline)], estimates[id(group)]) if baseline else None
-    remark = ''
-    if pair.is_baseline and not has_partner:
-        remark = 'only here: no other argument has this setting'
-    elif not pair.is_baseline and not baseline:
-        remark = 'only here: the baseline does not have this setting'
-    if group.reason:
-        remark = '; '.join(part for part in (f'incomplete: {group.reason}', remark) if part)
+    remarks = [f'incomplete: {group.reason}'] if group.reason else []
+    remarks += [] if baseline or (pair.is_baseline and has_partner) else ['only here']
     warnings = {warning.text: warning for result in group.results for warning in result.warnings}
     compared = [baseline.first, group.first] if baseline else []
     return ChangeRow(
@@ -166,7 +153,7 @@ def _row(
         files=tuple(result.source for result in group.results),
         shape=group.first.shape,
         status='incomplete' if group.reason else 'complete',
-        remark=remark,
+        remark='; '.join(remarks),
         flags={name: group.facts.get(name) for name in flags},
         is_baseline=pair.is_baseline,
         baseline=names[id(baseline)] if baseline else None,
@@ -176,6 +163,7 @@ def _row(
         machine_changes=machine_differences(compared),
         work_changes=work_differences(compared),
         warnings=tuple(warnings.values()),
+        outliers=far_from_others({result.source: result.images_per_second for result in group.results}),
         results=group.results,
     )
 
@@ -198,7 +186,7 @@ def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) ->
     compared = [(row, changes) for row, changes in found if row.baseline is not None]
     for row, changes in compared:
         if changes:
-            text = ', '.join(f'{name} {_value(before)} -> {_value(after)}' for name, (before, after) in changes.items())
+            text = ', '.join(f'{name} {before} -> {after}' for name, (before, after) in changes.items())
             by_text.setdefault(text, []).append(printable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MOST_LINES:
@@ -216,10 +204,7 @@ def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
     for row in rows:
         for warning in (warning for warning in row.warnings if warning.code not in SUMMED_UP):
             by_code.setdefault(warning.code, []).append((printable(row.name), printable(warning.text)))
-    for number, found in enumerate(by_code.values()):
-        if number == _MOST_LINES:
-            yield f'warning: {plural(len(by_code) - number, "more kind")}; --format=json has all of them'
-            return
+    for found in by_code.values():
         names = list(dict.fromkeys(name for name, _ in found))
         yield f'warning: {abbreviate(names)}: {found[0][1]}'
 
@@ -242,16 +227,10 @@ def _interval(found: Estimate | Ratio, decimals: int) -> str:
     return f'{low:.{decimals}f} to {high:.{decimals}f}'
 
 
-def _value(value: object) -> str:
-    return 'none' if value is None else str(value)
-
-
 def _as_shown(row: ChangeRow) -> dict[str, Any]:
     """The object of a row, with what only the table says."""
     found, ratio = row.estimate, row.ratio
     verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
-    if row.is_baseline and row.remark and row.status == 'complete':
-        verdict = ''
     reasons = verdict, f'left out: {row.remark}' if found is None else row.remark
     return {
         **_as_object(row),

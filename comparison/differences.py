@@ -13,9 +13,6 @@ from results.document import Result, as_json, default_fact
 Facts = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]
 
-_ENVIRONMENT = 'environment.'
-_UNSET = object()
-
 
 def flag_differences(results: Sequence[Result]) -> Differences:
     """Returns the flags that differ, with the values that were used.
@@ -26,36 +23,23 @@ def flag_differences(results: Sequence[Result]) -> Differences:
     facts = [result.facts for result in results]
     if any(map(is_log, results)):
         return differing(facts)
-    names = {name for found in facts for name in found}
-    # Fast for the usual case: most flags are equal, and there may be thousands of runs.
-    differ = {name for name in names if any(found.get(name, _UNSET) != facts[0].get(name, _UNSET) for found in facts)}
     given = {name for result in results for name in result.given}
-    known = {name for name in differ if name in SPECS or name in given or all(name in found for found in facts)}
     values = {
         name: tuple(found.get(name, default_fact(name) if name in SPECS else None) for found in facts)
-        for name in sorted(known)
+        for name in varying(facts)
+        if name in SPECS or name in given or all(name in found for found in facts)
     }
     return {name: found for name, found in values.items() if not _all_same(found)}
 
 
 def machine_differences(results: Sequence[Result]) -> Differences:
     """Returns the differences between machines, their software and environment; unset variables count."""
-    facts = [flat_machine_facts(result) for result in results]
-    found = differing(facts)
+    facts = [_flat_machine_facts(result) for result in results]
     if any(map(is_log, results)):
-        # A log contains only the first two numbers of a version.
-        found = {name: values for name, values in found.items() if not _are_one_version(values)}
-    return found | {f'{_ENVIRONMENT}{name}': values for name, values in environment_differences(results).items()}
-
-
-def environment_differences(results: Sequence[Result]) -> Differences:
-    """Returns the environment variables that differ; those of a log are unknown."""
-    if any(map(is_log, results)):
-        return {}
-    found = [result.environment for result in results]
-    names = sorted({name for variables in found for name in variables})
-    values = {name: tuple(variables.get(name) for variables in found) for name in names}
-    return {name: each for name, each in values.items() if not _all_same(each)}
+        return differing(facts)
+    variables = [result.environment for result in results]
+    changed = {name: tuple(found.get(name) for found in variables) for name in varying(variables)}
+    return differing(facts) | {f'environment.{name}': values for name, values in changed.items()}
 
 
 def work_differences(results: Sequence[Result]) -> Differences:
@@ -63,14 +47,13 @@ def work_differences(results: Sequence[Result]) -> Differences:
     return differing([result.work for result in results])
 
 
-def flat_machine_facts(result: Result) -> Facts:
-    """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
+def _flat_machine_facts(result: Result) -> Facts:
+    """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow'."""
     unimportant = ('fingerprint', 'load_average')
     facts: dict[str, Any] = {}
     sources: dict[str, Mapping[str, Any]] = {
         '': {name: value for name, value in result.machine.items() if name not in unimportant},
         'program.': as_json(result.program) or {},
-        _ENVIRONMENT: result.environment or {},
     }
     for prefix, source in sources.items():
         for name, value in source.items():
@@ -100,8 +83,3 @@ def varying(facts: Sequence[Facts]) -> list[str]:
 
 def _all_same(values: Sequence[Any]) -> bool:
     return all(value == values[0] for value in values)
-
-
-def _are_one_version(values: Sequence[Any]) -> bool:
-    texts = sorted((str(value) for value in values if value is not None), key=len)
-    return all(text == texts[0] or text.startswith(f'{texts[0]}.') for text in texts)

@@ -72,25 +72,21 @@ def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Es
 
 def interval_around(value: float, variance: float, degrees_of_freedom: float) -> tuple[float, float]:
     """Returns the 95 % interval of a rate or ratio from the variance of its relative error: (low, high)."""
-    half = t_quantile(0.5 + CONFIDENCE / 2, degrees_of_freedom) * math.sqrt(variance)
+    half = t_quantile(degrees_of_freedom) * math.sqrt(variance)
     return value * math.exp(-half), value * math.exp(half)
 
 
 @functools.cache
-def t_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Returns the value that Student's t exceeds with probability 1 - `probability`.
+def t_quantile(degrees_of_freedom: float) -> float:
+    """Returns the value that the absolute value of Student's t exceeds with probability 1 - CONFIDENCE.
 
     With t = √ν tan θ the probability of |T| <= t is C ∫ cos^(ν-1) over [0, θ], where C = 2 Γ((ν+1)/2) / (√π Γ(ν/2)):
     Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so Newton's method from 0 never overshoots. The degrees of
     freedom ν are at least 1, and may be fractional.
     """
-    if not (0 < probability < 1 and degrees_of_freedom >= 1):
-        raise ValueError(f'probability {probability}, {degrees_of_freedom} degrees of freedom')
-    if probability < 0.5:
-        return -t_quantile(1 - probability, degrees_of_freedom)
     power = degrees_of_freedom - 1
     gammas = math.lgamma((degrees_of_freedom + 1) / 2) - math.lgamma(degrees_of_freedom / 2)
-    area = (2 * probability - 1) * math.sqrt(math.pi) / 2 / math.exp(gammas)
+    area = CONFIDENCE * math.sqrt(math.pi) / 2 / math.exp(gammas)
     theta = 0.0
     for _ in range(_STEPS):
         found = theta / 2 * float(_WEIGHTS @ np.cos(theta / 2 * (_NODES + 1)) ** power)

@@ -15,16 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs, interval_around
-from comparison.original_logs import num_printed_steps, printed_spread
 from results.advice import is_short
 from results.document import Result
-
-
-class Clock(enum.Enum):
-    """The seconds that count: WALL includes the time between steps except evaluations, STEPS only the steps."""
-
-    WALL = 'wall'
-    STEPS = 'steps'
 
 
 class Significance(enum.Enum):
@@ -47,10 +39,6 @@ class Ratio:
     is_short: bool = False
 
     @property
-    def plus_minus(self) -> float | None:
-        return (self.interval[1] - self.interval[0]) / 2 / self.value if self.interval else None
-
-    @property
     def verdict(self) -> Significance:
         if self.is_short:
             return Significance.TOO_SHORT
@@ -64,16 +52,16 @@ class Ratio:
         return self.verdict in (Significance.FASTER, Significance.SLOWER)
 
 
-def estimate(results: Sequence[Result], clock: Clock = Clock.WALL) -> Estimate:
+def estimate(results: Sequence[Result]) -> Estimate:
     """Estimates the throughput of the runs of one setting, at least one run: see estimate_runs."""
     images = [result.images for result in results]
     found = estimate_runs(
-        [rate_of(result, clock) for result in results], images if all(number > 0 for number in images) else None
+        [result.images_per_second for result in results], images if all(number > 0 for number in images) else None
     )
-    spreads = [spread for result in results if math.isfinite(spread := _step_spread(result, clock))]
+    spreads = [spread for result in results if math.isfinite(spread := _step_spread(result))]
     return replace(
         found,
-        num_steps=sum(num_printed_steps(result) or result.step_seconds().size for result in results),
+        num_steps=sum(result.step_seconds().size for result in results),
         is_short=any(is_short(result) for result in results),
         step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
     )
@@ -96,15 +84,6 @@ def compare(baseline: Estimate, other: Estimate) -> Ratio:
     return Ratio(value, interval_around(value, total, degrees), too_short)
 
 
-def rate_of(result: Result, clock: Clock) -> float:
-    return result.images_per_second if clock is Clock.WALL else result.images_per_second_of_steps
-
-
-def _step_spread(result: Result, clock: Clock) -> float:
-    printed = printed_spread(result)
-    if printed is not None:
-        return printed
-    seconds = result.means_of_runs(result.wall_seconds() if clock is Clock.WALL else result.step_seconds())
-    # A clock that was set back can make the mean negative.
-    mean = float(seconds.mean()) if seconds.size > 1 else 0.0
-    return float(seconds.std(ddof=1)) / mean if mean > 0 else math.nan
+def _step_spread(result: Result) -> float:
+    seconds = result.means_of_runs(result.step_seconds())
+    return float(seconds.std(ddof=1) / seconds.mean()) if seconds.size > 1 and seconds.any() else math.nan

@@ -10,7 +10,7 @@ from typing import Any
 
 from comparison.differences import Differences, machine_differences
 from comparison.intervals import FEWEST_RUNS
-from comparison.ratios import Clock, Significance, estimate, rate_of
+from comparison.ratios import Significance, estimate
 from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
 from results.advice import doubts, is_short, mark
 from results.document import Result
@@ -29,9 +29,6 @@ _MOST_TOLERANCE = 0.5
 # The tolerance as a multiple of the runs' spread, by the number of runs. In 400,000 simulated series of each length,
 # one in 20 equal runs, normally distributed, was off by more. The spread of 3 runs is often far too small.
 MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
-
-# The most values to list of a fact that differs from run to run.
-_MOST_VALUES = 4
 
 # The keys are those of _as_object.
 _COLUMNS = (
@@ -106,7 +103,7 @@ def expectation(earlier: Sequence[float]) -> tuple[float | None, tuple[float, fl
     return median, None if tolerance > _MOST_TOLERANCE else (median * (1 - tolerance), median * (1 + tolerance))
 
 
-def judge(new: Sequence[Result], earlier: Sequence[Result], clock: Clock = Clock.WALL, name: str = '') -> Judgement:
+def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> Judgement:
     """Judges the runs of one setting on one machine by earlier runs, in the order in which they started.
 
     Those may be of any setting and machine; incomplete runs, the new runs themselves, and later runs are skipped.
@@ -122,17 +119,17 @@ def judge(new: Sequence[Result], earlier: Sequence[Result], clock: Clock = Clock
         and repeat_key(result, across_versions=True) == key
         and result.id not in known
         and str(result.started_at) <= begin
-        and rate_of(result, clock) > 0
+        and result.images_per_second > 0
         and not is_short(result)
     ]
     compared = counting[-MOST_RUNS:]
     return Judgement(
         name,
         tuple(new),
-        estimate(new, clock).images_per_second,
+        estimate(new).images_per_second,
         len(counting),
         len(compared),
-        *expectation([rate_of(result, clock) for result in compared]),
+        *expectation([result.images_per_second for result in compared]),
         _changes([*compared, new[0]]),
     )
 
@@ -145,16 +142,15 @@ def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.changes:
-            changes = ', '.join(f'{name} {_chain(values)}' for name, values in row.changes.items())
+            changes = ', '.join(f'{name} {" -> ".join(map(str, values))}' for name, values in row.changes.items())
             names.setdefault(printable(changes), []).append(printable(row.name))
     notes = [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
     return notes + doubts([result for row in rows for result in row.results])
 
 
-def judgement_document(rows: Sequence[Judgement], clock: Clock) -> dict[str, Any]:
+def judgement_document(rows: Sequence[Judgement]) -> dict[str, Any]:
     """Makes the document; its rows are also the rows of CSV."""
-    document = {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'clock': clock.value}
-    return {**document, 'rows': [_as_object(row) for row in rows]}
+    return {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'rows': [_as_object(row) for row in rows]}
 
 
 def _changes(results: Sequence[Result]) -> Differences:
@@ -166,14 +162,6 @@ def _changes(results: Sequence[Result]) -> Differences:
         if name != 'affinity':
             found[name] = tuple(value for i, value in enumerate(known) if not i or value != known[i - 1])
     return found
-
-
-def _chain(values: Sequence[object]) -> str:
-    left_out = len(values) - _MOST_VALUES
-    shown = [str(value) for value in values]
-    if left_out > 0:
-        shown[1 : left_out + 2] = [f'{left_out + 1} more']
-    return ' -> '.join(shown)
 
 
 def _as_object(row: Judgement) -> dict[str, Any]:

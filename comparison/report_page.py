@@ -4,7 +4,7 @@ import base64
 import math
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from comparison.changes import make_rows
-from comparison.ratios import Clock
 from comparison.report_plots import Plot, make_plots
 from comparison.report_rows import (
     BATCH_SIZE,
@@ -36,10 +35,7 @@ from results.document import Result
 from results.summary import format_machine, goal_of
 
 _TEMPLATES = Path(__file__).parent / 'templates'
-_MOST_COMMANDS = 100
 _UNKNOWN = '—'
-# The figures that have a column even if no run knows them.
-_ALWAYS = ('images/sec', '±', 'speed-up', 'runs')
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,7 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
     """Makes the page of a results.collection.Collection; now is in UTC, and the default title names the models."""
     summary = summarize_collection(collection)
     plots = make_plots(summary)
+    models = list(dict.fromkeys(run.model.name for run in summary.runs))
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -62,7 +59,7 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
     # A name may go on in the next line after an underscore.
     environment.filters['breakable'] = lambda text: escape(text).replace('_', Markup('_<wbr>'))
     html = environment.get_template('report.html.jinja').render(
-        title=title or _title(summary),
+        title=title or f'Images per second: {abbreviate(models)}',
         facts=_facts(summary, now),
         answers=answers(summary.shown),
         doubts=doubts(summary.runs),
@@ -71,20 +68,13 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         published_in=list(dict.fromkeys(row.place.published_in for row in summary.rows if row.place.published)),
         table=_settings_table(summary),
         plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
-        ended=_ended(summary),
+        ended=[(row.status, row.reason, row.label) for row in summary.rows if row.reason],
         warnings=_warnings(summary),
         machines=_machines(summary),
-        commands=[(row.label, _command(row)) for row in summary.rows if row.runs][:_MOST_COMMANDS],
+        commands=[(row.label, _command(row)) for row in summary.rows if row.runs],
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
     )
     return Page(html, plots)
-
-
-def _title(summary: Summary) -> str:
-    models = list(dict.fromkeys(run.model.name for run in summary.runs))
-    if not models:
-        return 'Benchmark results'
-    return f'How fast {models[0]} trains' if len(models) == 1 else f'How fast {len(models)} models train'
 
 
 def _facts(summary: Summary, now: datetime) -> str:
@@ -103,28 +93,21 @@ def _facts(summary: Summary, now: datetime) -> str:
 def _settings_table(summary: Summary) -> Table:
     rows = summary.rows
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
-    # All rates have as many decimals, so that they can be compared at a glance.
-    least = min((row.rate for row in summary.shown), default=1.0)
-    decimals = 2 if least < 100 else 1 if least < 1000 else 0
     figures = {
-        'images/sec': [
-            (mark(row.runs) if row.is_shown else '') + _figure(row, row.rate, f',.{decimals}f') for row in rows
-        ],
+        'images/sec': [(mark(row.runs) if row.is_shown else '') + _figure(row, row.rate) for row in rows],
         '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
-        'speed-up': [_figure(row, row.speed_up, '.2f') for row in rows],
-        'published images/sec': [_figure(None, row.place.published, '.2f') for row in rows],
-        'published speed-up': [row.published_speed_up or _UNKNOWN for row in rows],
+        'speed-up': [_figure(row, row.speed_up) for row in rows],
+        'published images/sec': [_figure(None, row.place.published) for row in rows],
+        'published speed-up': [f'{found:g}' if (found := row.place.published_speed_up) else _UNKNOWN for row in rows],
         'runs': [str(len(row.runs)) for row in rows],
-        'of peak': [percent(_mean(row, 'compute', 'share_of_peak'), 3) for row in rows],
-        'J per image': [number(_mean(row, 'energy', 'joules_per_image'), 3) for row in rows],
+        'of peak': [percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows],
+        'J per image': [number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows],
         'time to accuracy': [_time_to_goal(row) for row in rows],
     }
     columns = {name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in first}
     if any(row.label.startswith('#') for row in rows):
         columns = {'#': [str(position) for position in range(1, len(rows) + 1)], **columns}
-    columns |= {
-        name: cells for name, cells in figures.items() if name in _ALWAYS or any(cell != _UNKNOWN for cell in cells)
-    }
+    columns |= {name: cells for name, cells in figures.items() if any(cell != _UNKNOWN for cell in cells)}
     columns |= {
         name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in summary.columns if name not in first
     }
@@ -136,11 +119,11 @@ def _side_by_side(summary: Summary) -> Table | None:
     """Returns the settings of the second of two folders beside those of the first, with their ratios."""
     found: dict[str, list[Result]] = {}
     for setting in summary.rows:
-        found.setdefault(setting.traits.get(FOLDER, ''), []).extend(setting.runs)
+        found.setdefault(setting.place.folder, []).extend(setting.runs)
     if len(found) != 2:
         return None
     sides = [side_of(folder, runs, (), ()) for folder, runs in found.items()]
-    rows = {row.name: row for row in make_rows(sides, Clock.WALL, force=True)}
+    rows = {row.name: row for row in make_rows(sides, force=True)}
     cells = []
     for row in rows.values():
         if row.ratio and row.baseline and row.estimate and (before := rows[row.baseline].estimate):
@@ -159,39 +142,25 @@ def _side_by_side(summary: Summary) -> Table | None:
     return Table(columns, cells) if cells else None
 
 
-def _figure(row: ReportRow | None, value: float | None, form: str) -> str:
+def _figure(row: ReportRow | None, value: float | None) -> str:
     """Returns a number, or in its place the status of a row that is not complete."""
     if value is None or not math.isfinite(value):
         return row.status if row and row.status != 'complete' else _UNKNOWN
-    return f'{value:{form}}'
+    return f'{value:.2f}'
 
 
-def _mean(row: ReportRow, part: str, name: str) -> float | None:
-    """Returns the mean of a number in a part of the documents, over the repeats that know it."""
-    found = [getattr(getattr(run, part), name) for run in row.runs]
-    known = [value for value in found if value is not None]
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
 
 def _time_to_goal(row: ReportRow) -> str:
     goals = [goal for run in row.runs if (goal := goal_of(run))]
+    reached = [goal.seconds for goal in goals if goal.top_1 >= goal.wanted]
     if not goals:
         return _UNKNOWN
-    wanted, reached = goals[0].wanted, [goal.seconds for goal in goals if goal.is_reached]
-    if not reached:
-        return f'top-1 {wanted:g} not reached'
-    known = [seconds for seconds in reached if seconds is not None]
-    after = number(statistics.fmean(known) if known else None, 3)
-    of_runs = f', {len(reached)} of {plural(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
-    return f'{after} s (top-1 {wanted:g}{of_runs})'
-
-
-def _ended(summary: Summary) -> dict[tuple[str, str], list[str]]:
-    labels: dict[tuple[str, str], list[str]] = {}
-    for row in summary.rows:
-        if row.reason:
-            labels.setdefault((row.status, row.reason), []).append(row.label)
-    return labels
+    of_runs = f'top-1 {goals[0].wanted:g}, {len(reached)} of {plural(len(row.runs), "run")}'
+    return f'{number(_mean(reached), 3)} s ({of_runs})' if reached else f'not reached ({of_runs})'
 
 
 def _warnings(summary: Summary) -> list[tuple[str, str, str]]:

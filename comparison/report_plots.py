@@ -1,4 +1,6 @@
-"""The plots of the report, drawn by matplotlib as SVG: rates, scaling, step times. Needs the extra `report`.
+"""The plots of the report, drawn by matplotlib as SVG: rates, scaling, published numbers, step times.
+
+It needs the extra `report`.
 
 Each plot is drawn once, at a width that can be read on a phone; the page scales it up on a desk. A plot is left out
 where there is nothing to see.
@@ -160,12 +162,12 @@ def _scaling(summary: Summary) -> Plot | None:
 
 def _published(summary: Summary) -> Plot | None:
     """The speed-ups of settings over published ones: a point for each row that has both."""
-    rows = [row for row in summary.shown if row.published_speed_up]
+    rows = [row for row in summary.shown if row.place.published_speed_up]
     if len(rows) < 2:
         return None
     figure, (axes,) = _facets([''], 290, legend_lines=len({row.traits[MODE] for row in rows}))
     ours = np.array([row.speed_up for row in rows], dtype=np.float64)
-    theirs = np.array([row.published_speed_up for row in rows], dtype=np.float64)
+    theirs = np.array([row.place.published_speed_up for row in rows], dtype=np.float64)
     ends = [min(ours.min(), theirs.min()) / _MARGIN, max(ours.max(), theirs.max()) * _MARGIN]
     axes.plot(ends, ends, color=SOFT, linewidth=1, linestyle='--')
     axes.text(ends[1], ends[1], 'equal  ', ha='right', va='bottom', color=SOFT)

@@ -1,7 +1,6 @@
 """The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,8 +36,6 @@ class ReportRow:
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
       base: the first shown row of the same folder and work, which speed-ups are against; None if it is not shown.
-      published_speed_up: as published, or else its published rate over the first one of the same folder, with two
-        decimals; None if it has none.
       label: tells it from other rows, in a few words; see names_of.
     """
 
@@ -49,7 +46,6 @@ class ReportRow:
     reason: str | None
     estimate: Estimate | None = None
     base: 'ReportRow | None' = None
-    published_speed_up: str | None = None
     label: str = ''
 
     @property
@@ -86,8 +82,7 @@ class Summary:
     """All rows.
 
     Attributes:
-      rows: by folder; those of a sweep in its order, others by work, variable_update, batch size and shape, then the
-        failures.
+      rows: by folder; those of a sweep in its order, others as they were measured, then the failures.
       columns: the names of the traits that are shown: the standard ones, and those that differ between rows.
       problems: one line for each file that could not be read.
     """
@@ -113,7 +108,6 @@ class Summary:
 
 def summarize_collection(collection: Collection) -> Summary:
     """Groups the repeats of each setting on each machine; see Summary."""
-    machines, folders = _machine_names(collection.results), _folder_names(collection)
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in collection.results:
         # An incomplete run is a row of its own.
@@ -122,30 +116,27 @@ def summarize_collection(collection: Collection) -> Summary:
     rows = []
     for results in groups.values():
         first, place = results[0], collection.place_of(results[0])
-        traits = _traits(first, machines[first.machine['fingerprint']]) | folders.get(place.folder, {})
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
         timed = [result for result in results if result.images_per_second > 0]
+        found = estimate(timed) if timed else None
         work = ', '.join(str(value) for value in first.work.values())
-        rows.append(ReportRow(traits, work, place, tuple(results), reason, estimate(timed) if timed else None))
+        rows.append(ReportRow({FOLDER: place.folder, **_traits(first)}, work, place, tuple(results), reason, found))
     for failure in collection.failures:
         place = collection.place_of(failure)
-        traits = _failure_traits(failure) | folders.get(place.folder, {})
-        rows.append(ReportRow(traits, '', place, (), failure.reason))
-    rows = _in_order(rows)
+        rows.append(ReportRow({FOLDER: place.folder, **_failure_traits(failure)}, '', place, (), failure.reason))
+    folders = list(dict.fromkeys(row.place.folder for row in rows))
+
+    def place_in_table(row: ReportRow) -> tuple[int, int, bool]:
+        position = row.place.position
+        return folders.index(row.place.folder), len(rows) if position is None else position, not row.runs
+
+    rows.sort(key=place_in_table)
     columns = _columns(rows)
     labels = names_of([row.traits for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
     bases = {(row.place.folder, row.work): row for row in reversed(rows) if row.is_shown}
-    published = {row.place.folder: row.place.published for row in reversed(rows) if row.place.published}
-    found = []
-    for row in rows:
-        base = bases[row.place.folder, row.work] if row.is_shown else None
-        first_rate, own = published.get(row.place.folder), row.place.published
-        speed_up = f'{own / first_rate:.2f}' if own and first_rate else None
-        if printed := row.place.published_speed_up:
-            speed_up = f'{printed:g}'
-        found.append(replace(row, base=base, published_speed_up=speed_up))
-    return Summary(tuple(found), columns, collection.problems)
+    based = [replace(row, base=bases[row.place.folder, row.work] if row.is_shown else None) for row in rows]
+    return Summary(tuple(based), columns, collection.problems)
 
 
 def answers(rows: Sequence[ReportRow]) -> list[str]:
@@ -235,7 +226,7 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
     return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
 
 
-def _traits(result: Result, machine: str) -> dict[str, str]:
+def _traits(result: Result) -> dict[str, str]:
     work = result.work
     traits = {MODE: result.run.variable_update, BATCH_SIZE: result.run.batch_size, SHAPE: result.shape}
     traits |= {
@@ -243,7 +234,7 @@ def _traits(result: Result, machine: str) -> dict[str, str]:
         'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
         'image size': work['image_size'],
         'role': work['role'],
-        'machine': machine,
+        'machine': result.machine['hostname'],
         'TensorFlow': result.machine['versions'].get('tensorflow'),
     }
     # A version that lacks a flag behaves as its default.
@@ -253,52 +244,6 @@ def _traits(result: Result, machine: str) -> dict[str, str]:
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
     return {name: _as_text(value) for name, value in (traits | settings | environment).items()}
-
-
-def _machine_names(results: Sequence[Result]) -> dict[str, str]:
-    """The name of each machine by its fingerprint: its host name, with the fingerprint if others have the same one."""
-    hosts = {result.machine['fingerprint']: str(result.machine['hostname']) for result in results}
-    names = list(hosts.values())
-    return {mark: host if names.count(host) == 1 else f'{host} ({mark[:6]})' for mark, host in hosts.items()}
-
-
-def _folder_names(collection: Collection) -> dict[str, dict[str, str]]:
-    """The trait of each folder, its path below the one that contains all; empty if there are fewer than two."""
-    found: tuple[Result | Failure, ...] = (*collection.results, *collection.failures)
-    paths = {collection.place_of(one).folder for one in found}
-    if len(paths) < 2:
-        return {}
-    above = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
-    return {path: {FOLDER: os.path.relpath(path, above)} for path in paths}
-
-
-def _in_order(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """Rows of a sweep stay in its order. Of others, modes that need fewer processes come first; then as measured."""
-    folders = list(dict.fromkeys(row.place.folder for row in rows))
-    works = list(dict.fromkeys(row.work for row in rows))
-    modes = list(dict.fromkeys(row.traits[MODE] for row in rows))
-    num_tasks: dict[str, int] = {}
-    for row in rows:
-        for cluster in (run.cluster for run in row.runs[:1]):
-            mode, found = row.traits[MODE], cluster.num_workers + cluster.num_ps
-            num_tasks[mode] = min(num_tasks.get(mode, found), found)
-
-    def key(row: ReportRow) -> tuple[object, ...]:
-        position = len(rows) if row.place.position is None else row.place.position
-        place = (folders.index(row.place.folder), position, not row.runs)
-        if not row.runs:
-            return place
-        mode = row.traits[MODE]
-        setting = (
-            num_tasks[mode],
-            modes.index(mode),
-            row.runs[0].run.batch_size,
-            row.num_devices,
-            row.traits[SHAPE],
-        )
-        return (*place, works.index(row.work), *setting)
-
-    return sorted(rows, key=key)
 
 
 def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:

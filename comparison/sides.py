@@ -1,14 +1,12 @@
 """Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs to compare."""
 
 import functools
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from comparison.differences import Facts, varying
-from comparison.original_logs import decode_log, read_logs
+from comparison.original_logs import read_log
 from errors import UsageError, read_regular
 from results.collection import collect
 from results.document import MOST_BYTES, Failure, Result, read_document
@@ -16,8 +14,6 @@ from results.repeats import as_key, grouped
 
 # Facts that have a column of their own in tables.
 OTHER_COLUMNS = ('shape',)
-
-_EVALUATION = 'it is an evaluation (--eval), and only runs with timed steps are compared'
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Unmatched:
     """A run that is left out: a failure, an incomplete run without timed steps, or one beside complete repeats.
 
     Attributes:
-      name: its file, and its place there if it has several runs.
+      name: its file.
       given: the flags as they were given.
       is_missing: whether it should have a throughput that counts, and no repeat has one either.
     """
@@ -94,46 +90,24 @@ def read_side(argument: str) -> Side:
     if Path(argument).is_dir():
         collection = collect([argument])
         return side_of(argument, collection.results, collection.failures, collection.problems)
-    found = read_one(argument)
-    failures = [item for item in found if isinstance(item, Failure)]
-    if failures:
-        raise UsageError(f'{argument}: this run failed ({failures[0].reason}); give the result of a run that did not')
-    side = side_of(argument, [item for item in found if isinstance(item, Result)], (), ())
+    found = _read_file(argument)
+    side = side_of(argument, *(([], [found]) if isinstance(found, Failure) else ([found], [])), ())
     if not side.groups:
-        reason = side.left_out[0].reason
-        if reason.startswith(_EVALUATION):
-            raise UsageError(f'{argument}: {reason}; give the result of a training or --forward_only run')
-        raise UsageError(f'{argument}: {reason}; measure it again')
+        raise UsageError(f'{argument}: {side.left_out[0].reason}; give the result of another run')
     return side
 
 
-def read_one(argument: str) -> Sequence[Result | Failure]:
-    path = Path(argument)
+def _read_file(argument: str) -> Result | Failure:
     try:
-        data = read_regular(path, MOST_BYTES)
-    except FileNotFoundError:
-        raise UsageError(
-            f'{argument}: there is no such file or folder; give a result that --result_file wrote'
-        ) from None
+        data = read_regular(Path(argument), MOST_BYTES)
     except OSError as error:
-        raise UsageError(f'{argument}: it cannot be read ({error.strerror}); give another file') from None
+        raise UsageError(
+            f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file wrote'
+        ) from None
     if not data.strip():
         raise UsageError(f'{argument}: the file is empty; was its run stopped before it wrote a result?')
-    text = decode_log(data, argument)
-    return [read_document(text, argument)] if _is_json(text) else read_logs(text, argument)
-
-
-def _is_json(text: str) -> bool:
-    """Whether a text is a JSON document, or the beginning of a result; a log may also begin with [ or {."""
-    if text.lstrip()[:1] not in ('{', '['):
-        return False
-    try:
-        json.loads(text)
-    except RecursionError:
-        return True
-    except ValueError:
-        return bool(re.match(r'\s*\{\s*"schema"', text))
-    return True
+    text = data.decode(errors='replace')
+    return read_document(text, argument) if text.lstrip().startswith('{') else read_log(text, argument)
 
 
 def pairs(sides: Sequence[Side]) -> list[Pair]:
@@ -183,9 +157,9 @@ def side_of(argument: str, results: Iterable[Result], failures: Iterable[Failure
     left_out = [_left_out(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for result in results:
-        if not all(rate > 0 for rate in (result.images_per_second, result.images_per_second_of_steps)):
+        if not result.images_per_second > 0:
             is_evaluation = result.run.role == 'evaluation'
-            why = _EVALUATION if is_evaluation else 'no step was timed'
+            why = 'it is an evaluation (--eval) without timed steps' if is_evaluation else 'no step was timed'
             reason = f'{why}: {result.reason}' if result.reason else why
             left_out.append(_left_out(argument, result, reason, is_missing=not is_evaluation))
             continue

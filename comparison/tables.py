@@ -4,15 +4,13 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 # The width of printed tables if standard output is not a terminal: each row stays one line, for grep and the like.
 _COLUMNS = 10_000
 _WRAPPED = 24
-# A text, or parts of text, each with a style of rich such as 'bold red'.
-CellText = str | Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -34,28 +32,19 @@ class ValueColumn(TableColumn):
 
 @dataclass(frozen=True)
 class Table:
-    """A table, with a title above it in a terminal. `rows` are the cells of each row, one for each column.
-
-    `sums` are the indices of rows that sum up a group above them; a terminal shows them bold, with a gap below.
-    """
+    """A table. `rows` are the cells of each row, one for each column."""
 
     columns: Sequence[TableColumn]
-    rows: Sequence[Sequence[CellText]]
-    title: str = ''
-    sums: Collection[int] = ()
+    rows: Sequence[Sequence[str]]
 
-    def as_text(self, stream: TextIO, width: int, *, is_dense: bool = False) -> str:
-        """Formats the table for people, without a final newline; `width` counts where stream is no terminal.
-
-        is_dense leaves out empty lines, and spaces at the ends of lines.
-        """
+    def as_text(self, stream: TextIO) -> str:
+        """Formats the table for people, without a final newline."""
         # Imported here, because the other formats do not need rich.
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table as Drawing
-        from rich.text import Text
 
-        drawing = Drawing(box=SIMPLE_HEAD, title=self.title or None, title_justify='left')
+        drawing = Drawing(box=SIMPLE_HEAD)
         for column in self.columns:
             drawing.add_column(
                 column.title,
@@ -63,24 +52,19 @@ class Table:
                 no_wrap=not column.wraps,
                 overflow='fold' if column.wraps else 'ellipsis',
             )
-        for number, row in enumerate(self.rows):
-            is_sum = number in self.sums
-            cells = [cell if isinstance(cell, str) else Text.assemble(*cell) for cell in row]
-            drawing.add_row(*cells, style='bold' if is_sum else None, end_section=is_sum)
-        console = Console(file=stream, width=None if stream.isatty() else width, markup=False, highlight=False)
+        for row in self.rows:
+            drawing.add_row(*row)
+        console = Console(file=stream, width=None if stream.isatty() else _COLUMNS, markup=False, highlight=False)
         # A narrow terminal breaks lines itself; rich would leave out columns and digits.
         console.width = max(console.width, self._least_width())
         with console.capture() as captured:
             console.print(drawing)
-        text = captured.get().removesuffix('\n')
-        if is_dense:
-            return '\n'.join(line.rstrip() for line in text.splitlines() if line.strip())
-        return text
+        return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
 
     def _least_width(self) -> int:
         """The width in which every cell is whole, and those that wrap have _WRAPPED or their longest word."""
         titles = [column.title for column in self.columns]
-        every = zip(titles, *([_plain(cell) for cell in row] for row in self.rows), strict=True)
+        every = zip(titles, *self.rows, strict=True)
         widths = [
             min(_WRAPPED, max(len(word) for cell in column for word in cell.split() or ['']))
             if kind.wraps
@@ -92,7 +76,7 @@ class Table:
 
     def as_markdown(self) -> str:
         titles = [column.title for column in self.columns]
-        cells = [[_plain(cell).replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
+        cells = [[cell.replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
         rules = [
             f'{"-" * (width - 1)}:' if column.is_number else '-' * width
@@ -118,9 +102,7 @@ def table_of(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]
     return Table(columns, [[cell(column, found) for column in columns] for found in objects])
 
 
-def print_table(
-    table: Table, form: str, document: Mapping[str, Any], notes: Sequence[str] = (), *, is_dense: bool = True
-) -> None:
+def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
     """Prints results on standard output.
 
     Args:
@@ -137,7 +119,7 @@ def print_table(
         parts += [table.as_markdown(), *([''] if notes else []), *(f'- {note}' for note in notes)]
     else:
         if table.rows:
-            parts += [table.as_text(sys.stdout, _COLUMNS, is_dense=is_dense), *([''] if notes else [])]
+            parts += [table.as_text(sys.stdout), *([''] if notes else [])]
         parts += notes
     print(''.join(f'{part}\n' for part in parts), end='', flush=True)
 
@@ -163,7 +145,3 @@ def printable(text: object) -> str:
 def abbreviate(names: Sequence[str]) -> str:
     shown = ', '.join(names[:3])
     return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
-
-
-def _plain(cell: CellText) -> str:
-    return cell if isinstance(cell, str) else ''.join(text for text, _ in cell)

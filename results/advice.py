@@ -5,8 +5,7 @@ can do. Other runs get no warning: tests/results/test_advice.py limits false ala
 """
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,6 @@ DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
 _DOUBTFUL = '!'
 LONGER = '--target_seconds=10'
-# The flags with which --target_seconds clashes.
-_LENGTHS = ('num_batches', 'num_epochs', 'target_seconds')
 # The codes of warnings that name what disturbed a run, and of those that show that something did.
 _CAUSES = ('machine_loaded', 'steal', 'cpu_quota', 'thermal_throttling')
 _SYMPTOMS = ('outliers', 'spread', 'drift')
@@ -54,21 +51,11 @@ _DISTURBED = frozenset((*_CAUSES, *_SYMPTOMS))
 # The warnings that doubts() sums up.
 SUMMED_UP = _DISTURBED | {'too_short'}
 _SHARES = {'other_cpu_share': 'other programs used', 'steal_share': 'the host of the virtual machine took'}
-_AFFINITY = 'its affinity'
-
+# The flags that make a cause of time between steps rarer.
 _BETWEEN = {
-    'printing': 'printing; write a larger --display_every',
-    'summary': 'summaries; write a larger --save_summaries_steps',
-    'checkpoint': 'checkpoints; write a larger --save_model_secs or --save_model_steps',
-}
-# Environment variables that make libraries log or dump while they compute, and the values that do so.
-_DEBUGGING = {
-    'TF_CPP_MAX_VLOG_LEVEL': r'0*[1-9]\d*',
-    'TF_CPP_VMODULE': r'.+',
-    'TF_DUMP_GRAPH_PREFIX': r'.+',
-    'TF_XLA_FLAGS': r'.*--tf_xla_clustering_debug(=true|=1)?( .*|$)',
-    'XLA_FLAGS': r'.*--xla_dump_to=.*',
-    'NCCL_DEBUG': r'(?i)trace',
+    'printing': '--display_every',
+    'summary': '--save_summaries_steps',
+    'checkpoint': '--save_model_secs or --save_model_steps',
 }
 
 
@@ -124,21 +111,17 @@ def _of_runs(found: Sequence[Result], results: Sequence[Result]) -> str:
 
 
 class _Facts:
-    """A result, and values derived from it that several warnings need.
-
-    Attributes:
-      seconds: the seconds of the chief's timed steps, [num_steps] float64.
-      num_slow: how many of the first steps are slow beyond noise.
-      later: the seconds of the steps after these; empty if they are too few to estimate their noise.
-      beside_own_work: which of the latter may be slow because of this program, which wrote a checkpoint or the like.
-    """
+    """A result, and values derived from it that several warnings need."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
+        # Of the timed steps of the chief, [num_steps] float64.
         self.seconds = result.step_seconds()
         self.num_slow = _slow_start(self.seconds)
+        # The steps after the slow ones; empty if they are too few to estimate their noise.
         later = self.seconds[self.num_slow :]
         self.later = later if later.size >= MIN_STEPS else later[:0]
+        # Which of the latter may be slow because of this program, which wrote a checkpoint or the like.
         self.beside_own_work = result.beside_own_work()[self.num_slow :][: self.later.size]
 
 
@@ -154,13 +137,10 @@ def _slow_start(seconds: NDArray[np.float64]) -> int:
 def _first_step(facts: _Facts) -> str | None:
     if not (num_slow := facts.num_slow):
         return None
-    ratio = facts.seconds[:num_slow].max() / np.median(facts.seconds)
-    who = 'timed step took' if num_slow == 1 else f'{num_slow} timed steps took up to'
-    warmup = facts.result.run.num_warmup
-    enough = max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)
+    ratio, warmup = facts.seconds[:num_slow].max() / np.median(facts.seconds), facts.result.run.num_warmup
     return (
-        f'the first {who} {ratio:.1f} times the median: the warm-up of {plural(warmup, "step")} was too short; '
-        f'write --num_warmup_batches={enough}'
+        f'the first timed steps took up to {ratio:.1f} times the median: the warm-up of {plural(warmup, "step")} was '
+        f'too short; write --num_warmup_batches={max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)}'
     )
 
 
@@ -171,11 +151,10 @@ def _outliers(facts: _Facts) -> str | None:
     lost = float((found - middle).sum())
     if lost <= OUTLIER_SHARE * seconds.sum():
         return None
-    who = 'took' if found.size == 1 else 'took up to'
     (usual, slowest), unit = times(middle, float(found.max()))
     return (
-        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} {who} {slowest} {unit}, where '
-        f'the median is {usual}, and lost {_percent(lost / seconds.sum())} of the time; '
+        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} took up to {slowest} {unit}, '
+        f'where the median is {usual}, and lost {_percent(lost / seconds.sum())} of the time; '
         'repeat the run (--repeat=5) before you compare it'
     )
 
@@ -210,59 +189,43 @@ def _drift(facts: _Facts) -> str | None:
 def _too_short(facts: _Facts) -> str | None:
     if not is_short(facts.result):
         return None
-    found = f'the timed steps took {_seconds(float(facts.seconds.sum()))}, too short a time to compare their rate'
-    if not facts.result.is_complete:
-        return found
-    given = [text for name, text in facts.result.given.items() if name in _LENGTHS]
-    instead = f' instead of {" ".join(given)}' if given else ''
-    return f'{found}; write {LONGER}{instead}'
+    seconds = _seconds(float(facts.seconds.sum()))
+    return f'the timed steps took {seconds}, too short a time to compare their rate; write {LONGER}'
 
 
 def _few_steps(facts: _Facts) -> str | None:
-    num_timed = facts.seconds.size
-    if not 0 < num_timed < MIN_STEPS or is_short(facts.result):
+    if not 0 < facts.seconds.size < MIN_STEPS or is_short(facts.result):
         return None
-    # --target_seconds clashes with the flags that set the number of steps.
-    given = facts.result.given.get('target_seconds')
-    longer = f'a longer time than {given}' if given else f'--num_batches={MIN_STEPS} or more'
     return (
-        f'only {plural(num_timed, "step")} {"was" if num_timed == 1 else "were"} timed, too few for the noise of the '
-        f'rate to be known; write {longer}'
+        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate to be known; write '
+        f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
     )
 
 
 def _loss(facts: _Facts) -> str | None:
-    role, workers = facts.result.run.role, facts.result.workers
-    if role in ('input-only', 'exchange-only'):
+    if facts.result.run.role in ('input-only', 'exchange-only'):
         # The run computes no loss.
         return None
-    for worker in workers:
+    for worker in facts.result.workers:
         losses = worker.steps.loss
         bad = [index for index, loss in enumerate(losses) if loss is None or not math.isfinite(loss)]
         if bad:
-            where = f' of {worker.task}' if worker.task and len(workers) > 1 else ''
-            is_trained = role == 'training'
-            remedy = 'write a smaller --init_learning_rate' if is_trained else 'check the weights and the images'
             return (
-                f'the loss{where} was no finite number in {len(bad)} of {plural(len(losses), "step")}, first in step '
-                f'{worker.steps.global_step[bad[0]]}, so this is the speed of no real training; {remedy}'
+                f'the loss of {worker.task or "the run"} was no finite number in {len(bad)} of '
+                f'{plural(len(losses), "step")}, first in step {worker.steps.global_step[bad[0]]}, so this is the '
+                'speed of no real training; write a smaller --init_learning_rate, or check the weights and the images'
             )
     return None
 
 
 def _input(facts: _Facts) -> str | None:
     share, waited = facts.result.input.wait_share, facts.result.input.wait_seconds
-    if share is None or share <= INPUT_SHARE:
+    if share is None or waited is None or share <= INPUT_SHARE:
         return None
-    time = f' ({_seconds(waited)})' if waited is not None else ''
-    if facts.result.run.input_pipeline == 'feed_dict':
-        return (
-            f'the steps waited {_percent(share)} of their time{time} while Python drew their images; '
-            '--input_pipeline=device gathers them on the device'
-        )
     return (
-        f'the steps waited {_percent(share)} of their time{time} for images: the input is the bottleneck, not the '
-        'model; use faster storage, more cores or smaller images, or --data_dir left out to measure the model alone'
+        f'the steps waited {_percent(share)} of their time ({_seconds(waited)}) for images: the input is the '
+        'bottleneck, not the model; use faster storage, more cores or smaller images, or --data_dir left out to '
+        'measure the model alone'
     )
 
 
@@ -272,9 +235,10 @@ def _between(facts: _Facts) -> str | None:
     if not wall or total <= BETWEEN_SHARE * wall:
         return None
     cause, most = next(iter(by_cause.items()))
+    remedy = f'; write a larger {_BETWEEN[cause]}' if cause in _BETWEEN else ''
     return (
         f'{_percent(total / wall)} of the time ({_seconds(total)}) passed between the steps, {_seconds(most)} of it '
-        f'with {_BETWEEN.get(cause, f"{cause} work; see between_seconds in the result")}'
+        f'with {cause} work{remedy}'
     )
 
 
@@ -286,14 +250,12 @@ def spent_between(result: Result) -> dict[str, float]:
 
 
 def _loaded(facts: _Facts) -> str | None:
-    found = facts.result.disturbance
-    share, in_group = found.get('other_cpu_share'), found.get('other_cpu_share_of_cgroup')
+    share = facts.result.disturbance.get('other_cpu_share')
     if share is None or share <= LOADED_SHARE:
         return None
-    outside = ', most of it outside this container (cgroup)' if in_group is not None and in_group < share / 2 else ''
     return (
-        f'other processes used {_percent(share)} of the cores that this one may use{outside}; close them, or give the '
-        'run cores of its own (taskset), and measure again'
+        f'other processes used {_percent(share)} of the cores that this one may use; close them, or give the run cores '
+        'of its own (taskset), and measure again'
     )
 
 
@@ -312,14 +274,9 @@ def _throttled(facts: _Facts) -> str | None:
     stopped, seconds = found.get('cgroup_throttled_seconds'), found.get('seconds')
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
-    limit = facts.result.machine['cgroup_cpus']
-    quota = f' of {counted_cores(limit)}' if limit else ''
-    most = max(1, math.floor(limit)) if limit else None
-    asked = facts.result.machine['threads']['intra_op'] or 0
-    threads = '' if most and asked <= most else f', or write --num_intra_threads={most or "N, a smaller number"}'
     return (
-        f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
-        f'{_seconds(seconds)}; raise the quota{threads}'
+        f'the CPU quota of the container (cgroup) stopped threads for {_seconds(stopped)} in {_seconds(seconds)}; '
+        'raise the quota, or write a smaller --num_intra_threads'
     )
 
 
@@ -337,7 +294,8 @@ def _cores(facts: _Facts) -> str | None:
     if usable is None:
         return None
     asked = machine['threads']['intra_op'] or 0
-    reason = _AFFINITY if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
+    is_by_affinity = quota is None or (affinity and len(affinity) <= quota)
+    reason = 'its affinity' if is_by_affinity else 'the CPU quota of its cgroup'
     if asked > usable:
         return (
             f'{plural(asked, "thread")} of an operation share {usable:.3g} of {plural(num_cores or asked, "core")}: '
@@ -345,8 +303,7 @@ def _cores(facts: _Facts) -> str | None:
             'more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
-    is_shared = reason == _AFFINITY and facts.result.cluster.tasks
-    if num_cores and usable < num_cores and not is_shared:
+    if num_cores and usable < num_cores and not (is_by_affinity and facts.result.cluster.tasks):
         return (
             f'the process may use only {usable:.3g} of the {plural(num_cores, "core")} of this machine, because of '
             f'{reason}; compare it only with runs of as many'
@@ -359,25 +316,6 @@ def known_cores(machine: Mapping[str, Any]) -> float | None:
     limits = [len(machine['affinity'])] if machine.get('affinity') else []
     limits += [machine['cgroup_cpus']] if machine.get('cgroup_cpus') else []
     return min(limits, default=None)
-
-
-def counted_cores(number: float) -> str:
-    """Formats a number of cores, which is fractional under a quota: '1 core', '1.5 cores'."""
-    return plural(int(number), 'core') if number == int(number) else f'{number:.3g} cores'
-
-
-def _debugging(facts: _Facts) -> str | None:
-    # A warning before the run covers flags that slow steps down.
-    found = list(_debugging_variables(facts.result.environment))
-    if not found:
-        return None
-    return f'{_listed(found)} made the timed steps slower; measure again without {"it" if len(found) == 1 else "them"}'
-
-
-def _debugging_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    for name, slow in _DEBUGGING.items():
-        if re.fullmatch(slow, environment.get(name, '').strip()):
-            yield f'{name}={environment[name]}'
 
 
 def _governor(facts: _Facts) -> str | None:
@@ -404,14 +342,9 @@ def _seconds(seconds: float) -> str:
     return f'{seconds:.3g} s' if seconds < 100 else f'{seconds:.0f} s'
 
 
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f'{", ".join(words[:-1])} and {words[-1]}'
-
-
 # By code: the function that returns the warning's text, or None.
 ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
     'loss_not_finite': _loss,
-    'debugging': _debugging,
     'slow_first_step': _first_step,
     'too_short': _too_short,
     'few_steps': _few_steps,

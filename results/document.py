@@ -151,11 +151,6 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return as_float(self.throughput.images_per_second)
 
     @property
-    def images_per_second_of_steps(self) -> float:
-        """Images of all timed steps over the sum of their own seconds; nan if no step was timed."""
-        return as_float(self.throughput.images_per_second_of_steps)
-
-    @property
     def images(self) -> float:
         """The images of all timed steps; nan if unknown."""
         return as_float(self.throughput.images)
@@ -170,21 +165,6 @@ class Result(_Document, tag=RESULT, kw_only=True):
     def step_seconds(self) -> NDArray[np.float64]:
         """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
         return _of_timed(self.workers[0].steps, self.workers[0].steps.seconds) if self.workers else np.empty(0)
-
-    def wall_seconds(self) -> NDArray[np.float64]:
-        """The seconds of each timed step of the chief up to the next, without evaluations: [num_steps] float64.
-
-        The last step ends when it is done. The sum is the time of the total.
-        """
-        seconds = self.step_seconds()
-        if seconds.size < 2:
-            return seconds
-        steps = self.workers[0].steps
-        start, waited = _of_timed(steps, steps.start), np.zeros(seconds.size)
-        # Asynchronous workers go on training while the chief evaluates.
-        if 'evaluation' in steps.between and self.run.together:
-            waited = _of_timed(steps, steps.between['evaluation'])
-        return np.append(np.diff(start) - waited[:-1], seconds[-1])
 
     def beside_own_work(self) -> NDArray[np.bool_]:
         """Returns which timed steps of the chief lie beside a checkpoint, a summary, ...: [num_steps] bool."""
@@ -290,20 +270,15 @@ def _why_not(text: str, error: Exception) -> str:
     """Says why a text is no document; error is what the decoder of documents says."""
     try:
         document = json.loads(text)
-    except RecursionError:
-        return 'its objects are nested too deeply; give a file that --result_file wrote'
-    except ValueError as malformed:
-        if not text.lstrip().startswith('{'):
-            return 'it is no result; give a file that --result_file wrote (only compare reads logs, too)'
-        return f'it is no whole JSON document ({" ".join(str(malformed).split())}); was its run, or a copy, cut off?'
+    except (RecursionError, ValueError) as malformed:
+        hint = 'was its run, or a copy, cut off? Give a file that --result_file wrote (only compare reads logs, too)'
+        return f'it is no whole JSON document ({" ".join(str(malformed).split())}); {hint}'
     if not isinstance(document, dict) or document.get('schema') not in (RESULT, FAILURE):
         return 'it is no result of this program; give a file that --result_file wrote'
     version = document.get('schema_version')
     if type(version) is int and version > SCHEMA_VERSION:
         return f'its schema_version is {version}, above {SCHEMA_VERSION}; install a newer version of this program'
-    # Python's json also reads what is no JSON.
-    is_json = isinstance(error, msgspec.ValidationError)
-    reason = str(error) if is_json else 'it has NaN, Infinity or half of a surrogate pair'
+    reason = str(error)
     shown = reason if len(reason) < 400 else f'{reason[:200]} ... {reason[-100:]}'
     return f'the document is damaged ({shown}); measure again'
 

@@ -90,7 +90,8 @@ class LiveLine:
         while True:
             with self._lock, contextlib.suppress(OSError, ValueError):
                 if not self._is_in_background():
-                    shown = _cropped(self.text, os.get_terminal_size(self._stream.fileno()).columns or 80)
+                    # Writing the last column may move the cursor to the next line.
+                    shown = self.text[: (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1]
                     if shown != self._drawn:
                         self._drawn = shown
                         self._write(f'\r{shown}\x1b[K\r')
@@ -120,13 +121,3 @@ def format_duration(seconds: float) -> str:
     minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f'{hours}:{minutes:02}:{secs:02}' if hours else f'{minutes}:{secs:02}'
-
-
-def _cropped(text: str, columns: int) -> str:
-    """Cuts a text to fit on a line, without the last column: writing it may move the cursor to the next line."""
-    if text.isascii():
-        return text[: columns - 1]
-    # Characters other than ASCII may take two columns, or none.
-    from rich.cells import set_cell_size
-
-    return set_cell_size(text, columns - 1).rstrip()

@@ -1,10 +1,11 @@
 """Finds runs that are repeats of each other. Does not import TensorFlow."""
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping
 
 from results.document import Result
-from results.statistics import modified_z_scores
+from results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 
 # A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
 _OUTLIER_SCORE = 3.5
@@ -43,10 +44,8 @@ def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
     """Returns the outliers among the images/sec of repeats, by name; empty if there are too few repeats."""
     if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
         return {}
-    scores = modified_z_scores([*rates.values()])
-    return {
-        name: rate for (name, rate), score in zip(rates.items(), scores, strict=True) if abs(score) > _OUTLIER_SCORE
-    }
+    middle, deviation = statistics.median(rates.values()), MAD_TO_STANDARD_DEVIATION * mad([*rates.values()])
+    return {name: rate for name, rate in rates.items() if abs(rate - middle) > _OUTLIER_SCORE * deviation}
 
 
 def as_key(value: object) -> str:

@@ -128,15 +128,3 @@ def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
     if error:
         return difference / error
     return math.copysign(math.inf, difference) if difference else 0.0
-
-
-def modified_z_scores(values: ArrayLike) -> NDArray[np.float64]:
-    """Returns the distance of each of [num_values] numbers from their median, in robust standard deviations (MAD).
-
-    Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, section 3.3. Infinite where most values are equal.
-    """
-    numbers = np.asarray(values, dtype=np.float64)
-    distances = numbers - np.median(numbers)
-    scale = MAD_TO_STANDARD_DEVIATION * mad(numbers)
-    with np.errstate(divide='ignore', invalid='ignore'):
-        return np.where(distances == 0, 0.0, distances / scale)

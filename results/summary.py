@@ -13,8 +13,6 @@ from results.document import Result
 # Both rates of a run are printed if they differ by more than this share.
 _SAME_RATE = 0.01
 _GIBIBYTE = 2**30
-# For each source of energy: the chips that it measures, and which of them in a cluster.
-_CHIPS = {'RAPL': ('processor packages', " of the chief's host"), 'NVML': ('GPUs', ' of the chief')}
 _PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
 
 
@@ -92,33 +90,24 @@ def _summary(result: Result) -> Iterator[str]:
     if energy.joules is not None:
         each = energy.joules_per_image
         per_image = f', {each:.3g} J per image' if each is not None else ''
-        chips, of_chief = _CHIPS.get(energy.source or '', ('', ''))
-        measured = _listed(f'{chips}{of_chief if result.cluster.tasks else ""}', energy.source)
-        yield f'energy: {_scaled(energy.joules, "J")} during the timed steps{per_image} ({measured})'
+        yield f'energy: {_scaled(energy.joules, "J")} during the timed steps{per_image} ({energy.source})'
     if goal := goal_of(result):
-        best = f'not reached; best {goal.top_1:.4f}, step {goal.step}'
+        outcome = 'reached at' if goal.top_1 >= goal.wanted else f'not reached; best {goal.top_1:.4f},'
         after = '' if goal.seconds is None else f', {goal.seconds:.3g} s after the first step began'
-        reached = f'reached at step {goal.step}' if goal.is_reached else best
-        yield f'accuracy: top-1 {goal.wanted:g} {reached}{after}'
+        yield f'accuracy: top-1 {goal.wanted:g} {outcome} step {goal.step}{after}'
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The progress of a run towards the accuracy of --stop_at_top_1_accuracy.
+    """The accuracy of --stop_at_top_1_accuracy, and that of the first evaluation that reached it, else of the best one.
 
-    Attributes:
-      wanted: that accuracy.
-      top_1: the accuracy of the first evaluation that reached it, else of the best evaluation.
-      step: the step of that evaluation.
-      is_reached: whether an evaluation reached the wanted accuracy.
-      seconds: all seconds from the start of the first step, warm-up included, to the end of that evaluation; None if
-        unknown, as in a run that continues from a checkpoint.
+    seconds is the time from the start of the first step, warm-up included, to the end of that evaluation; None if
+    unknown, as in a run that continues from a checkpoint.
     """
 
     wanted: float
     top_1: float
     step: int
-    is_reached: bool
     seconds: float | None
 
 
@@ -130,11 +119,10 @@ def goal_of(result: Result) -> Goal | None:
         return None
     reached = [(top_1, found) for top_1, found in known if top_1 >= wanted]
     top_1, shown = reached[0] if reached else max(known, key=lambda pair: pair[0])
-    seconds, end = None, shown.end
-    if result.workers and end is not None:
-        steps = result.workers[0].steps
-        seconds = end - steps.start[0] if steps.global_step and steps.global_step[0] <= 1 else None
-    return Goal(wanted, top_1, shown.step, bool(reached), seconds)
+    seconds = None
+    if result.workers and shown.end is not None and max(result.steps.global_step[:1], default=2) <= 1:
+        seconds = shown.end - result.steps.start[0]
+    return Goal(wanted, top_1, shown.step, seconds)
 
 
 def _between(result: Result) -> str:

@@ -2,17 +2,15 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.shape import Shape
 from errors import UsageError, format_flag
-from models.registry import MODELS
 from params import Params, parse_argv
 from params.modes import MODES, Place
 from params.table import SPECS, outputs_that_are
-from sweeps.request import SHAPE, Axes, Request, Setting, shown
-from sweeps.settings import Settings
+from sweeps.request import SHAPE, Request, Setting, Settings
 
 # (settings, whether one process runs alone): raises UsageError if the settings cannot be run.
 Check = Callable[[Params, bool], None]
@@ -30,7 +28,6 @@ class Configuration:
       varied: the text of each flag that differs between configurations, and of the shape.
       in_cluster: whether there is more than one process.
       given: the flags in argv by name, each as it is written.
-      batch_size: images per step on each device; 0 for the model's default.
       published: images/sec that others published, which `report` shows beside those of the run.
       launch: further flags of `cluster`, such as its hosts.
     """
@@ -41,9 +38,7 @@ class Configuration:
     in_cluster: bool
     argv: tuple[str, ...]
     given: Mapping[str, str]
-    model: str
     variable_update: str
-    batch_size: int
     published: float | None = field(default=None, compare=False)
     published_speed_up: float | None = field(default=None, compare=False)
     launch: tuple[str, ...] = ()
@@ -52,12 +47,13 @@ class Configuration:
     def caption(self) -> str:
         return caption(self.varied)
 
-    def command(self, *more: str) -> tuple[str, ...]:
-        """Returns the words after the program's name, with more flags of the run, which override earlier ones."""
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words after the program's name."""
         if not self.in_cluster:
-            return (*self.argv, *more)
+            return self.argv
         servers = [format_flag('ps', self.shape.num_ps)] if self.shape.num_ps else []
-        return ('cluster', *self.launch, format_flag('workers', self.shape.workers), *servers, '--', *self.argv, *more)
+        return ('cluster', *self.launch, format_flag('workers', self.shape.workers), *servers, '--', *self.argv)
 
 
 @dataclass(frozen=True)
@@ -92,44 +88,30 @@ def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
     """Combines the values of a request, in its order.
 
     A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.
-    Raises UsageError if no combination of a grid can run, or an included configuration cannot.
+    Raises UsageError if no combination of a grid can run.
     """
-    if not request.grids and not request.include:
+    if not request.axes:
         raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
-    _check_settings(request)
-    _check_models(request)
-    # With --find_batch_size the batch size is a result, so no configuration has one.
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     found: dict[tuple[str, ...], Configuration] = {}
     left_out: list[LeftOut] = []
     for axes in request.axes:
         num_usable, reason = 0, ''
-        for combination in _product(axes):
-            values = {**request.flags, **combination}
+        for combination in itertools.product(*axes.values.values()):
+            values = {**request.flags, **dict(zip(axes.values, combination, strict=True))}
             shape = values.pop(SHAPE, Shape(1, 1))
             varied = {name: _text(name, {**values, SHAPE: shape}) for name in columns}
             try:
-                made = None if _excluded(request.exclude, values, shape) else _configure(values, shape, varied, check)
-            except _ImpossibleError as error:
+                made = _configure(values, shape, varied, check)
+            except UsageError as error:
                 reason = str(error)
                 left_out.append(LeftOut(varied, reason))
                 continue
             num_usable += 1
-            if made is None:
-                left_out.append(LeftOut(varied, 'it is excluded'))
-                continue
-            key = (*made.argv, str(shape))
-            if key in found:
-                left_out.append(LeftOut(varied, 'it is in the sweep already'))
             quoted = replace(made, published=axes.published, published_speed_up=axes.published_speed_up)
-            found.setdefault(key, quoted)
+            found.setdefault((*made.argv, str(shape)), quoted)
         if not num_usable:
-            if any(reason.startswith(f'{format_flag(name, value)}:') for name, value in request.flags.items()):
-                raise UsageError(f'{request.source}: {reason}')
-            what = ' '.join(f'{name} = {_text(name, combination)}' for name in combination)
-            raise UsageError(f'{axes.where} {what}: it cannot run: {reason}; change one of them')
-    if not found:
-        raise UsageError(f'{request.source}: all configurations are excluded; change [[exclude]]')
+            raise UsageError(f'{axes.where}: it cannot run: {reason}; change it, or the flags of all runs')
     configurations = tuple(
         replace(one, id=_id(number, one, len(found))) for number, one in enumerate(found.values(), start=1)
     )
@@ -144,36 +126,6 @@ def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
     )
 
 
-class _ImpossibleError(Exception):
-    """A combination cannot run; the text says why."""
-
-
-def _check_settings(request: Request) -> None:
-    if not request.settings.find_batch_size:
-        return
-    for axes in request.axes:
-        if 'batch_size' in axes.values:
-            raise UsageError(
-                f'{axes.where} {shown("batch_size", list(axes.values["batch_size"]))} clashes with --find_batch_size, '
-                'which finds the batch size; leave one out'
-            )
-
-
-def _check_models(request: Request) -> None:
-    """Raises UsageError for an unknown model: this is a mistake, not a combination that cannot run."""
-    rows = request.axes
-    if 'model_file' in request.flags or any('model_file' in axes.values for axes in rows):
-        # The file of --model_file may define the model.
-        return
-    for axes in rows:
-        for model in axes.values.get('model', ()):
-            try:
-                MODELS.find_model(str(model))
-            except UsageError as error:
-                reason = str(error).removeprefix(f'{format_flag("model", model)}: ')
-                raise UsageError(f'{axes.where} {shown("model", model)}: {reason}') from None
-
-
 def _varied_names(request: Request) -> Iterator[str]:
     """Yields the flags that have more than one value, in the order of their first appearance."""
     rows = request.axes
@@ -184,11 +136,6 @@ def _varied_names(request: Request) -> Iterator[str]:
             yield name
 
 
-def _product(axes: Axes) -> Iterator[dict[str, Setting]]:
-    for combination in itertools.product(*axes.values.values()):
-        yield dict(zip(axes.values, combination, strict=True))
-
-
 def _text(name: str, values: Mapping[str, object]) -> str:
     value = values.get(name, SPECS[name].default if name in SPECS else None)
     if isinstance(value, bool):
@@ -196,27 +143,18 @@ def _text(name: str, values: Mapping[str, object]) -> str:
     return 'default' if value is None or (name == 'batch_size' and not value) else str(value)
 
 
-def _excluded(exclude: Sequence[Axes], values: Mapping[str, Setting], shape: Setting) -> bool:
-    own = {**{name: spec.default for name, spec in SPECS.items()}, **values, SHAPE: shape}
-    return any(all(own.get(name) in wanted for name, wanted in row.values.items()) for row in exclude)
-
-
 def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check) -> Configuration:
     assert isinstance(shape, Shape)
     argv = tuple(format_flag(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
     mode = MODES[str(values.get('variable_update', SPECS['variable_update'].default))]
     if reason := shape.why_not(mode):
-        raise _ImpossibleError(reason)
-    alone = shape.place(mode) is Place.ALONE
-    try:
-        params = parse_argv(argv).params
-        for name in outputs_that_are():
-            if getattr(params, name) and not (params.eval and name == 'train_dir'):
-                written = format_flag(name, getattr(params, name))
-                raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')
-        check(params, alone)
-    except UsageError as error:
-        raise _ImpossibleError(str(error)) from None
+        raise UsageError(reason)
+    alone, params = shape.place(mode) is Place.ALONE, parse_argv(argv).params
+    for name in outputs_that_are():
+        if getattr(params, name) and not (params.eval and name == 'train_dir'):
+            written = format_flag(name, getattr(params, name))
+            raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')
+    check(params, alone)
     return Configuration(
         id='',
         varied=varied,
@@ -224,9 +162,7 @@ def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[st
         in_cluster=not alone,
         argv=argv,
         given=dict(params.given),
-        model=params.model,
         variable_update=params.variable_update,
-        batch_size=params.batch_size,
     )
 
 

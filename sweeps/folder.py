@@ -105,7 +105,7 @@ class Folder:
             return _plan_of(document)
         except FileNotFoundError:
             raise UsageError(
-                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write its folder'
+                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write sweep --resume DIR'
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = getattr(error, 'strerror', None) or f'{type(error).__name__}: {" ".join(str(error).split())}'

@@ -1,25 +1,19 @@
-"""Runs one command in a process of its own, within limits of time and memory. Linux only."""
+"""Runs one command in a process of its own, within a limit of time. Linux only."""
 
-import contextlib
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from cluster.child_process import ChildProcess, end_of
 from errors import RunError, UsageError
 
-_SECS_BETWEEN_READINGS = 0.1
 # The seconds in which a run must end after SIGTERM. `cluster` gives its own processes 15 s.
 _GRACE_SECS = 20.0
-# Reading the process tree takes milliseconds of a core under measurement, so only every tenth reading does it.
-_READINGS_OF_A_TREE = 10
 
 # An error line of the program, or of a process in a cluster, which the process's name precedes.
 _ERROR = re.compile(r'^(?P<process>[\w ]+\| )?tf_cnn_benchmarks: error: (?P<text>.+)$', re.MULTILINE)
@@ -27,15 +21,6 @@ _OUT_OF_MEMORY = re.compile(r'ResourceExhausted|RESOURCE_EXHAUSTED|OOM when allo
 
 # The causes of failed runs, for other programs.
 TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a run: seconds, and bytes of all its processes together, each with its flag as written."""
-
-    timeout_secs: float | None = None
-    memory_bytes: int | None = None
-    memory_limit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +36,7 @@ class Ended:
 def run_process(
     argv: Sequence[str],
     log: Path,
-    limits: Limits = Limits(),
+    timeout_secs: float | None = None,
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> Ended:
@@ -69,15 +54,11 @@ def run_process(
     except OSError as error:
         raise RunError(f'{log}: the run cannot be started ({error.strerror})') from error
     with child:
-        cause = _await_end(child, started, limits)
-        if cause == MEMORY:
-            child.stop(grace_secs=0.0)
+        is_in_time = child.wait(timeout_secs)
     seconds = time.monotonic() - started
     code = child.exit_code() if child.exit_code() >= 0 else 128 - child.exit_code()
-    if cause == TIMEOUT:
-        return Ended(code, seconds, f'it ran longer than --timeout_secs={limits.timeout_secs:g}', cause)
-    if cause == MEMORY:
-        return Ended(code, seconds, f'it needed more memory than --memory_limit={limits.memory_limit}', cause)
+    if not is_in_time:
+        return Ended(code, seconds, f'it ran longer than --timeout_secs={timeout_secs:g}', TIMEOUT)
     if not code:
         return Ended(code, seconds)
     with log.open('rb') as written:
@@ -103,48 +84,3 @@ def explain_end(output: str, return_code: int) -> tuple[str, str]:
     if return_code < 0:
         return f'ended by signal {-return_code} ({signal.strsignal(-return_code)})', cause
     return f'it ended with exit code {return_code}{f": {lines[-1]}" if lines else ""}', cause
-
-
-def _await_end(child: ChildProcess, started: float, limits: Limits) -> str | None:
-    """Waits until the process ends, and returns None, or until it exceeds a limit, and returns which."""
-    deadline = None if limits.timeout_secs is None else started + limits.timeout_secs
-    meter = None if limits.memory_bytes is None else MemoryMeter(child.pid, limits.memory_bytes)
-    while True:
-        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if meter:
-            seconds = _SECS_BETWEEN_READINGS if seconds is None else min(seconds, _SECS_BETWEEN_READINGS)
-        if child.wait(seconds):
-            return None
-        if meter and meter.is_exceeded():
-            return MEMORY
-        if deadline is not None and time.monotonic() >= deadline:
-            return TIMEOUT
-
-
-class MemoryMeter:
-    def __init__(self, root: int, limit: int) -> None:
-        self._root = root
-        self._limit = limit
-        self._processes: list[psutil.Process] = []
-        self._num_readings = 0
-
-    def is_exceeded(self) -> bool:
-        """Whether a process and its descendants use more than the limit; pages that they share count once."""
-        if self._num_readings % _READINGS_OF_A_TREE == 0:
-            with contextlib.suppress(psutil.Error):
-                root = psutil.Process(self._root)
-                self._processes = [root, *root.children(recursive=True)]
-        self._num_readings += 1
-        # The proportional set size counts each shared page once, such as those of TensorFlow's code. To compute it, the
-        # kernel walks through all pages, so it is read only where all resident pages exceed the limit.
-        if self._sum(lambda process: process.memory_info().rss) <= self._limit:
-            return False
-        return self._sum(lambda process: process.memory_full_info().pss) > self._limit
-
-    def _sum(self, size: Callable[[psutil.Process], int]) -> int:
-        total = 0
-        for process in self._processes:
-            # It may have ended.
-            with contextlib.suppress(psutil.Error):
-                total += size(process)
-        return total

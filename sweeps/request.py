@@ -9,15 +9,29 @@ from errors import UsageError, format_flag, nearest
 from params.modes import MODES
 from params.original import FLAGS
 from params.parsing import split_argv
-from params.spec import FlagSpec, Value
+from params.spec import FlagSpec, Value, flag
 from params.table import SPECS
-from sweeps.settings import Settings
 
 SHAPE = 'shape'
 Setting = Value | Shape
 
 # Where a setting stands if it is a flag after --.
 AFTER_DASHES = '--'
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a sweep runs its configurations: flags of the subcommand, and keys of the same names in a file."""
+
+    repeats: int = flag(1, 'Runs of each configuration.', lower_bound=1, unit='runs')
+    timeout_secs: float | None = flag(
+        None, 'End a run that takes longer, and go on with the next.', lower_bound=0.1, unit='seconds'
+    )
+    find_batch_size: bool = flag(
+        False,
+        'Find the largest batch size of each configuration that fits into the memory, with a few steps of each size '
+        'that is tried.',
+    )
 
 
 @dataclass(frozen=True)
@@ -42,23 +56,16 @@ class Request:
       name: used in the name of the folder.
       source: the file, or the subcommand; each error begins with it.
       flags: the flags of all runs.
-      include: single configurations to add.
-      exclude: a configuration is left out if, for one of these, each flag has one of the values.
+      axes: the grids, of which the sweep has all configurations.
     """
 
     name: str
     title: str
     source: str
     flags: Mapping[str, Setting] = field(default_factory=dict)
-    grids: Sequence[Axes] = ()
-    include: Sequence[Axes] = ()
-    exclude: Sequence[Axes] = ()
+    axes: Sequence[Axes] = ()
     settings: Settings = field(default_factory=Settings)
     published_in: str = ''
-
-    @property
-    def axes(self) -> tuple[Axes, ...]:
-        return (*self.grids, *self.include)
 
 
 def read_setting(name: str, value: object, where: str) -> Setting:
@@ -106,7 +113,7 @@ def read_grid(texts: Sequence[str]) -> Request:
         if name in values:
             raise UsageError(f'{where} {name} was given before; write all of its values in one --grid')
         values[name] = tuple(read_setting(name, value, where) for value in several.split(','))
-    return Request('grid', 'Grid', 'sweep', grids=[Axes('--grid:', values)])
+    return Request('grid', 'Grid', 'sweep', axes=[Axes('--grid', values)])
 
 
 def override(request: Request, argv: Sequence[str], settings: Mapping[str, object]) -> Request:
@@ -122,9 +129,7 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
                 )
         flags[name] = value
     # The spec of each field has read its value, which mypy cannot see.
-    merged = replace(request.settings, **settings)  # type: ignore[arg-type]
-    merged.check()
-    return replace(request, flags=flags, settings=merged)
+    return replace(request, flags=flags, settings=replace(request.settings, **settings))  # type: ignore[arg-type]
 
 
 def with_device_cpu(request: Request) -> Request:

@@ -7,7 +7,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from params.result_flags import STDOUT
 from results.document import SCHEMA_VERSION, FailedCluster, FailedCommand, Failure, Result, as_json
 from sweeps.configurations import Configuration
 from sweeps.folder import Folder, Outcome, unfinished_name
-from sweeps.limited_process import ERROR, TIMEOUT, Limits, run_process
+from sweeps.limited_process import ERROR, TIMEOUT, run_process
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py'))
 
@@ -54,11 +54,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Starter:
-    """Starts processes of a program with its whole environment (None: that of this process) and limits."""
+    """Starts processes of a program with its whole environment (None: that of this process), within some seconds."""
 
     program: Sequence[str] = PROGRAM
     environment: Mapping[str, str] | None = None
-    limits: Limits = field(default_factory=Limits)
+    timeout_secs: float | None = None
 
     def run(self, folder: Folder, contestant: Contestant, path: Path) -> tuple[Outcome, float]:
         """Runs a contestant to its end, with its result or the document of its failure in a file of the folder.
@@ -72,7 +72,7 @@ class Starter:
         argv = [*self.program, *contestant.words, format_flag('result_file', target)]
         try:
             log = folder.logs / f'{path.stem}.log'
-            ended = run_process(argv, log, self.limits, self.environment)
+            ended = run_process(argv, log, self.timeout_secs, self.environment)
             if contestant.is_elsewhere:
                 _take_document(log, unfinished)
             reason = ended.reason or 'it ended with exit code 0, and left no result'
@@ -90,7 +90,7 @@ class Starter:
                 found.source = str(path)
                 return found, ended.seconds
         finally:
-            # Do not trust the result of a run that took too much memory, or that failed with a complete result.
+            # Do not trust the result of a run that failed with a complete result.
             unfinished.unlink(missing_ok=True)
         failure = replace(
             contestant.failure,
@@ -110,13 +110,12 @@ class Rounds:
     """
 
     def __init__(
-        self, contestants: Sequence[Contestant], count: int, folder: Folder, starter: Starter = Starter(), seed: int = 1
+        self, contestants: Sequence[Contestant], count: int, folder: Folder, starter: Starter = Starter()
     ) -> None:
         self._contestants = contestants
         self._count = count
         self._folder = folder
         self._starter = starter
-        self._seed = seed
         # Name of the contestant -> number of the round -> outcome.
         self._found: dict[str, dict[int, Outcome]] = {contestant.name: {} for contestant in contestants}
         for contestant in contestants:
@@ -140,7 +139,7 @@ class Rounds:
     def left(self) -> Iterator[tuple[Contestant, int]]:
         """Yields the runs that are left, each with the number of its round, in their order."""
         for number in range(1, self._count + 1):
-            for index in order_of_round(len(self._contestants), number, self._seed):
+            for index in order_of_round(len(self._contestants), number):
                 contestant = self._contestants[index]
                 found = self._found[contestant.name]
                 if number not in found and (not found or any(map(succeeded, found.values()))):
@@ -156,11 +155,9 @@ class Rounds:
         return self._folder.results / f'{contestant.name}.{number}.json'
 
 
-def contestant_of(one: Configuration, *more: str) -> Contestant:
-    """Returns the contestant of a configuration, with more flags of the run, which override earlier ones."""
-    failure = failure_of([*one.argv, *more], {**one.given, **parse_argv(more).params.given}, str(one.shape))
-    caption = ' '.join([one.caption, *more])
-    return Contestant(one.id, caption, one.command(*more), failure, is_elsewhere=bool(one.launch))
+def contestant_of(one: Configuration) -> Contestant:
+    failure = failure_of(one.argv, one.given, str(one.shape))
+    return Contestant(one.id, one.caption, one.command, failure, is_elsewhere=bool(one.launch))
 
 
 def contestant_of_run(name: str, argv: Sequence[str]) -> Contestant:
@@ -186,7 +183,7 @@ def describe(outcome: Outcome) -> str:
     return f'failed: {outcome.reason}'
 
 
-def order_of_round(count: int, round_number: int, seed: int) -> list[int]:
+def order_of_round(count: int, round_number: int) -> list[int]:
     """Returns the indices of all configurations in the order in which one round runs them.
 
     The speed of a machine that warms up, or has other load, changes over minutes, and would look like a difference
@@ -198,7 +195,7 @@ def order_of_round(count: int, round_number: int, seed: int) -> list[int]:
     order = list(range(count))
     pair, is_second = divmod(round_number - 1, 2)
     if pair:
-        random.Random(f'{seed} {pair}').shuffle(order)
+        random.Random(pair).shuffle(order)
     return order[::-1] if is_second else order
 
 

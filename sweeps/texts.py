@@ -36,16 +36,14 @@ _NOTHING = dict.fromkeys(('mark', 'rate', 'low', 'high', 'speed_up', 'ms', 'algb
 
 def format_plan(plan: SweepPlan, num_left: int) -> str:
     count = len(plan.configurations)
+    runs = f'{plural(count, "configuration")}, {plural(plan.settings.repeats, "run")} of each; {num_left} to be made'
     if plan.settings.find_batch_size:
         runs = f'the largest batch size of {plural(num_left, "configuration")} is to be found'
-    else:
-        repeats = plan.settings.repeats
-        runs = f'{plural(count, "configuration")}, {plural(repeats, "run")} of each; {num_left} to be made'
     lines = [f'{plan.title}: {runs}']
     width = len(str(count))
     for number, one in enumerate(plan.configurations, start=1):
         lines.append(f'  {number:{width}}. {one.caption}')
-        lines.append(f'  {"":{width}}  {shlex.join(["tf_cnn_benchmarks", *one.command()])}')
+        lines.append(f'  {"":{width}}  {shlex.join(["tf_cnn_benchmarks", *one.command])}')
     return '\n'.join([*lines, *format_left_out(plan.left_out)])
 
 
@@ -88,15 +86,15 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
                 'low': low,
                 'high': high,
                 'speed_up': speed_up,
+                _FOUND_SIZE: results[-1].run.batch_size,
                 **_exchange(results),
             }
-            row[_FOUND_SIZE] = results[-1].run.batch_size
         rows.append(row)
     numbers: Sequence[ValueColumn] = _OF_EXCHANGES
     if not any(row['ms'] for row in rows):
         numbers = (_RATE, *(_OF_REPEATS if any(row['runs'] > 1 for row in rows) else ()), _SPEED_UP)
-    names = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     statuses = ['status'] if any(row['status'] != 'ok' for row in rows) else []
+    names = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     columns = [*(ValueColumn(_TITLES.get(name, name), keys=(name,)) for name in names), *numbers]
     return table_of([*columns, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows)
 

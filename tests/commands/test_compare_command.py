@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -122,8 +121,11 @@ def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list(capsys: pyt
 
 def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
     write_repeats('old', 100, (32, 64, 16))
-    write_repeats('new', 90, (64, 32, 128), flags={'xla': True})
-    write_sample(Path('new/256.json'), flags={'batch_size': 256, 'xla': True}, **cut_off('stopped by SIGTERM'))
+    # What all runs of a folder share may differ from the other folder.
+    new: dict[str, Any] = {'machine': {'versions': {'python': '3.12', 'tensorflow': '2.22.0'}}}
+    write_repeats('new', 90, (64, 32, 128), flags={'xla': True}, **new)
+    flags = {'batch_size': 256, 'xla': True}
+    write_sample(Path('new/256.json'), flags=flags, **new, **cut_off('stopped by SIGTERM'))
     Path('new/none.json').write_text(json.dumps(untimed_document('it ran out of memory')))
     Path('new/failure.json').write_text(json.dumps(sample_failure(reason='the data are gone')))
     Path('new/notes.json').write_text('{"no": "result"}')
@@ -146,7 +148,7 @@ def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[s
     assert 'it ran out of memory' in left_out['new/none.json']
     assert 'new/notes.json' in run_compare(capsys, 'old', 'new')
     # An incomplete run beside complete repeats does not count.
-    write_sample(Path('new/cut.json'), rate=20, flags={'batch_size': 32, 'xla': True}, **cut_off('interrupted'))
+    write_sample(Path('new/cut.json'), rate=20, flags={**flags, 'batch_size': 32}, **new, **cut_off('interrupted'))
     rows = rows_of(capsys, 'old', 'new')
     assert [row['num_runs'] for row in rows if row['name'] == 'new: batch_size=32'] == [3]
     assert any('interrupted' in row['remark'] for row in rows if row['files'] == ['new/cut.json'])
@@ -167,11 +169,10 @@ def test_fail_below_fails_for_significantly_slower_results_only(capsys: pytest.C
     check_line(capsys.readouterr().err.strip(), '--fail_below=0.95', 'slow/32-0.json', 'too few runs')
 
 
-def test_the_clock_and_different_work_are_chosen_by_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_between_steps_counts_and_different_work_needs_force(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'), gap=0.0)
     write_sample(Path('b.json'), gap=0.1)
     assert rows_of(capsys, 'a.json', 'b.json')[1]['ratio'] < 0.8
-    assert rows_of(capsys, 'a.json', 'b.json', '--clock=steps')[1]['ratio'] == pytest.approx(1)
     write_sample(Path('c.json'), run={'role': 'forward-only'}, flags={'model': 'trivial'})
     row = rows_of(capsys, 'a.json', 'c.json', '--force')[1]
     assert row['different_work'] == {'model': ['lenet', 'trivial'], 'role': ['training', 'forward-only']}
@@ -183,8 +184,6 @@ def test_a_log_is_compared_with_a_result(capsys: pytest.CaptureFixture[str]) -> 
     write_sample(Path('new.json'))
     first, second = rows_of(capsys, 'old.log', 'new.json')
     assert second['different_machine'] == {'versions.tensorflow': ['2.20', '2.21.0']}
-    Path('new.log').write_text(LOG.replace('2.20', '2.21'))
-    assert rows_of(capsys, 'new.log', 'new.json')[1]['different_machine'] == {}
     assert (first['images_per_second'], first['low']) == (80.0, None)
     assert second['ratio'] == pytest.approx(100 / 80, rel=0.01)
     assert (second['ratio_low'], second['verdict']) == (None, 'too few runs')
@@ -218,18 +217,7 @@ def test_results_are_judged_by_earlier_ones(capsys: pytest.CaptureFixture[str]) 
     assert run_compare(capsys, *argv, '--format=markdown').split()[:4] == ['|', 'run', '|', 'shape']
 
 
-def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    for version, folder in (('2.20.0', 'old'), ('2.21.0', 'new')):
-        for size in (32, 64):
-            machine = {'versions': {'python': '3.12', 'tensorflow': version}}
-            write_sample(Path(folder, f'{size}.json'), seed=size, flags={'batch_size': size}, machine=machine)
-    rows = rows_of(capsys, 'old', 'new')
-    assert {row['name']: row['baseline'] for row in rows if row['baseline']} == {
-        f'new: batch_size={size}': f'old: batch_size={size}' for size in (32, 64)
-    }
-
-
-def test_an_outlying_run_is_named_and_the_same_runs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_outlying_run_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for number, rate in enumerate((100, 101, 99, 50, 100, 102)):
         for folder, own, seed in (('a', rate, number), ('b', 80 + number % 2, 50 + number)):
             write_sample(Path(folder, f'{number}.json'), seconds=step_seconds(32 / own, noise=0.001, seed=seed))
@@ -238,14 +226,6 @@ def test_an_outlying_run_is_named_and_the_same_runs_are_refused(capsys: pytest.C
     first, second = rows_of(capsys, 'a', 'b')
     assert [*first['outliers']] == ['a/3.json']
     assert second['outliers'] == {}
-    # A copy of a folder is the same runs, too.
-    shutil.copytree('a', 'copy')
-    for other in ('a', 'copy', './a/'):
-        assert tf_cnn_benchmarks.main(['compare', 'a', other]) == 2
-        check_line(capsys.readouterr().err.strip(), other, 'same 6 runs')
-    shutil.copy('a/0.json', 'b/same.json')
-    assert tf_cnn_benchmarks.main(['compare', 'a', 'b']) == 0
-    check_line(capsys.readouterr().err.strip(), 'a and b', 'same 1 run')
 
 
 def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +272,7 @@ def test_two_commands_run_in_turns(
         f'round {n}: A 80.0 images/sec, B 160.0 images/sec' for n in (1, 2, 3)
     ]
     assert '95 %' not in lines[1]
-    check_line(lines[2], 'B / A 2.000, 95 % 2.000 to 2.000 (+/- 0.0 %)')
+    check_line(lines[2], 'B / A 2.000, 95 % 2.000 to 2.000')
     # The files are there for later comparisons.
     assert rows_of(capsys, 'out/results/a', 'out/results/b')[1]['ratio'] == second['ratio']
     assert tf_cnn_benchmarks.main([*argv[:3], '--batch_size=4', '--output=out']) == 2
@@ -308,23 +288,15 @@ def test_two_commands_run_in_turns(
     check_line(capsys.readouterr().err.splitlines()[-1], '--batch_size=16', 'the disk is on fire', 'failed')
 
 
-def test_the_time_and_ctrl_c_end_the_turns_and_what_was_measured_is_shown(
+def test_ctrl_c_ends_the_turns_and_the_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    argv = ['compare', '--run=--batch_size=8 --wait_for_idle=5', '--run=--batch_size=16', '--format=json', '--rounds=4']
-    monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path))
-    assert tf_cnn_benchmarks.main([*argv, '--for_secs=0.001', '--output=timed']) == 0
-    assert sorted(sizes_in(tmp_path)) == [8, 16]
-    assert [row['num_runs'] for row in json.loads(capsys.readouterr().out)['rows']] == [1, 1]
-
-    # The small program counts the runs of both.
-    behaviours: dict[str, object] = {f'--batch_size={size}': {'7': 'wait'} for size in (8, 16)}
+    argv = ['compare', '--run=--batch_size=8 --wait_for_idle=5', '--run=--batch_size=16', '--output=stopped']
+    behaviours: dict[str, object] = {f'--batch_size={size}': {'5': 'wait'} for size in (8, 16)}
     monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
     with interrupt_when_waiting(tmp_path):
-        assert tf_cnn_benchmarks.main([*argv, '--output=stopped']) == 130
-    out, err = capsys.readouterr()
-    assert [(row['num_runs'], row['images_per_second']) for row in json.loads(out)['rows']] == [(2, 80), (2, 160)]
-    check_line(err.splitlines()[-2], 'stopped')
+        assert tf_cnn_benchmarks.main(argv) == 130
+    check_line(capsys.readouterr().err.splitlines()[-2], 'stopped')
     pids = [json.loads(line)[0] for line in (tmp_path / 'log.txt').read_text().splitlines()]
-    assert len(pids) == 7
+    assert len(pids) == 5
     assert_ended(pids)

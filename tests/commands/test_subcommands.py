@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from commands.options import Declaration
-from commands.subcommands import LEFT, SUBCOMMANDS
+from commands.subcommands import SUBCOMMANDS
 from params.help_text import describe_flag, format_help, format_page
 from params.spec import specs_of
-from tests.support.outputs import check_line
 from tf_cnn_benchmarks import main
 
 pytestmark = pytest.mark.unit
@@ -45,12 +44,6 @@ def test_all_mistakes_are_told_at_once_each_in_a_line(name: str, capsys: pytest.
     assert out == ''
     lines = [line.removeprefix('tf_cnn_benchmarks: error: ').partition(':')[0] for line in err.splitlines()]
     assert sorted(lines) == sorted(wrong)
-
-
-@pytest.mark.parametrize('left', LEFT)
-def test_what_left_is_unknown_and_says_what_to_use_instead(left: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(left.split()) == 2
-    check_line(capsys.readouterr().err, left.split()[-1], LEFT[left])
 
 
 def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:

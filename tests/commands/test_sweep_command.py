@@ -28,8 +28,6 @@ def rows_of(markdown: str) -> list[list[str]]:
 
 @pytest.mark.unit
 def test_the_sweeps_that_come_with_the_program_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['--list']) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*shipped()]
     assert main(['--help']) == 0
     text = ' '.join(capsys.readouterr().out.split())
     assert ', '.join(shipped()) in text
@@ -86,7 +84,7 @@ def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(
 
 @pytest.mark.distributed
 def test_the_largest_batch_size_is_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = 'find_batch_size = true\nmemory_limit = "1GiB"\n[flags]\nbatch_size = 4\n[grid]\nxla = [false, true]\n'
+    text = 'find_batch_size = true\n[flags]\nbatch_size = 4\n[grid]\nxla = [false, true]\n'
     plan = plan_of(tmp_path, text)
     program = starter(tmp_path, plan, {'--xla=False': 5, '--xla=True': 9})
     assert run_plan(plan, created(tmp_path, plan), program) == 0

@@ -1,15 +1,12 @@
 """Logs of the original program, as they are found in the field, are read as results."""
 
-import gzip
-import json
-import math
 from collections.abc import Callable
 
 import pytest
 
-from comparison.original_logs import LogRecord, decode_log, read_logs
-from comparison.ratios import estimate
+from comparison.original_logs import read_log
 from results.console import IN_TF32
+from results.document import Result
 from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
@@ -50,9 +47,8 @@ def a_log(rates: tuple[float, ...] = RATES, total: float | None = 95.83, banner:
     return '\n'.join([banner.rstrip('\n'), *lines, *end, ''])
 
 
-def one(text: str) -> LogRecord:
-    (record,) = read_logs(text, 'run.log')
-    return record
+def one(text: str) -> Result:
+    return read_log(text, 'run.log')
 
 
 def test_a_log_of_the_original_is_read_as_a_result() -> None:
@@ -67,8 +63,6 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
     assert record.throughput.jitter == 0.4
     assert record.machine['versions'] == {'tensorflow': '1.13'}
     assert dict(record.setting)['variable_update'] == 'parameter_server'
-    # The spread of steps is that of the printed error.
-    assert estimate([record]).step_spread == pytest.approx(0.1 * 10 / 95.8)
 
 
 def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
@@ -98,19 +92,13 @@ DECORATIONS: dict[str, Callable[[str], str]] = {
     'journalctl': before_lines('May 04 10:00:00 host7 python3[4711]: '),
     'srun': before_lines('0: '),
     'numbered': lambda text: ''.join(f'{number}:{line}\n' for number, line in enumerate(text.splitlines())),
-    'docker': lambda text: ''.join(
-        json.dumps({'log': f'{line}\n', 'stream': 'stdout', 'time': '2019-05-04T10:00:00Z'}) + '\n'
-        for line in text.splitlines()
-    ),
     'stderr': lambda text: text.replace('\n', '\n2019-05-04 10:00:00: I tensorflow/core: 12 devices, 3 images\n'),
     'lscpu': lambda text: f'CPU family:  6\nModel:       85\nModel name:  a processor\n{text}',
-    'colours': lambda text: f'\x1b[32m{text}\x1b[0m'.replace('95.83', '\x1b[1m95.83\x1b[0m'),
     'mixed ranks': lambda text: (
         'ps 0 | Running parameter server\n'
         + ''.join(f'worker {worker} | {line}\r\n' for line in text.splitlines() for worker in (0, 1))
     ),
     'ranks in turn': lambda text: ''.join(before_lines(f'[1,{rank}]<stdout>:')(text) for rank in range(2)),
-    'bare ranks in turn': lambda text: text + text.replace('95.83', '95.85'),
 }
 
 
@@ -120,17 +108,7 @@ def test_a_log_is_read_whatever_stands_around_its_lines(change: Callable[[str], 
     assert found.work == expected.work
     assert found.setting == expected.setting
     assert found.images_per_second == expected.images_per_second
-    assert (found.num_printed_steps, found.shape) == (100, '2*2')
-
-
-@pytest.mark.parametrize('encoding', ['utf-8-sig', 'utf-16', 'utf-16-le', 'utf-16-be', 'gzip'])
-def test_a_log_is_read_in_the_encodings_of_the_field(encoding: str) -> None:
-    text = a_log()
-    data = gzip.compress(text.encode()) if encoding == 'gzip' else text.encode(encoding)
-    assert decode_log(data, 'run.log') == text
-    if encoding == 'gzip':
-        with refused('run.log'):
-            decode_log(data[:-20], 'run.log')
+    assert (found.throughput.jitter, found.shape) == (0.4, '2*2')
 
 
 @pytest.mark.parametrize(
@@ -147,19 +125,16 @@ def test_the_devices_of_all_workers_are_told_from_those_of_one(
     banner = BANNER.replace("['/gpu:0', '/gpu:1']", str(devices)).replace('parameter_server', mode)
     banner = banner.replace('128 global', f'{32 * 8 if mode == "horovod" else 64 if shape == "2*1" else 128} global')
     assert one(a_log(banner=banner)).shape == shape
-    # The tasks of one job print one result, those of two jobs two.
-    totals = [95.83 + task / 1000 for task in range(num_tasks)] * 2
-    assert len(read_logs(''.join(a_log(total=total, banner=banner) for total in totals), 'run.log')) == 2
+    # The tasks of one job print one result; more of them are several runs.
+    assert one(a_log(banner=banner) * num_tasks).images_per_second == 95.83
+    with refused('run.log', f'{num_tasks + 1} runs'):
+        one(a_log(banner=banner) * (num_tasks + 1))
 
 
-def test_a_log_has_one_run_or_several_a_total_alone_or_none() -> None:
-    first, second = read_logs(a_log() + a_log(total=90.0), 'both.log')
-    assert (first.source, second.source) == ('both.log (run 1)', 'both.log (run 2)')
-    assert (first.images_per_second, second.images_per_second) == (95.83, 90.0)
-    assert first.id != second.id
-    found = estimate([one('total images/sec: 95.83\n')])
-    assert (found.images_per_second, found.interval) == (95.83, None)
-    assert math.isnan(found.step_spread)
+def test_a_log_has_one_run_a_total_alone_or_none() -> None:
+    with refused('run.log', '2 runs'):
+        one(a_log() + a_log(banner=BANNER.replace('resnet50', 'vgg16')))
+    assert one('total images/sec: 95.83\n').images_per_second == 95.83
     record = one(a_log(total=None))
     assert not record.is_complete
     assert 'total' in str(record.reason)
@@ -168,4 +143,4 @@ def test_a_log_has_one_run_or_several_a_total_alone_or_none() -> None:
 
 def test_text_without_rates_is_refused() -> None:
     with refused('notes.txt'):
-        read_logs('Model: none\nnothing was measured\n', 'notes.txt')
+        read_log('Model: none\nnothing was measured\n', 'notes.txt')

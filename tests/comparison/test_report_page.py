@@ -136,12 +136,12 @@ def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
 def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The first row is neither the plainest nor the first to be measured, and one model follows another.
+    # The first row is not the first to be measured, and one model follows another.
     text = """
     published_in = "a book"
     include = [
         { model = "lenet", variable_update = "parameter_server", shape = "2*1+1", published = 40 },
-        { model = "lenet", variable_update = "replicated", shape = "1*2", published = 60.5 },
+        { model = "lenet", variable_update = "replicated", shape = "1*2", published = 60.5, published_speed_up = 1.51 },
         { model = "lenet", variable_update = "replicated", shape = "1*4" },
         { model = "alexnet", variable_update = "replicated", shape = "1*1", published = 10, published_speed_up = 0.3 },
         { model = "alexnet", variable_update = "replicated", shape = "1*2" },
@@ -164,7 +164,11 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
                 rate=100 + 37 * number,
                 seed=10 * len(folders) + number,
                 started_at=f'2026-11-2{9 - number}T08:00:00Z',
-                flags={'model': one.model, 'variable_update': one.variable_update, 'num_gpus': one.shape.devices},
+                flags={
+                    'model': one.varied['model'],
+                    'variable_update': one.variable_update,
+                    'num_gpus': one.shape.devices,
+                },
                 cluster={'num_workers': one.shape.workers, 'num_ps': one.shape.num_ps},
             )
         assert run_plan(plan, folder, Starter(())) == 1
@@ -176,7 +180,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     assert [f'{row.speed_up:.2f}' if row.speed_up else '' for row in alone.rows] == speed_ups
     assert (speed_ups[0], speed_ups[3]) == ('1.00', '1.00')
     both = summarize_collection(collect(folders))
-    assert [row.traits['folder'] for row in both.rows] == ['before'] * 5 + ['after'] * 5
+    assert [row.traits['folder'] for row in both.rows] == [folders[0]] * 5 + [folders[1]] * 5
     assert len({row.label for row in both.rows}) == 10
     assert [row.speed_up for row in both.rows[:5]] == [row.speed_up for row in alone.rows]
     assert [both.rows[row].speed_up for row in (5, 8)] == [1.0, 1.0]

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from results import advice
-from results.advice import known_cores
 from results.document import Result, as_json
 from results.sections import StatisticsSection, WarningRow
 from tests.support.outputs import check_line
@@ -75,9 +74,6 @@ def test_a_slow_first_step_asks_for_more_warm_up() -> None:
     seconds[0] = 0.93
     document = sample_document(seconds=seconds, flags={'num_warmup_batches': 2})
     the_warning('slow_first_step', document, '3.1 times', '2 steps', '--num_warmup_batches=10')
-    seconds[1] = 0.6
-    document = sample_document(seconds=seconds, flags={'num_warmup_batches': 1})
-    the_warning('slow_first_step', document, 'first 2 timed steps', '1 step ', '--num_warmup_batches=10')
     the_warning(
         'slow_first_step', sample_document(seconds=seconds, flags={'num_warmup_batches': 20}), '--num_warmup_batches=40'
     )
@@ -87,11 +83,7 @@ def test_outliers_are_counted_and_their_time_told() -> None:
     seconds = steps()
     seconds[[30, 60]] = 2.4, 1.8
     the_warning('outliers', sample_document(seconds=seconds), '2 outliers', '100 timed steps', '2400 ms', '11 %')
-    seconds[[30, 60]] = 12, 0.3
-    the_warning('outliers', sample_document(seconds=seconds), '1 outlier ', '12000 ms')
-
-
-def test_outliers_that_cost_little_are_no_news() -> None:
+    # Those that cost little are no news.
     seconds = steps(num_steps=1000)
     seconds[500] = 1.2
     assert StatisticsSection.of(seconds).num_outliers == 1
@@ -115,19 +107,13 @@ def test_two_runs_of_many_steps_show_no_drift_beyond_noise() -> None:
 
 
 def test_few_steps_are_told() -> None:
-    the_warning('few_steps', sample_document(seconds=steps(num_steps=19)), '19 steps were', '--num_batches=20')
-    the_warning('few_steps', sample_document(seconds=[3.0]), '1 step was')
-    timed = sample_document(seconds=[3.0], flags={'target_seconds': 2})
-    the_warning('few_steps', timed, '1 step was', '--target_seconds=2')
-    assert '--num_batches' not in advise(timed)[0].text
+    the_warning('few_steps', sample_document(seconds=steps(num_steps=19)), '19 timed steps', '--num_batches=20')
+    the_warning('few_steps', sample_document(seconds=[3.0]), '1 timed step,')
 
 
 def test_a_run_under_2_seconds_is_told_that_and_nothing_that_follows() -> None:
-    document = sample_document(seconds=0.01 * steps(noise=0.3, likeness=0), flags={'num_batches': 100})
-    the_warning('too_short', document, '0.307 s', '--target_seconds=10', '--num_batches=100')
-    interrupted = document | {'complete': False, 'ended': {'exit_code': 130, 'reason': 'interrupted'}}
-    (warning,) = advise(interrupted)
-    assert '--num_batches' not in warning.text
+    document = sample_document(seconds=0.01 * steps(noise=0.3, likeness=0))
+    the_warning('too_short', document, '0.307 s', '--target_seconds=10')
 
 
 def test_one_disturbance_is_one_warning() -> None:
@@ -181,7 +167,7 @@ def test_a_run_that_waits_for_its_input_is_told() -> None:
 def test_time_between_steps_is_told_with_its_cause() -> None:
     spent = {'printing': 1.0, 'checkpoint': 3.0, 'evaluation': 50.0}
     document = changed('throughput', wall_seconds=34.0, between_seconds=spent)
-    the_warning('between_steps', document, '12 %', '4 s', '3 s of it with checkpoints', '--save_model_secs')
+    the_warning('between_steps', document, '12 %', '4 s', '3 s of it with checkpoint', '--save_model_secs')
     spent = {'other': 10.0}
     the_warning('between_steps', changed('throughput', wall_seconds=40.0, between_seconds=spent), '25 %', 'other')
 
@@ -189,23 +175,10 @@ def test_time_between_steps_is_told_with_its_cause() -> None:
 def test_what_else_the_machine_did_is_told() -> None:
     quiet: dict[str, Any] = {'seconds': 30.0, 'steal_share': 0.001, 'other_cpu_share': 0.05, 'thermal_throttles': 0}
     assert advise(changed('disturbance', **quiet, cgroup_throttled_seconds=0.1)) == []
-    loaded = changed('disturbance', **quiet | {'other_cpu_share': 0.35, 'other_cpu_share_of_cgroup': 0.35})
-    the_warning('machine_loaded', loaded, '35 %', 'taskset')
-    assert 'container' not in advise(loaded)[0].text
-    outside = changed('disturbance', **quiet | {'other_cpu_share': 0.35, 'other_cpu_share_of_cgroup': 0.01})
-    the_warning('machine_loaded', outside, '35 %', 'outside this container')
+    the_warning('machine_loaded', changed('disturbance', **quiet | {'other_cpu_share': 0.35}), '35 %', 'taskset')
     the_warning('steal', changed('disturbance', **quiet | {'steal_share': 0.08}), '8 %')
     the_warning('thermal_throttling', changed('disturbance', **quiet | {'thermal_throttles': 1}), '1 time ')
-
-
-def test_a_quota_that_stopped_threads_is_told() -> None:
-    document = changed('disturbance', seconds=30.0, cgroup_throttled_seconds=12.0)
-    the_warning('cpu_quota', document, '12 s', '30 s', '--num_intra_threads')
-    for intra, is_advised in ((1, False), (2, True)):
-        document['machine'] |= {'cgroup_cpus': 1.5, 'threads': {'intra_op': intra, 'inter_op': 1}}
-        found = {warning.code: warning.text for warning in advise(document)}
-        assert '1.5 cores' in found['cpu_quota']
-        assert ('--num_intra_threads=1' in found['cpu_quota']) == is_advised
+    the_warning('cpu_quota', changed('disturbance', **quiet, cgroup_throttled_seconds=12.0), '12 s', '30 s')
 
 
 def test_threads_without_cores_are_told() -> None:
@@ -219,36 +192,6 @@ def test_threads_without_cores_are_told() -> None:
     assert advise({**fewer, 'cluster': cluster}) == []
     quota = changed('machine', num_cores=2, cgroup_cpus=1, threads={'intra_op': 1, 'inter_op': 2})
     the_warning('fewer_cores', {**quota, 'cluster': cluster}, '1 of the 2 cores', 'cgroup')
-    assert known_cores({'affinity': [0, 1, 2], 'cgroup_cpus': 1.5}) == 1.5
-    assert known_cores({'affinity': None, 'cgroup_cpus': None}) is None
-
-
-@pytest.mark.parametrize(
-    ('environment', 'names'),
-    [
-        ({'TF_CPP_MAX_VLOG_LEVEL': '2'}, ['TF_CPP_MAX_VLOG_LEVEL=2', 'without it']),
-        ({'TF_XLA_FLAGS': '--tf_xla_auto_jit=2 --tf_xla_clustering_debug'}, ['TF_XLA_FLAGS']),
-        (
-            {'XLA_FLAGS': '--xla_dump_to=/d', 'NCCL_DEBUG': 'TRACE'},
-            ['XLA_FLAGS=--xla_dump_to=/d and NCCL_DEBUG=TRACE', 'without them'],
-        ),
-    ],
-)
-def test_debugging_is_told(environment: dict[str, str], names: list[str]) -> None:
-    document = sample_document(seconds=steps())
-    document['environment'] = environment
-    the_warning('debugging', document, *names)
-
-
-def test_what_does_not_slow_timed_steps_is_no_debugging() -> None:
-    document = sample_document(seconds=steps())
-    document['environment'] = {
-        'TF_CPP_MAX_VLOG_LEVEL': '0',
-        'TF_CPP_MIN_LOG_LEVEL': '2',
-        'NCCL_DEBUG': 'WARN',
-        'TF_XLA_FLAGS': '--tf_xla_cpu_global_jit',
-    }
-    assert advise(document) == []
 
 
 def test_a_governor_that_saves_power_is_told() -> None:

@@ -62,14 +62,11 @@ console.close()
         assert shown(seen) == [*lines, 'Continuing from model.ckpt-7', rule, 'total images/sec: 812.30', rule]
 
 
-@pytest.mark.parametrize(
-    ('columns', 'text'), [(20, 'Evaluating ' * 20), (21, '\u753b\u50cf ' * 30), (9, 'a\nb\x1b[5mc')]
-)
+@pytest.mark.parametrize(('columns', 'text'), [(20, 'Evaluating ' * 20), (9, 'a\nb\x1b[5mc')])
 def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(columns: int, text: str) -> None:
     with terminal(command(f'console.progress({text!r}); input()'), columns=columns, cwd=ROOT) as seen:
         seen.read('\x1b[K\r')
         (line,) = shown(seen)
-        # Wide characters take two columns, the second of which is empty in the screen's text.
         assert text.replace('\n', ' ').replace('\x1b', ' ').startswith(line)
         assert line
 

@@ -34,14 +34,8 @@ def test_a_summary_of_everything() -> None:
         'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s (matrix products, fp32)',
         'threads: 2 threads within an operation, 2 operations at a time (one tower has all cores)',
         'memory: peak host 912 MB, /gpu:0 11.2 GB',
-        'energy: 1.23 kJ during the timed steps, 0.386 J per image (processor packages, RAPL)',
+        'energy: 1.23 kJ during the timed steps, 0.386 J per image (RAPL)',
     ]
-
-
-def test_the_energy_of_a_cluster_is_that_of_its_chief() -> None:
-    document = sample_document(cluster={'num_workers': 2})
-    document['energy'] = {'source': 'NVML', 'joules': 1234.0, 'joules_per_image': None}
-    assert format_summary(document)[-1] == 'energy: 1.23 kJ during the timed steps (GPUs of the chief, NVML)'
 
 
 def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it() -> None:

@@ -67,10 +67,6 @@ def misbehave(does: object, size: int) -> None:
         # Blocked first, so that an early signal is not lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         signal.sigwait({signal.SIGTERM})
-    if does == 'grow':
-        in_memory = [bytearray(os.urandom(1 << 20)) for _ in range(400)]
-        signal.pause()
-        del in_memory
     if isinstance(does, int) and size > does:
         print('ResourceExhaustedError: OOM when allocating tensor')
         sys.exit(1)

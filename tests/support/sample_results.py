@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,8 @@ from results.sections import Phase, RunSection, StatisticsSection
 from results.steps import Cause, Measured, Step, StepValues
 from sweeps.configurations import SweepPlan, make_sweep_plan
 from sweeps.folder import Folder
-from sweeps.limited_process import Limits
 from sweeps.request import override
 from sweeps.runner import Starter
-from sweeps.settings import Settings
 from sweeps.sweep_file import read_sweep_file
 
 # ---- sample results --------------------------------------------------------------------------------------------------
@@ -232,9 +230,7 @@ def environment(folder: Path, behaviours: Mapping[str, object] | None = None, nu
 
 
 def starter(folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
-    settings = plan.settings if plan else Settings()
-    limits = Limits(settings.timeout_secs, settings.memory_bytes, settings.memory_limit)
-    return Starter(FAKE, environment(folder, behaviours), limits)
+    return Starter(FAKE, environment(folder, behaviours), plan.settings.timeout_secs if plan else None)
 
 
 def created(folder: Path, plan: SweepPlan) -> Folder:
@@ -278,14 +274,8 @@ def assert_ended(pids: list[int]) -> None:
                 os.close(descriptor)
 
 
-def runs_in(folder: Path) -> list[Sequence[str]]:
-    log = folder / 'log.txt'
-    return [json.loads(line)[1:] for line in log.read_text().splitlines()] if log.exists() else []
-
-
 def sizes_in(folder: Path) -> list[int]:
     """Returns the batch size of each started run, in order, from its last flag."""
-    return [
-        int([word for word in words if word.startswith('--batch_size=')][-1].partition('=')[2])
-        for words in runs_in(folder)
-    ]
+    log = folder / 'log.txt'
+    words = [json.loads(line)[1:] for line in log.read_text().splitlines()] if log.exists() else []
+    return [int([word for word in run if word.startswith('--batch_size=')][-1].partition('=')[2]) for run in words]

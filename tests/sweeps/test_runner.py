@@ -1,23 +1,19 @@
 """Sweeps of a small program that takes the place of the real one: order, limits, failures, repeats, batch sizes."""
 
-import contextlib
 import io
 import json
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
 import pytest
 
 from commands.sweep import runs_of, show_progress
 from results.collection import collect
 from results.document import Failure, Result, as_json
 from sweeps.folder import Folder, Outcome
-from sweeps.limited_process import MEMORY, TIMEOUT, Limits, MemoryMeter, run_process
+from sweeps.limited_process import TIMEOUT, run_process
 from sweeps.runner import Rounds, Starter, describe
 from sweeps.search import Search
 from tests.support.outputs import check_line, failed
@@ -27,7 +23,6 @@ from tests.support.sample_results import (
     created,
     cut_off,
     plan_of,
-    runs_in,
     sample_document,
     sizes_in,
     starter,
@@ -135,21 +130,12 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
         assert found[0].reason == 'the loss is nan'
 
 
-@pytest.mark.parametrize(
-    ('limit', 'behaviour', 'flag', 'cause'),
-    [
-        ('timeout_secs = 3', 'wait', '--timeout_secs=3', TIMEOUT),
-        ('memory_limit = "100MiB"', 'grow', '--memory_limit=100MiB', MEMORY),
-    ],
-)
-def test_a_run_above_a_limit_is_ended_with_all_its_processes(
-    limit: str, behaviour: str, flag: str, cause: str, tmp_path: Path
-) -> None:
-    _, _, (_, found, last) = swept(tmp_path, f'{limit}\n{SIZES}', {'--batch_size=2': behaviour})
+def test_a_run_above_its_time_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+    _, _, (_, found, last) = swept(tmp_path, f'timeout_secs = 3\n{SIZES}', {'--batch_size=2': 'wait'})
     assert sizes_in(tmp_path) == [1, 2, 3]
-    check_line(found.reason, flag)
+    check_line(found.reason, '--timeout_secs=3')
     assert isinstance(found, Failure)
-    assert found.cause == cause
+    assert found.cause == TIMEOUT
     assert isinstance(last, Result)
 
 
@@ -174,13 +160,13 @@ def test_what_ignores_sigterm_is_killed_with_what_it_started(tmp_path: Path) -> 
     )
     start = time.monotonic()
     argv = (*FAKE[:-1], '-c', stubborn)
-    ended = run_process(argv, tmp_path / 'log', Limits(timeout_secs=0.3), grace_secs=0.3)
+    ended = run_process(argv, tmp_path / 'log', 0.3, grace_secs=0.3)
     assert (ended.exit_code, ended.cause) == (137, TIMEOUT)
     assert time.monotonic() - start < 10
     assert_ended([int((tmp_path / 'log').read_text())])
 
 
-SEARCH = 'find_batch_size = true\nmemory_limit = "1GiB"\n[grid]\nprecision = ["fp32", "bf16"]'
+SEARCH = 'find_batch_size = true\n[grid]\nprecision = ["fp32", "bf16"]'
 
 
 def test_a_search_ends_when_nothing_fits_or_a_try_fails_or_stops_early(tmp_path: Path) -> None:
@@ -208,7 +194,6 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     page = collect([str(folder.path)])
     assert ([result.run.batch_size for result in page.results], page.failures) == ([37, 70], ())
     assert len(collect([str(folder.tries)]).failures) == 9
-    assert '--num_batches=3' in runs_in(tmp_path)[0]
     # Both are there already: nothing runs.
     again = runs_of(plan, folder, program)
     assert (again.num_done, again.num_left) == (2, 0)
@@ -234,53 +219,3 @@ def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_writ
     folder.logs.write_text('a file')
     with failed(folder.logs):
         made(runs_of(plan, folder, starter(tmp_path)))
-
-
-# ---- memory ---------------------------------------------------------------------------------------------------------
-
-MIB = 1 << 20
-# The program and its child both have all of a shared map in their memory.
-SHARED = """
-import mmap, os, signal, sys
-held = mmap.mmap(-1, 200 << 20)
-held.write(bytes(200 << 20))
-reading, writing = os.pipe()
-if not os.fork():
-    for page in range(0, len(held), 4096):
-        held[page]
-    os.write(writing, b'.')
-    signal.pause()
-os.read(reading, 1)
-print(flush=True)
-sys.stdin.read()
-os.killpg(0, signal.SIGKILL)
-"""
-PRIVATE = """
-import sys
-held = b'x' * (300 << 20)
-print(flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def running(code: str) -> Iterator[int]:
-    """A small program that has said that it is ready; it ends when its standard input does."""
-    command = [sys.executable, '-I', '-S', '-c', code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b'\n'
-        yield process.pid
-
-
-def test_pages_that_processes_share_count_once_and_private_ones_at_once() -> None:
-    with running(SHARED) as pid:
-        assert len(psutil.Process(pid).children()) == 1
-        # Each of the two has more than 200 MiB of resident pages.
-        assert not MemoryMeter(pid, 300 * MIB).is_exceeded()
-        assert MemoryMeter(pid, 150 * MIB).is_exceeded()
-    with running(PRIVATE) as pid:
-        assert MemoryMeter(pid, 250 * MIB).is_exceeded()
-        assert not MemoryMeter(pid, 400 * MIB).is_exceeded()
-    # A process that has ended needs none.
-    assert not MemoryMeter(pid, 1).is_exceeded()
