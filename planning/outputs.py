@@ -142,6 +142,9 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
         if prefix := getattr(params, name):
             with refusals.collecting(), _refusing(name, prefix):
                 _try_file(Path(f'{prefix}00.pbtxt'))
+    if params.eval and os.path.isfile(params.train_dir or ''):
+        # An evaluator would wait there for checkpoints.
+        refusals.add(f'{params.written("train_dir")}: it is a file; give the folder that the checkpoints are in')
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with refusals.collecting(), _refusing(name, folder):
