@@ -197,17 +197,18 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     assert '1 file could not be read' in make_page(collection, now=NOW).html
 
 
-def test_two_folders_stand_side_by_side(tmp_path: Path) -> None:
+def test_two_folders_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for folder, rate in (('before', 100), ('after', 150)):
         for batch_size in (32, 64):
             for seed in range(3):
                 write_sample(
-                    tmp_path / folder / f'{batch_size}.{seed}.json',
+                    Path(folder) / f'{batch_size}.{seed}.json',
                     rate=rate,
                     seed=seed + rate + batch_size,
                     flags={'batch_size': batch_size},
                 )
-    html = make_page(collect([str(tmp_path / name) for name in ('before', 'after')]), now=NOW).html
+    html = make_page(collect(['before', 'after']), now=NOW).html
     table = html[html.index('<table id="folders">') :].partition('</table>')[0]
     rows = [re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)]
     assert rows[0] == ['setting', 'before', 'after', 'ratio', '95 %', 'verdict']
