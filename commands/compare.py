@@ -1,5 +1,6 @@
 """`tf_cnn_benchmarks.py compare`: compares results with 95 % intervals. Starts without TensorFlow."""
 
+import itertools
 import os
 import shlex
 import sys
@@ -98,6 +99,13 @@ def main(arguments: Arguments[CompareOptions]) -> int:
             f'{sides[0].argument}: it holds fewer than two settings with a throughput; write the baseline and then the '
             'others, or --against=FOLDER'
         )
+    runs = [{result.id for group in side.groups for result in group.results} for side in sides]
+    for (side, own), (other, others) in itertools.combinations(zip(sides, runs, strict=True), 2):
+        if own and own == others:
+            raise UsageError(
+                f'{side.argument} and {other.argument}: they hold the same {plural(len(own), "run")}, so that their '
+                'ratio says nothing; give results of two settings'
+            )
     return _show(sides, options)
 
 

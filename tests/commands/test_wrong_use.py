@@ -41,6 +41,7 @@ WRONG = [
     ('compare one.json empty.json', 'empty.json', 'empty'),
     ('compare one.json empty', 'empty'),
     ('compare one.json', 'one.json', 'two settings'),
+    ('compare one.json one.json', '', 'one.json', 'the same 1 run'),
     ('compare', 'compare'),
     ('compare one.json --against=missing', 'missing'),
     ('compare empty --against=empty', 'empty'),
