@@ -1,5 +1,6 @@
 """What --data_dir contains: the data set, its facts, and the files of a run. Does not import TensorFlow."""
 
+import glob
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,10 @@ class DataFolder:
             array_files.count_images(self.data_set.name, self.path, subset)
 
     def open(self, subset: str) -> Shards | Arrays:
-        """Opens the images of a subset. Raises UsageError as find_shards and load_arrays, and if shards are empty."""
+        """Opens the images of a subset. Raises UsageError as find_shards and load_arrays do.
+
+        Also if all shards are empty, or if other files have the path of a shard but for its comma.
+        """
         if self.data_set.has_records:
             shards = self._find_shards(subset)
             # RecordInput would wait for a record for ever.
@@ -56,6 +60,13 @@ class DataFolder:
                     f'--data_dir={self.path}: no record is in its {plural(len(shards.paths), f"{subset} shard")}; '
                     f'{how_to_make(subset)}'
                 )
+            for path in shards.paths:
+                # For RecordInput a comma in a path stands for any character.
+                if len(found := sorted(glob.glob(glob.escape(path).replace(',', '?')))) > 1:
+                    raise UsageError(
+                        f'--data_dir={self.path}: TensorFlow cannot tell {" from ".join(found)}, because of the '
+                        'comma; rename one'
+                    )
             return shards
         return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
 

@@ -1,5 +1,6 @@
 """A cluster starts in any order of its tasks, or each task names the one, or the flag, because of which it does not."""
 
+import os
 import re
 import socket
 from pathlib import Path
@@ -76,7 +77,9 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(('127.0.0.1', 0)) as stranger:
         host = f'127.0.0.1:{stranger.getsockname()[1]}'
         with failed(f'ps 0 ({host})'):
-            start_server(Cluster((host,), ('127.0.0.1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
+            start_server(Cluster((host,), ('node1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
+    # Tasks connect to each other past a proxy, which would leave them waiting.
+    assert {'127.0.0.1', 'node1'} <= {*dict(os.environ)['no_grpc_proxy'].split(',')}
 
 
 def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:

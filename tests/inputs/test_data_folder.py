@@ -134,6 +134,14 @@ def test_shards_without_records_are_refused(tmp_path: Path) -> None:
         open_folder(str(tmp_path), 'imagenet').open('validation')
 
 
+def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path: Path) -> None:
+    for name in ('a,b', 'a_b'):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name / shard_name('train', 0, 1), [b'record'])
+    with refused(f'--data_dir={tmp_path}/a,b', tmp_path / 'a_b'):
+        open_folder(f'{tmp_path}/a,b', 'imagenet').open('train')
+
+
 def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     write_cifar(tmp_path / 'cifar' / 'cifar-10-batches-bin', IMAGES, np.arange(10))
     write_mnist(tmp_path / 'mnist', IMAGES[:4, :28, :28, 0], np.arange(4), 'validation')

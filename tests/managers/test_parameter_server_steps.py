@@ -361,6 +361,13 @@ def test_staged_steps_of_all_workers_are_those_of_one_process(start: Callable[..
     assert np.abs(weights['logits/kernel'] - train_alone(plain, 'momentum', WHOLE_BATCH)['logits/kernel']).max() > 1e-3
 
 
+def test_a_worker_alone_takes_the_steps_of_one_process(targets: list[str]) -> None:
+    with contextlib.closing(WorkerSessions(targets[:1], PS, optimizer='momentum', num_workers=1)) as cluster:
+        for _ in range(NUM_STEPS):
+            cluster.begin(0)[0].result(DEADLINE_SECS)
+        assert_close(cluster.members[0].read(), train_alone(plain, 'momentum', [[0], [1]]))
+
+
 # Servers remember the type of a collective sum, so there is one of them.
 @pytest.mark.parametrize(
     ('mode', 'transfer'),

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,11 +18,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
+from cluster.signals import Terminated
 from inputs.data_sets import Arrays, find_shards
 from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from models.networks import rank_of_labels
 from models.registry import MODELS, register_model
-from preprocessing import ImageOptions
+from preprocessing import RESIZE_METHODS, ImageOptions
 from records.layout import shard_name
 from results.document import Result
 from results.sections import EvaluationRow, Phase
@@ -185,6 +187,14 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise: Path,
     assert out.count(COUNTED) == len(evaluated) == len(set(evaluated))
 
 
+def test_a_signal_ends_an_evaluator_that_waits(trained: tuple[Path, Result], noise: Path) -> None:
+    def stop(folder: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    with mock.patch('run.evaluator.has_ended', stop), pytest.raises(Terminated):
+        evaluate(trained[0], noise, eval_interval_secs=600.0)
+
+
 def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(
     trained: tuple[Path, Result], noise: Path, tmp_path: Path
 ) -> None:
@@ -319,6 +329,23 @@ def test_processes_share_the_images(num_processes: int, num_towers: int) -> None
     shares = [labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)]
     assert sorted(label for share in shares for label in share) == list(range(NUM_VALIDATION))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise: Path) -> None:
+    shards = find_shards(str(noise), 'validation')
+    pixels = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 3], np.uint8)
+    arrays = Arrays('validation', pixels, np.zeros(6, np.int32))
+
+    def look(method: str) -> list[np.ndarray]:
+        """The images 1, 3 and 5, of records and of arrays."""
+        options, share = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method), Share(1, 2)
+        with tf.Graph().as_default(), open_session() as session:
+            both = record_examples(shards, 1001, options, share), array_examples(arrays, options, share)
+            return [session.run(tf.data.make_one_shot_iterator(of.batch(3)).get_next()[0]) for of in both]
+
+    for found, one, three in zip(*map(look, ('round_robin', RESIZE_METHODS[1], RESIZE_METHODS[3])), strict=True):
+        np.testing.assert_array_equal(found, [one[0], three[1], one[2]])
+        assert (one != three).any()
 
 
 def test_a_share_may_end_early_or_repeat_images() -> None:

@@ -143,6 +143,17 @@ def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, opened: t
     assert len(os.listdir(tmp_path)) == len(files_of('one', 'another'))
 
 
+def test_a_checkpoint_whose_variables_change_while_it_is_saved_is_given_up(
+    tmp_path: Path, opened: tuple[Model, Any]
+) -> None:
+    model, session = opened
+    model.save(session, 3, step=1)
+    session.run(model.set, {model.number: 8})
+    with failed('model.ckpt-2'):
+        model.checkpointer.save(session, 2, lambda: False)
+    assert restored(tmp_path) == 3
+
+
 def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
     with reserved_addresses(3) as [*ps, worker]:
         cluster = {'ps': ps, 'worker': [worker]}
