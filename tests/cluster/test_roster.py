@@ -113,7 +113,6 @@ def test_workers_without_a_slot_are_refused(hosts: str, workers: int, facts: lis
 @pytest.mark.parametrize(
     ('argv', 'facts'),
     [
-        (['--launcher=slurm'], ['--launcher', 'docs/launchers.md']),
         (['--hosts=a,b', '--hostfile=hosts'], ['--hostfile=hosts', '--hosts']),
         (['--remote_python=python3'], ['--remote_python=python3', '--hosts']),
         (['--hosts=a,b', '--', '--variable_update=horovod'], ['--variable_update=horovod']),
