@@ -9,7 +9,7 @@ from cluster.topology import HOSTS_FLAGS, Cluster, Hosts, place_of, read_hosts
 from errors import UsageError, format_flag, plural
 from params import Params
 from params.evaluation_flags import EVAL_DURING_TRAINING
-from params.modes import DEFAULT_MODE, MODES, Mode
+from params.modes import DEFAULT_MODE, MODES, Mode, modes_that
 from params.variable_flags import clash_with_others
 
 _FLAGS = 'the flags'
@@ -76,7 +76,12 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
             f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in modes with parameter '
             'servers, --ps_hosts=HOST:PORT,...; or leave the role out to run in one process'
         )
-    if cluster and len(cluster.tasks) == 1:
+    hosts = [task.host.lower() for task in cluster.tasks] if cluster else []
+    if cluster and (twice := next((host for host in hosts if hosts.count(host) > 1), None)):
+        raise UsageError(
+            f'{cluster.source}: two tasks of the cluster have the address {twice}; write one HOST:PORT for each process'
+        )
+    if len(hosts) == 1:
         cluster = None
     check_mode(params, cluster)
     return cluster
@@ -106,9 +111,16 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
         raise UsageError(
             f'{format_flag(given, getattr(params, given))}: there are no workers; add --worker_hosts=HOST:PORT,...'
         )
+    if hosts['controller'] and not MODES[params.variable_update].has_controller:
+        raise UsageError(
+            f'--controller_host={params.controller_host}: {format_flag("variable_update", params.variable_update)} has '
+            f'no controller; leave it out, or write {modes_that(lambda mode: mode.has_controller)}'
+        )
     if hosts['ps'] and hosts['controller']:
         raise UsageError(f'--controller_host={params.controller_host}: --ps_hosts is given, too; write one of them')
     job, index = _role_of_flags(params, environ, {job: len(named) for job, named in hosts.items()})
+    if not hosts[job]:
+        raise UsageError(f'--job_name={job}: --{HOSTS_FLAGS[job]} is missing; add --{HOSTS_FLAGS[job]}=HOST:PORT')
     if index >= (num_hosts := len(hosts[job])):
         raise UsageError(
             f'--job_name={job} --task_index={index}: --{HOSTS_FLAGS[job]} has {plural(num_hosts, "host")}; write a '
@@ -119,10 +131,16 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
 
 def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, int]) -> tuple[str, int]:
     """Returns the job and index of this process; counts: how many hosts the flags name for each job."""
+    launch, num_hosts = find_launch(environ), sum(counts.values())
     if params.job_name:
+        if params.task_index is None and launch and counts[params.job_name] > 1:
+            # Every rank with this command line would be task 0.
+            raise UsageError(
+                f'--job_name={params.job_name} without --task_index: {launch.source} started several processes '
+                f'({launch.own}); add --task_index, or leave out both flags so that the rank decides'
+            )
         return params.job_name, params.task_index or 0
     first = 'controller' if counts['controller'] else 'ps'
-    launch, num_hosts = find_launch(environ), sum(counts.values())
     if launch is None and num_hosts == 1:
         return 'worker', params.task_index or 0
     if launch is None or params.task_index is not None:

@@ -65,6 +65,17 @@ _PERHAPS_RANKS = (
     *(('RANK', 'WORLD_SIZE'), ('SLURM_PROCID', 'SLURM_NTASKS')),
     # Kubernetes: indexed jobs, Volcano, LeaderWorkerSet.
     *(('JOB_COMPLETION_INDEX', ''), ('VC_TASK_INDEX', ''), ('LWS_WORKER_INDEX', 'LWS_GROUP_SIZE')),
+    # PyTorchJob, AWS Batch, and launchers that this program does not know: MVAPICH, jsrun, Flux, PALS, ALPS, PMIx, LSF.
+    *(('PET_NODE_RANK', 'PET_NNODES'), ('AWS_BATCH_JOB_NODE_INDEX', 'AWS_BATCH_JOB_NUM_NODES')),
+    *((f'{prefix}_RANK', f'{prefix}_SIZE') for prefix in ('MV2_COMM_WORLD', 'MVP_COMM_WORLD', 'JSM_NAMESPACE')),
+    *(
+        ('FLUX_TASK_RANK', 'FLUX_JOB_SIZE'),
+        ('PALS_RANKID', ''),
+        ('ALPS_APP_PE', ''),
+        ('PMIX_RANK', 'OMPI_COMM_WORLD_SIZE'),
+        ('PMI_ID', ''),
+    ),
+    ('LSF_PM_TASKID', ''),
 )
 # Variables in which a job scheduler or an outer launcher describes a cluster: these, and all that begin with the
 # prefixes.
@@ -124,11 +135,15 @@ def read_tf_config(environ: Environment) -> Cluster | None:
     """
     config = _tf_config(environ)
     named = (config.cluster or {}).items()
+    if unknown := {job for job, hosts in named if hosts} - {'chief', 'master', 'worker', 'ps', _EVALUATOR}:
+        raise _bad_tf_config(f'its cluster has {", ".join(sorted(unknown))}, which is unknown')
     lists = {job: read_hosts(hosts, f'TF_CONFIG, cluster, {job}') for job, hosts in named if hosts}
     job, index = (config.task.type, config.task.index) if config.task else ('', 0)
     if job == _EVALUATOR or (not lists and (job, index) in (('', 0), ('chief', 0), ('master', 0), ('worker', 0))):
         return None
     chiefs, workers = lists.get('chief', ()) + lists.get('master', ()), lists.get('worker', ())
+    if len(chiefs) > 1:
+        raise _bad_tf_config(f'its cluster has {len(chiefs)} chiefs; there can be only one')
     if index >= len(lists.get(job, ())) or not (chiefs or workers):
         task = f'its task is {job} {index}' if config.task else 'it has no "task"'
         raise _bad_tf_config(
@@ -150,10 +165,15 @@ def is_evaluator(environ: Environment) -> bool:
 
 
 def _tf_config(environ: Environment) -> _TFConfig:
+    text = environ.get('TF_CONFIG', '').strip() or '{}'
     try:
-        return msgspec.json.decode(environ.get('TF_CONFIG', '').strip() or '{}', type=_TFConfig, strict=False)
+        config = msgspec.json.decode(text, type=_TFConfig, strict=False)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _bad_tf_config(str(error)) from None
+    # "Cluster", "clusters" or "sparseCluster" would let each process run alone.
+    if not config.cluster and (like := re.search(r'"(\w*cluster\w*)"\s*:\s*\{[^}]', text, re.IGNORECASE)):
+        raise _bad_tf_config(f'"{like[1]}" is not read (a TFJob needs enableDynamicWorker: false)')
+    return config
 
 
 def _bad_tf_config(reason: str) -> UsageError:

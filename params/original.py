@@ -5,6 +5,7 @@ instead. A flag is refused only if the run would measure something other than as
 """
 
 import enum
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -158,7 +159,9 @@ def _rows(fate: Fate, table: str, original: str | None = None) -> Iterator[Origi
     for heading in lines:
         name, kind, *silent = heading.split()
         says, meaning = next(lines).strip(), next(lines).strip()
-        spec = FlagSpec(name, _TYPES[kind], True, None, _HEADINGS[fate], meaning, original=original)
+        # What has no effect may have any value.
+        lowest = -math.inf if fate is Fate.NO_EFFECT else 0
+        spec = FlagSpec(name, _TYPES[kind], True, None, _HEADINGS[fate], meaning, original=original, lower_bound=lowest)
         yield OriginalFlag(fate, spec, says, spec.read(silent[0]) if silent else None)
 
 

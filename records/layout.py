@@ -150,9 +150,9 @@ def scan_folder(root: str) -> ImageFolder:
             classes.append(entry.name)
     if not images:
         others = [path for paths in passed_over.values() for path in paths]
-        contents = f'{plural(len(others), "other file")}, such as {others[0]}' if others else 'nothing else'
+        contents = f', but {plural(len(others), "other file")}, such as {others[0]}' if others else ''
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder, but {contents}; '
+            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; '
             'write a folder that contains a folder of images for each class, as in train/cat/1.jpg'
         )
     _check_level(root, [folder.split('/') for folder in {image.path.rpartition('/')[0] for image in images}])

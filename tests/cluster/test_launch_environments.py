@@ -231,6 +231,8 @@ def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
         ({'RANK': '0', 'WORLD_SIZE': '1', 'SLURM_NTASKS': '4', 'PMI_SIZE': '1', 'PMI_RANK': '0'}, None),
         ({'RANK': 'major'}, None),
         ({'JOB_COMPLETION_INDEX': '0'}, 'JOB_COMPLETION_INDEX=0'),
+        ({'FLUX_TASK_RANK': '1', 'FLUX_JOB_SIZE': '2'}, 'FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2'),
+        ({'PMIX_RANK': '1'}, 'PMIX_RANK=1'),
         (slurm_batch(), 'SLURM_PROCID=0 SLURM_NTASKS=5'),
         ({'PMI_RANK': '1', 'PMI_SIZE': '3'}, 'PMI_RANK=1 PMI_SIZE=3'),
         (open_mpi(0, 1, 1), None),
