@@ -1,6 +1,7 @@
 """Steps, evaluations, and the sections of a result that follow from them. Does not import TensorFlow."""
 
 import enum
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ class Measured:
     num_workers: int = 1
     cluster_total: tuple[int, float] | None = None
 
-    @property
+    @functools.cached_property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
         """The steps of the phase TIMED."""
         return tuple(step for step in self.steps if step.phase is Phase.TIMED)
@@ -173,7 +174,7 @@ class Measured:
             return self.run.images_per_step * len(timed)
         return self.run.images_per_step * (timed[-1].values.steps_after - timed[0].values.steps_before)
 
-    @property
+    @functools.cached_property
     def throughput(self) -> ThroughputSection:
         """The rates and their spread: of all timed steps of all workers over the wall seconds of the chief."""
         images, wall_seconds = self.cluster_total or (self.own_images, self.own_wall_seconds)

@@ -21,7 +21,7 @@ from results import console as lines
 from results.benchmark_log import BenchmarkLog
 from results.console import Console
 from results.document import Result
-from results.sections import Ending, Phase, ThroughputSection
+from results.sections import Ending, Phase
 from results.statistics import RunningRate
 from results.steps import Accuracy, Between, Cause, Measured, Step, StepValues
 from results.summary import format_summary
@@ -224,8 +224,7 @@ class Measurement:
                 self._report(self.measured(), ending, prints)
 
     def _report(self, measured: Measured, ending: Ending, prints: bool) -> None:
-        faults, throughput = [], measured.throughput
-        is_chief = self._plan.processes.is_chief
+        faults, is_chief = [], self._plan.processes.is_chief
         try:
             result = self._result = self._make_result(measured, ending)
             # First the file: the reader of standard output may have left.
@@ -233,7 +232,7 @@ class Measurement:
         finally:
             # Whatever happens to the document, the total is not lost.
             if prints:
-                self._print(measured, throughput, ending)
+                self._print(measured, ending)
         if is_chief and prints:
             self._advise(result, len(measured.timed_steps))
         if faults and ending.is_complete:
@@ -288,8 +287,9 @@ class Measurement:
                 faults.append(error)
         return faults
 
-    def _print(self, measured: Measured, throughput: ThroughputSection, ending: Ending) -> None:
-        timed, rate = measured.timed_steps, throughput.images_per_second or 0.0
+    def _print(self, measured: Measured, ending: Ending) -> None:
+        timed, throughput = measured.timed_steps, measured.throughput
+        rate = throughput.images_per_second or 0.0
         if self._is_line_due(measured):
             self._print_step(timed[-1])
         # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
