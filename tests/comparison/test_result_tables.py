@@ -29,6 +29,21 @@ def test_a_cell_that_wraps_has_several_lines_on_a_narrow_terminal(monkeypatch: p
     assert '1,000' in narrow
 
 
+@pytest.mark.parametrize('terminal', ['xterm', 'dumb', 'unknown'])
+@pytest.mark.parametrize('columns', [10, 40, 60])
+def test_every_terminal_shows_all_words_of_every_column(
+    terminal: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('TERM', terminal)
+    monkeypatch.setenv('COLUMNS', str(columns))
+    wide = [TableColumn(f'number {index}', is_number=True) for index in range(6)]
+    table = Table(
+        (*COLUMNS, *wide, TableColumn('verdict', wraps=True)), [('a long name', *'1234567', 'baseline of all')]
+    )
+    words = ' '.join(table.as_text(Terminal()).split())
+    assert all(word in words for word in ('a', 'long', 'name', *'1234567', 'baseline', 'of', 'all'))
+
+
 def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
     table = Table(COLUMNS, [('a | b', '1'), ('cd', '20')])
     assert table.as_markdown().splitlines() == [
