@@ -187,5 +187,8 @@ def _machines(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _command(row: ReportRow) -> str:
-    words = (word for word in row.runs[0].command.argv if not word.startswith('--result_file='))
-    return shlex.join(['tf_cnn_benchmarks', *words])
+    """Returns the command line of one run: each flag once, with the value that counted."""
+    given = row.runs[0].command.given
+    return shlex.join(
+        ['tf_cnn_benchmarks', *(text for name, text in given.items() if name not in ('repeat', 'result_file'))]
+    )

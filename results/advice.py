@@ -99,9 +99,11 @@ def doubts(results: Sequence[Result]) -> list[str]:
         reason = ', '.join(reasons) or 'their steps differ much'
         lines.append(f'{_DOUBTFUL} {_of_runs(disturbed, results)} disturbed: {reason}; measure on an idle machine')
     if short := [result for result in results if is_short(result)]:
+        # What helps all of them.
+        remedy = _to_measure_longer(min(short, key=lambda result: not result.is_complete))
         lines.append(
             f'{_DOUBTFUL} {_of_runs(short, results)} too short, with less than {SHORT_SECONDS:.0f} s of timed steps: '
-            f'write {LONGER}'
+            f'{remedy}'
         )
     return lines
 
@@ -190,15 +192,21 @@ def _too_short(facts: _Facts) -> str | None:
     if not is_short(facts.result):
         return None
     seconds = _seconds(float(facts.seconds.sum()))
-    return f'the timed steps took {seconds}, too short a time to compare their rate; write {LONGER}'
+    remedy = _to_measure_longer(facts.result)
+    return f'the timed steps took {seconds}, too short a time to compare their rate; {remedy}'
+
+
+def _to_measure_longer(result: Result, flags: str = LONGER) -> str:
+    # The flags of a run that was stopped may be long enough.
+    return f'write {flags}' if result.is_complete else 'measure again, and let the run take all of its steps'
 
 
 def _few_steps(facts: _Facts) -> str | None:
     if not 0 < facts.seconds.size < MIN_STEPS or is_short(facts.result):
         return None
     return (
-        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate to be known; write '
-        f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
+        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate to be known; '
+        + _to_measure_longer(facts.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds')
     )
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -66,6 +67,22 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     assert len(page.html.encode()) < 300_000
     ids = re.findall(r'<\w+[^>]* id="([^"]*)"', page.html)
     assert len(ids) == len(set(ids))
+
+
+def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run() -> None:
+    document = sample_document(flags={'repeat': 1, 'model': 'lenet', 'result_file': '/tmp/a.json'})
+    document['command']['argv'] = ['--repeat=3', '--model', 'alexnet', '--model=lenet', '--result_file', '/tmp/a.json']
+    document['command']['argv'].append('--repeat=1')
+    (command,) = re.findall(r'<code[^>]*>(.*?)</code>', page_of(record_of(document)).html)
+    given = [text for name, text in document['command']['given'].items() if name not in ('repeat', 'result_file')]
+    assert '--model=lenet' in given
+    assert shlex.split(command) == ['tf_cnn_benchmarks', *given]
+
+
+def test_the_link_to_the_warnings_ends_a_sentence() -> None:
+    disturbed = sample_record(warnings=[{'code': 'spread', 'text': 'the steps spread'}])
+    notice = re.findall(r'<p class="notice">(.*?)</p>', page_of(disturbed).html)[0]
+    assert re.sub('<[^>]*>', '', notice).endswith('measure on an idle machine (which runs).')
 
 
 def test_scaling_is_told_within_one_setting() -> None:

@@ -12,7 +12,7 @@ from results import advice
 from results.document import Result, as_json
 from results.sections import StatisticsSection, WarningRow
 from tests.support.outputs import check_line
-from tests.support.sample_results import record_of, sample_document
+from tests.support.sample_results import cut_off, record_of, sample_document, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -114,6 +114,21 @@ def test_few_steps_are_told() -> None:
 def test_a_run_under_2_seconds_is_told_that_and_nothing_that_follows() -> None:
     document = sample_document(seconds=0.01 * steps(noise=0.3, likeness=0))
     the_warning('too_short', document, '0.307 s', '--target_seconds=10')
+
+
+def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps() -> None:
+    for seconds, code in ((step_seconds(0.01, 20), 'too_short'), (step_seconds(3.0, 4), 'few_steps')):
+        document = sample_document(
+            seconds=seconds, flags={'target_seconds': 600.0, 'num_batches': None}, **cut_off('stopped by SIGINT')
+        )
+        (warning,) = advise(document)
+        assert warning.code == code
+        check_line(warning.text, 'let the run take all of its steps')
+        assert '--' not in warning.text
+    stopped = record_of(sample_document(seconds=[0.1] * 10, **cut_off('stopped by SIGINT')))
+    assert '--target_seconds' not in advice.doubts([stopped])[0]
+    complete = record_of(sample_document(seconds=[0.1] * 10))
+    assert advice.doubts([stopped, complete])[0].endswith('write --target_seconds=10')
 
 
 def test_one_disturbance_is_one_warning() -> None:
