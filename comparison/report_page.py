@@ -29,7 +29,7 @@ from comparison.report_rows import (
 from comparison.sides import side_of
 from comparison.tables import Table, TableColumn, abbreviate
 from errors import plural
-from results.advice import doubts, mark
+from results.advice import count_doubtful, doubts, mark
 from results.collection import Collection
 from results.document import Result
 from results.summary import format_machine, goal_of
@@ -100,6 +100,7 @@ def _settings_table(summary: Summary) -> Table:
         'published images/sec': [_figure(None, row.place.published) for row in rows],
         'published speed-up': [f'{found:g}' if (found := row.place.published_speed_up) else _UNKNOWN for row in rows],
         'runs': [str(len(row.runs)) for row in rows],
+        'doubtful runs': [count_doubtful(row.runs) or _UNKNOWN for row in rows],
         'of peak': [percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows],
         'J per image': [number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows],
         'time to accuracy': [_time_to_goal(row) for row in rows],
@@ -164,20 +165,20 @@ def _time_to_goal(row: ReportRow) -> str:
 
 
 def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
-    """Returns each warning: its code, the text of the first, and how many runs of which settings have it."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """Returns each warning: its code, the text of the first, and which runs have it: settings with their rates."""
+    first_texts: dict[str, str] = {}
+    rates: dict[str, dict[str, list[str]]] = {}
     for row in summary.rows:
         for run in row.runs:
-            for code, text in {warning.code: warning.text for warning in run.warnings}.items():
-                found.setdefault(code, []).append((text, row.label))
+            for warning in {warning.code: warning for warning in run.warnings}.values():
+                first_texts.setdefault(warning.code, warning.text)
+                by_label = rates.setdefault(warning.code, {})
+                by_label.setdefault(row.label, []).append(number(run.images_per_second))
     return [
-        (
-            code,
-            texts[0][0],
-            f'{len(texts)} of {plural(len(summary.runs), "run")}: {abbreviate(list(dict.fromkeys(names)))}',
-        )
-        for code, texts in found.items()
-        for names in [[label for _, label in texts]]
+        (code, text, f'{count} of {plural(len(summary.runs), "run")}: {abbreviate(names)}')
+        for code, text in first_texts.items()
+        for count in [sum(map(len, rates[code].values()))]
+        for names in [[f'{label} ({abbreviate(found)} images/sec)' for label, found in rates[code].items()]]
     ]
 
 

@@ -31,10 +31,18 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class ValueColumn(TableColumn):
-    """A column of rows that are objects: the keys of its values there, and how they are written in a cell."""
+    """A column of rows that are objects: the keys of its values there, and how they are written in a cell.
+
+    An optional column is left out where all of its cells are empty.
+    """
 
     keys: tuple[str, ...] = ()
     form: str = '{}'
+    is_optional: bool = False
+
+
+# How many of the runs of a row are doubtful, and why.
+DOUBTFUL = ValueColumn('doubtful runs', wraps=True, keys=('doubtful',), is_optional=True)
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,8 @@ def table_of(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]
         values = [found[key] for key in column.keys]
         return '' if None in values else printable(column.form.format(*values))
 
-    return Table(columns, [[cell(column, found) for column in columns] for found in objects])
+    shown = [column for column in columns if not column.is_optional or any(cell(column, found) for found in objects)]
+    return Table(shown, [[cell(column, found) for column in shown] for found in objects])
 
 
 def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Sequence[str] = ()) -> None:

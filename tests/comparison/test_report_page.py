@@ -3,9 +3,11 @@
 import itertools
 import re
 import shlex
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commands.sweep import run_plan
@@ -136,6 +138,49 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
     html = page_of(*(sample_record(seed=seed, warnings=warnings if seed else []) for seed in range(4))).html
     (line,) = re.findall('<li><strong>others</strong>.*', html)
     check_line(line, 'others used up to 76 %', '3 of 4 runs')
+
+
+def test_doubtful_runs_are_marked_one_by_one() -> None:
+    results = [
+        sample_record(
+            seconds=[32 / rate] * 400, gap=0, seed=seed, warnings=[{'code': code, 'text': ''}] if code else []
+        )
+        for seed, (rate, code) in enumerate([(2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded')])
+    ]
+    steady = [sample_record(seconds=[0.02] * 400, seed=seed, flags={'batch_size': 64}) for seed in range(3)]
+    page = page_of(*results, *steady)
+    heading, first, second = rows_of(page.html)[:3]
+    column = heading.index('doubtful runs')
+    assert (first[column], second[column]) == ('2 of 3: other programs (1), drift (1)', '—')
+    for code, rate in (('drift', '2,404'), ('machine_loaded', '1,553')):
+        (line,) = re.findall(f'<li><strong>{code}</strong>.*', page.html)
+        check_line(line, '1 of 6 runs', f'({rate} images/sec)')
+    # Each run is a dot, and a doubtful one is hollow.
+    plot = page.plots[0]
+    dots = [line for line in plot.figure.axes[0].lines if line.get_marker() == 'o']
+    hollow = sorted(float(np.ravel(dot.get_xdata())[0]) for dot in dots if dot.get_markerfacecolor() == 'white')
+    assert len(dots) == 6
+    assert hollow == pytest.approx([1553.2, 2403.6])
+    assert 'hollow' in plot.help
+
+
+def test_an_interval_that_a_plot_cuts_off_ends_in_an_arrow() -> None:
+    def runs(rates: Iterable[float], devices: int, **flags: object) -> list[Result]:
+        flags |= {'num_gpus': devices}
+        return [
+            sample_record(seconds=[32 * devices / rate] * 400, gap=0, seed=seed, flags=flags)
+            for seed, rate in enumerate(rates)
+        ]
+
+    steady, wide = (2000, 2010, 1990), (2403.6, 2163.8, 1553.2)
+    for rates, expected in ((steady, []), (wide, ['>'])):
+        plots = plots_of(*runs(steady, 1, variable_update='independent'), *runs(rates, 1))
+        assert [
+            line.get_marker() for line in plots['rates'].figure.axes[0].lines if line.get_marker() == '>'
+        ] == expected
+    axes = plots_of(*runs(steady, 1), *runs(wide, 2))['scaling'].figure.axes[0]
+    (arrow,) = (line for line in axes.lines if line.get_marker() in ('^', 'v') and line.get_linestyle() == 'None')
+    assert float(np.ravel(arrow.get_ydata())[0]) in axes.get_ylim()
 
 
 def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:

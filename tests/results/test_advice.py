@@ -163,6 +163,12 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
     check_line(second, '! 1 of 4 runs was too short')
     assert [advice.mark([result]) for result in (*disturbed, short)] == ['! ', '! ', '', '! ']
     assert advice.doubts(disturbed[2:]) == []
+    found = [advice.count_doubtful([result]) for result in (*disturbed, short)]
+    assert found == ['other programs', 'spread', '', 'too short']
+    # One cause does not stand for another one.
+    check_line(first, 'other programs (1 run, up to 88 % of the cores)', 'spread (1 run)')
+    assert advice.count_doubtful([*disturbed, short]) == '3 of 4: other programs (1), spread (1), too short (1)'
+    assert advice.count_doubtful([short, disturbed[2], short]) == '2 of 3: too short'
 
 
 @pytest.mark.parametrize('value', [None, math.nan])
