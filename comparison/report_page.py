@@ -27,7 +27,7 @@ from comparison.report_rows import (
     summarize_collection,
 )
 from comparison.sides import side_of
-from comparison.tables import Table, TableColumn, abbreviate
+from comparison.tables import Table, TableColumn, abbreviate, printable
 from errors import plural
 from results.advice import count_doubtful, doubts, mark
 from results.collection import Collection
@@ -55,9 +55,11 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Documents may contain control characters, and letters that change the direction of a line.
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
     # A name may go on in the next line after an underscore.
-    environment.filters['breakable'] = lambda text: escape(text).replace('_', Markup('_<wbr>'))
+    environment.filters['breakable'] = lambda text: escape(printable(text)).replace('_', Markup('_<wbr>'))
     html = environment.get_template('report.html.jinja').render(
         title=title or f'Images per second: {abbreviate(models)}',
         facts=_facts(summary, now),

@@ -6,8 +6,9 @@ Each plot is drawn once, at a width that can be read on a phone; the page scales
 where there is nothing to see.
 """
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,19 +78,28 @@ class Plot:
 
     def image(self) -> bytes:
         buffer = io.BytesIO()
-        with mpl.rc_context(_STYLE):
+        with _style():
             self.figure.savefig(buffer, format='svg', metadata={'Date': None}, transparent=True)
         return buffer.getvalue()
 
     def save(self, folder: Path) -> None:
         """Writes NAME.svg and NAME.png into a folder; raises OSError if a file cannot be written."""
-        with mpl.rc_context(_STYLE):
+        with _style():
             for kind in ('svg', 'png'):
                 self.figure.savefig(folder / f'{self.name}.{kind}')
 
 
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    """Draws in this style within the block, whatever the settings of the user are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
 def make_plots(summary: Summary) -> list[Plot]:
-    with mpl.rc_context(_STYLE):
+    with _style():
         return [plot for plot in (_rates(summary), _scaling(summary), _published(summary), _steps(summary)) if plot]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from comparison.intervals import Estimate
 from comparison.ratios import Significance, compare, estimate
-from comparison.tables import format_setting
+from comparison.tables import format_setting, printable
 from params.table import SPECS
 from results.advice import mark
 from results.collection import Collection, SourceFile
@@ -27,6 +27,8 @@ _PLAIN = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
 _CHARACTERS = 48
 # The longest value that a name shows whole; longer than the name of each mode.
 _LONG_VALUE = 24
+# Larger numbers have an exponent.
+_LARGEST_IN_DIGITS = 1e12
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,15 @@ def summarize_collection(collection: Collection) -> Summary:
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
         timed = [result for result in results if result.images_per_second > 0]
         found = estimate(timed) if timed else None
-        work = ', '.join(str(value) for value in first.work.values())
-        rows.append(ReportRow({FOLDER: place.folder, **_traits(first)}, work, place, tuple(results), reason, found))
+        work = printable(', '.join(str(value) for value in first.work.values()))
+        rows.append(
+            ReportRow({FOLDER: printable(place.folder), **_traits(first)}, work, place, tuple(results), reason, found)
+        )
     for failure in collection.failures:
         place = collection.place_of(failure)
-        rows.append(ReportRow({FOLDER: place.folder, **_failure_traits(failure)}, '', place, (), failure.reason))
+        rows.append(
+            ReportRow({FOLDER: printable(place.folder), **_failure_traits(failure)}, '', place, (), failure.reason)
+        )
     folders = list(dict.fromkeys(row.place.folder for row in rows))
 
     def place_in_table(row: ReportRow) -> tuple[int, int, bool]:
@@ -220,6 +226,8 @@ def number(value: float | None, digits: int = 4) -> str:
         return '—'
     if value == 0:
         return '0'
+    if abs(value) >= _LARGEST_IN_DIGITS:
+        return f'{value:.{digits - 1}e}'
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
     return f'{value:,.{min(decimals, 6)}f}'
 
@@ -245,7 +253,8 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
     traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
     if 'model' in given:
         traits['model'] = given['model']
-    return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
+    traits |= {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
+    return {printable(name): printable(text) for name, text in traits.items()}
 
 
 def _traits(result: Result) -> dict[str, str]:
@@ -265,7 +274,7 @@ def _traits(result: Result) -> dict[str, str]:
     environment = dict(result.environment)
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
-    return {name: _as_text(value) for name, value in (traits | settings | environment).items()}
+    return {printable(name): printable(_as_text(value)) for name, value in (traits | settings | environment).items()}
 
 
 def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:

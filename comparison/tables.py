@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class Table:
 
     def as_markdown(self) -> str:
         titles = [column.title for column in self.columns]
-        cells = [[cell.replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
+        cells = [[as_markdown_text(cell) for cell in row] for row in (titles, *self.rows)]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
         rules = [
             f'{"-" * (width - 1)}:' if column.is_number else '-' * width
@@ -138,7 +139,7 @@ def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Seq
     elif form == 'csv':
         parts += [as_csv(document['rows'])] if document['rows'] else []
     elif form == 'markdown':
-        parts += [table.as_markdown(), *([''] if notes else []), *(f'- {note}' for note in notes)]
+        parts += [table.as_markdown(), *([''] if notes else []), *(f'- {as_markdown_text(note)}' for note in notes)]
     else:
         if table.rows:
             parts += [table.as_text(sys.stdout), *([''] if notes else [])]
@@ -157,6 +158,11 @@ def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
         }
         writer.writerow(cells)
     return out.getvalue().rstrip('\n')
+
+
+def as_markdown_text(text: str) -> str:
+    """Escapes what Markdown would read as HTML, a link, an image, code, or the end of a cell."""
+    return re.sub(r'[\\`\[\]<&|]', r'\\\g<0>', text)
 
 
 def printable(text: object) -> str:

@@ -1,5 +1,6 @@
 """The subcommand `report` writes a page."""
 
+import json
 import re
 import resource
 import sys
@@ -11,7 +12,8 @@ import tf_cnn_benchmarks
 from commands import report
 from errors import to_install
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import write_sample
+from tests.support.programs import check_warning, run_process
+from tests.support.sample_results import sample_document, write_sample
 
 pytestmark = pytest.mark.unit
 
@@ -41,6 +43,29 @@ def test_the_page_and_the_plots_are_written(
     names = {path.name for path in Path('figures/new').iterdir()}
     assert names == {'steps.png', 'steps.svg'}
     assert sorted(path.name for path in tmp_path.iterdir()) == ['figures', 'new', 'results']
+
+
+def test_no_warning_of_a_library_reaches_the_user(tmp_path: Path) -> None:
+    """Letters that the font lacks, numbers beyond the range of arithmetic, wrong settings of matplotlib."""
+    for number, seconds in enumerate([1e-90, 1e-5, 1e90]):
+        write_sample(tmp_path / f'results/{number}.json', seconds=[seconds] * 20, flags={'num_gpus': number + 1})
+    for number, rate in enumerate([1e-100, 1e100, 1e-9]):
+        document = sample_document(seed=number, flags={'model': '\N{CJK UNIFIED IDEOGRAPH-6A21}\x07\x1b[31m'})
+        document['throughput'] |= {'images_per_second': rate, 'images': 0}
+        (tmp_path / f'results/rate{number}.json').write_text(json.dumps(document))
+    (tmp_path / 'matplotlibrc').write_text('no.such.key: 1\nfont.family: no such font\n')
+    code, out, err = run_process('report', 'results', '--plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing')
+    assert code == 0
+    check_line(out.strip(), 'report.html: 6 results')
+    (line,) = err
+    check_warning(line, '--plots=plots', '\N{CJK UNIFIED IDEOGRAPH-6A21}', 'PNG')
+    code, _, err = run_process('compare', 'results', '--force', cwd=tmp_path)
+    assert (code, err) == (0, [])
+    # The page and its plots have no character that could control a terminal or a browser.
+    for path in (tmp_path / 'report.html', *tmp_path.glob('plots/*.svg')):
+        text = path.read_text(encoding='utf-8')
+        assert {letter for letter in text if not letter.isprintable()} == {'\n'}
+    assert '\\x1b[31m' in (tmp_path / 'report.html').read_text(encoding='utf-8')
 
 
 @pytest.mark.parametrize('name', ['jinja2', 'matplotlib'])

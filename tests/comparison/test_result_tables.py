@@ -1,6 +1,7 @@
 """The one value that all tables of results are printed from."""
 
 import io
+import re
 
 import pytest
 
@@ -52,6 +53,18 @@ def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
         '| a \\| b |    1 |',
         '| cd     |   20 |',
     ]
+
+
+@pytest.mark.parametrize(
+    'text', ['<img src=x onerror=alert(1)>', '[a](javascript:b)', '![a](http://b/c.png)', '`a`', '&lt;', 'a\\b', 'a|b']
+)
+def test_text_of_a_document_stays_text_in_markdown(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(Table(COLUMNS, [(text, '1')]), 'markdown', {}, [f'note: {text}'])
+    _, _, cell, _, note = capsys.readouterr().out.splitlines()
+    for written in (cell.removeprefix('| ').partition(' |')[0].rstrip(), note.removeprefix('- note: ')):
+        # CommonMark 0.31, section 2.4: a backslash makes punctuation a plain character.
+        assert re.sub(r'\\([\\`\[\]<&|])', r'\1', written) == text
+        assert not re.search(r'(?<!\\)(\\\\)*[`\[\]<&|]', written)
 
 
 def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:
