@@ -80,16 +80,19 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
     if options.plots:
         check_file('plots', f'{options.plots}/steps.png')
     collection = collect(paths)
+    target = output
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always', UserWarning)
         page = make_page(collection, now=datetime.now(UTC), title=options.title)
         try:
-            write_whole(page.html, options.output)
+            write_whole(page.html, target)
             for plot in page.plots if options.plots else ():
-                plot.save(Path(str(options.plots)))
+                for name, content in plot.files():
+                    target = Path(str(options.plots), name)
+                    write_whole(content, target)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise RunError(f'{error.filename or options.plots or output}: it could not be written ({reason})') from None
+            raise RunError(f'{target}: it could not be written ({reason})') from None
     warn(*collection.problems, *_about_plots([str(warning.message) for warning in caught], options.plots))
     size = output.stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')

@@ -10,7 +10,6 @@ import contextlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -77,16 +76,18 @@ class Plot:
     figure: Figure
 
     def image(self) -> bytes:
+        return self._draw(format='svg', metadata={'Date': None}, transparent=True)
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yields the names and the contents of NAME.svg and NAME.png."""
+        for kind in ('svg', 'png'):
+            yield f'{self.name}.{kind}', self._draw(format=kind)
+
+    def _draw(self, **how: Any) -> bytes:
         buffer = io.BytesIO()
         with _style():
-            self.figure.savefig(buffer, format='svg', metadata={'Date': None}, transparent=True)
+            self.figure.savefig(buffer, **how)
         return buffer.getvalue()
-
-    def save(self, folder: Path) -> None:
-        """Writes NAME.svg and NAME.png into a folder; raises OSError if a file cannot be written."""
-        with _style():
-            for kind in ('svg', 'png'):
-                self.figure.savefig(folder / f'{self.name}.{kind}')
 
 
 @contextlib.contextmanager

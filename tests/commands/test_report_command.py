@@ -1,9 +1,11 @@
 """The subcommand `report` writes a page."""
 
+import contextlib
 import json
 import re
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,16 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / 'results'
     write_sample(folder / 'first.json')
     return folder
+
+
+@contextlib.contextmanager
+def limited_file_size(size: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_page_and_the_plots_are_written(
@@ -78,12 +90,24 @@ def test_a_missing_extra_is_named(results: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Path, tmp_path: Path) -> None:
     page = tmp_path / 'page.html'
     page.write_text('<!doctype html>old')
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        with failed(page):
-            report.main([str(results), f'--output={page}'])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with limited_file_size(10_000), failed(page):
+        report.main([str(results), f'--output={page}'])
     assert page.read_text() == '<!doctype html>old'
     assert not list(tmp_path.glob('.*'))
+
+
+@pytest.mark.parametrize('is_there', [False, True])
+def test_a_plot_is_whole_or_not_there_if_the_disk_is_full(results: Path, tmp_path: Path, is_there: bool) -> None:
+    argv = [str(results), '--output=/dev/null', f'--plots={tmp_path / "plots"}']
+    if is_there:
+        report.main(argv)
+        write_sample(results / 'second.json', seed=2)
+    old = {path.name: path.read_bytes() for path in tmp_path.glob('plots/*')}
+    # The SVG file fits, the PNG file does not.
+    with limited_file_size(12_000), failed(tmp_path / 'plots' / 'steps.png'):
+        report.main(argv)
+    new = {path.name: path.read_bytes() for path in tmp_path.glob('plots/*')}
+    assert new.keys() == {'steps.svg', *old}
+    assert new['steps.svg'].endswith(b'</svg>\n')
+    assert new.get('steps.png') == old.get('steps.png')
+    assert not [*tmp_path.glob('plots/.*')]
