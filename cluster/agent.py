@@ -32,6 +32,7 @@ from typing import Any
 from cluster.environments import without_clusters
 from cluster.hosts import Command, Host, LocalProcess
 from errors import BenchmarkError, UsageError
+from machine.documents import decode_json
 from machine.surroundings import git_commit, tensorflow_version
 from results import VERSION
 
@@ -69,7 +70,7 @@ class _Agent:
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             for line in sys.stdin:
-                self._inbox.put(partial(self._answer, json.loads(line)))
+                self._inbox.put(partial(self._answer, decode_json(line, dict[str, Any])))
         self._inbox.put(None)
 
     def _answer(self, request: Mapping[str, Any]) -> None:

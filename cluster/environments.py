@@ -13,6 +13,7 @@ import msgspec
 
 from cluster.topology import LOOPBACK, Cluster, read_hosts
 from errors import UsageError, format_warning, plural
+from machine.documents import DocumentError, decode_json
 
 Environment = Mapping[str, str]
 
@@ -167,8 +168,8 @@ def is_evaluator(environ: Environment) -> bool:
 def _tf_config(environ: Environment) -> _TFConfig:
     text = environ.get('TF_CONFIG', '').strip() or '{}'
     try:
-        config = msgspec.json.decode(text, type=_TFConfig, strict=False)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        config = decode_json(text, _TFConfig, strict=False)
+    except DocumentError as error:
         raise _bad_tf_config(str(error)) from None
     # "Cluster", "clusters" or "sparseCluster" would let each process run alone.
     if not config.cluster and (like := re.search(r'"(\w*cluster\w*)"\s*:\s*\{[^}]', text, re.IGNORECASE)):

@@ -21,6 +21,7 @@ from cluster.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import CLOSE_SECS, Command, Host, Member, Processes, RemoteProcess, Show
 from errors import RunError, UsageError
+from machine.documents import DocumentError, decode_json
 from machine.surroundings import is_of_library
 
 # How long a host may take to answer, and ssh to end after its output, in seconds.
@@ -140,8 +141,8 @@ class SshHost(Host):
     def _heard(self, line: str) -> None:
         answer = None
         # The last line of a connection may be incomplete.
-        with contextlib.suppress(ValueError):
-            answer = json.loads(line.removeprefix(ANSWER)) if line.startswith(ANSWER) else None
+        with contextlib.suppress(DocumentError):
+            answer = decode_json(line.removeprefix(ANSWER), dict[str, Any]) if line.startswith(ANSWER) else None
         if answer is None:
             self._errors.append(line)
             return

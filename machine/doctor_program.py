@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 import math
 import os
 import sys
@@ -19,6 +18,7 @@ from google.protobuf import text_format
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError, plural
 from machine.doctor_checks import OK, SKIPPED, WRONG, Finding
+from machine.documents import read_json
 from managers.all_reduce import Algorithm, make_algorithm
 from managers.collective import by_collective
 from params import make_params
@@ -239,7 +239,7 @@ def losses(*arguments: str) -> list[list[float]]:
         print(log.read_text(errors='backslashreplace'), file=sys.stderr)
         if ended.exit_code:
             raise RunError(f'{ended.reason}; the command was tf_cnn_benchmarks {" ".join(arguments)}')
-        return [worker['steps']['loss'] for worker in json.loads(result.read_text())['workers']]
+        return [worker['steps']['loss'] for worker in read_json(result, dict[str, Any])['workers']]
 
 
 FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {

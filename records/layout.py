@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from errors import RunError, UsageError, plural, read_regular
+from machine.documents import DocumentError, read_json
 
 # The file name of a shard, for which the original program looks by train-*-of-*; most are numbered.
 SHARD_NAME = re.compile(
@@ -201,9 +202,8 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
     """Reads the facts of each subset in dataset.json; empty if the file is missing, as in older folders."""
     path = Path(folder) / FACTS_FILE
     try:
-        return msgspec.json.decode(read_regular(path), type=dict[str, SubsetFacts])
+        return read_json(path, dict[str, SubsetFacts])
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, 'strerror', None) or error
-        raise UsageError(f'{path}: it cannot be used ({reason}); remove it, then the shards are counted') from error
+    except DocumentError as error:
+        raise UsageError(f'{path}: it cannot be used ({error}); remove it, then the shards are counted') from None

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
-from errors import UsageError, read_regular
+from errors import UsageError
+from machine.documents import DocumentError, read_json
 from results.document import Failure, Result, read_result_file
 from results.sections import Number
 
@@ -129,11 +129,9 @@ def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
     if not path.exists():
         return {}
     try:
-        plan = msgspec.json.decode(read_regular(path), type=_SweepFile)
-    except (OSError, RecursionError, ValueError) as error:
-        problems.append(
-            f'{path}: the plan of the sweep cannot be read ({type(error).__name__}); its order is not shown'
-        )
+        plan = read_json(path, _SweepFile)
+    except (DocumentError, FileNotFoundError) as error:
+        problems.append(f'{path}: the plan of the sweep cannot be read ({error}); its order is not shown')
         return {}
     return {
         one.id: SourceFile(str(folder), i, one.published or None, one.published_speed_up or None, plan.published_in)

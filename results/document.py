@@ -16,6 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from errors import UsageError, read_regular
+from machine.documents import DocumentError, decode_json
 from params.table import SPECS
 from results import sections
 from results.sections import START_PHASES, Integer, NotNegative, Number, Section, Time, about, check_time
@@ -259,8 +260,8 @@ def read_document(text: str, source: str) -> Result | Failure:
       UsageError: it is not a result, is incomplete, or has a newer schema; the message names the source.
     """
     try:
-        found = msgspec.json.decode(text, type=Result | Failure)
-    except (RecursionError, ValueError) as error:
+        found = decode_json(text, Result | Failure)
+    except DocumentError as error:
         raise UsageError(f'{source}: {_why_not(text, error)}') from None
     found.source = source
     return found
@@ -269,10 +270,10 @@ def read_document(text: str, source: str) -> Result | Failure:
 def _why_not(text: str, error: Exception) -> str:
     """Says why a text is no document; error is what the decoder of documents says."""
     try:
-        document = json.loads(text)
-    except (RecursionError, ValueError) as malformed:
+        document = decode_json(text, object)
+    except DocumentError as malformed:
         hint = 'was its run, or a copy, cut off? Give a file that --result_file wrote (only compare reads logs, too)'
-        return f'it is no whole JSON document ({" ".join(str(malformed).split())}); {hint}'
+        return f'it is no whole JSON document ({malformed}); {hint}'
     if not isinstance(document, dict) or document.get('schema') not in (RESULT, FAILURE):
         return 'it is no result of this program; give a file that --result_file wrote'
     version = document.get('schema_version')
@@ -286,8 +287,8 @@ def _why_not(text: str, error: Exception) -> str:
 def is_document(path: Path) -> bool:
     """Whether a file holds a result or the document of a failure, of any version, damaged or not."""
     try:
-        document = json.loads(read_regular(path, MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
+        document = decode_json(read_regular(path, MOST_BYTES), object)
+    except (OSError, DocumentError):
         return False
     return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
 

@@ -25,6 +25,7 @@ from msgspec import convert
 from cluster.shape import Shape
 from errors import RunError, UsageError, read_regular
 from machine.atomic import move_whole, write_whole
+from machine.documents import DocumentError, read_json
 from results import VERSION
 from results.collection import SWEEP_FILE, TRIES
 from results.document import Failure, Result, as_json, read_result_file
@@ -99,7 +100,7 @@ class Folder:
     def read_plan(self) -> SweepPlan:
         path = self.path / SWEEP_FILE
         try:
-            document = json.loads(read_regular(path))
+            document = read_json(path, dict[str, Any])
             if document['schema'] != _SCHEMA or document['schema_version'] > _SCHEMA_VERSION:
                 raise UsageError(f'{path}: it was written by a newer version of this program; install that one')
             return _plan_of(document)
@@ -107,8 +108,10 @@ class Folder:
             raise UsageError(
                 f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write sweep --resume DIR'
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = getattr(error, 'strerror', None) or f'{type(error).__name__}: {" ".join(str(error).split())}'
+        except DocumentError as error:
+            raise UsageError(f'{path}: it cannot be read ({error}); start the sweep again') from None
+        except (ValueError, KeyError, TypeError) as error:
+            reason = f'{type(error).__name__}: {" ".join(str(error).split())}'
             raise UsageError(f'{path}: it cannot be read ({reason}); start the sweep again') from None
 
     @contextlib.contextmanager

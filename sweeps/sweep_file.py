@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from errors import UsageError, nearest, read_regular
+from errors import UsageError, nearest
+from machine.documents import read_toml
 from params.spec import specs_of
 from sweeps.request import Axes, Request, Settings, read_settings, read_value
 
@@ -45,7 +46,7 @@ def find_file(name: str) -> Path:
 
 def read_sweep_file(path: Path) -> Request:
     try:
-        file = msgspec.toml.decode(read_regular(path), type=_File)
+        file = read_toml(path, _File)
         grids = [('[grid]', file.grid)] if file.grid else []
         grids += [(f'[[grids]] {number}', grid) for number, grid in enumerate(file.grids, 1)]
         grids += [(f'[[include]] {number}', row) for number, row in enumerate(file.include, 1)]

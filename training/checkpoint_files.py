@@ -23,17 +23,29 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from errors import RunError, UsageError
 from machine.atomic import clear_own, move_whole, sync, write_whole
+from machine.documents import DocumentError, read_json
 from machine.tensorflow_import import import_tensorflow
 
 UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
 _STATE = 'checkpoint'
 _ENDED, _BEGUN = 'training-ended', 'training-begun'
+_STEPS = Meta(ge=0, le=2**63 - 1)
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is writing.
 _STAGE_FILES = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
+
+
+class _Begun(Struct):
+    """The content of training-begun: what mark_begun takes."""
+
+    length: list[Annotated[int, _STEPS]]
+    end: Annotated[int, _STEPS]
 
 
 def latest_checkpoint(folder: str) -> str | None:
@@ -97,12 +109,21 @@ def forget_begun(folder: str) -> None:
 
 
 def read_end(folder: str, length: Sequence[int] | None) -> int | None:
-    """Returns the last step of a training of a cluster that did not reach it; None if there is none of this length."""
+    """Returns the last step of a training of a cluster that did not reach it; None if there is none of this length.
+
+    Raises UsageError if the file that says so is damaged.
+    """
+    path = Path(folder) / _BEGUN
     try:
-        begun = json.loads((Path(folder) / _BEGUN).read_bytes())
-        return int(begun['end']) if begun['length'] == length else None
-    except (OSError, ValueError, TypeError, KeyError):
+        begun = read_json(path, _Begun)
+    except FileNotFoundError:
         return None
+    except DocumentError as error:
+        raise UsageError(
+            f'{path}: it cannot be used ({error}), so the step at which the training should end is unknown; remove '
+            'it, then the run takes all of its steps'
+        ) from None
+    return begun.end if begun.length == length else None
 
 
 def has_ended(folder: str) -> bool:

@@ -96,7 +96,7 @@ def steps(document: dict[str, Any]) -> dict[str, Any]:
 NESTED = '[' * 200_000 + ']' * 200_000
 STAGE = {'stage': 'other', **dict.fromkeys(('images_per_second', 'share'), 1.0)}
 DAMAGED = {
-    'deep': (edited(lambda it: it.update(run=None)).replace('"run": null', f'"run": {NESTED}'), 'recursion'),
+    'deep': (edited(lambda it: it.update(run=None)).replace('"run": null', f'"run": {NESTED}'), 'nested'),
     'flags': (edited(lambda it: it['command']['flags'].update(x=json.loads('[' * 50 + ']' * 50))), 'command.flags['),
     'integer': (edited(lambda it: it['run'].update(batch_size=10**400)), 'run.batch_size'),
     'infinity': (edited(lambda it: steps(it)['seconds'].__setitem__(3, float('inf'))), 'malformed'),

@@ -26,7 +26,7 @@ from run.step_graph import StepGraph
 from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
 from tests.support.oracles import Weights
-from tests.support.outputs import failed
+from tests.support.outputs import failed, refused
 from tests.support.runs import made, plan_of, values_in
 from training.checkpoint_files import forget_begun, latest_checkpoint, mark_begun
 
@@ -270,10 +270,12 @@ def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did
         # Asynchronous workers may take more.
         (lambda: mark_begun(str(tmp_path), length, 2), 3),
         (lambda: mark_begun(str(tmp_path), None, 9), None),
-        (lambda: (tmp_path / 'training-begun').write_text('[]'), None),
         (lambda: forget_begun(str(tmp_path)), None),
     ):
         mark()
         assert offer_of(saved, counts, processes) == {'step': 3, 'end': end}
         assert offer_of(saved, counts, plan.processes) == {'step': 3, 'end': None}
         assert offer_of(plan.checkpoints, counts, processes) == {'step': None, 'end': None}
+    (tmp_path / 'training-begun').write_text('{"length": [1, 2, 3], "end": Infinity}')
+    with refused(tmp_path / 'training-begun', 'remove it'):
+        offer_of(saved, counts, processes)

@@ -1,0 +1,75 @@
+"""A file that should be a document of this program, and is damaged in any way, is one error of one line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cluster.environments import read_tf_config
+from errors import UsageError
+from records.layout import read_facts
+from results.collection import collect
+from results.document import read_result_file
+from sweeps.folder import Folder
+from sweeps.sweep_file import read_sweep_file
+from tests.support.outputs import check_line
+from tests.support.sample_results import write_sample
+from training.checkpoint_files import mark_begun, read_end
+
+pytestmark = pytest.mark.unit
+
+DAMAGES = {
+    'infinity': b'{"end": Infinity}',
+    'beyond float64': b'{"end": 1e999, "length": [1, 2, 3], "cluster": 1e999}',
+    'not a number': b'{"end": NaN}',
+    'deep lists': b'[' * 100_000,
+    'deep objects': b'{"end": ' * 100_000,
+    'deep values': b'end = ' + b'[' * 100_000,
+    'no UTF-8': b'{"end": "\xff\xfe"}',
+    'zeros': bytes(1000),
+    'cut off': b'{"end": 3, "leng',
+    'a list': b'[]',
+    'a text': b'"end"',
+    'a number': b'5',
+    'several lines': b'{\n"a"\n:\n}\n',
+}
+# By the name of the file: what reads it in a folder.
+READERS: dict[str, Callable[[Path], object]] = {
+    'training-begun': lambda folder: read_end(str(folder), [1, 2, 3]),
+    'dataset.json': lambda folder: read_facts(str(folder)),
+    'sweep.json': lambda folder: Folder(folder).read_plan(),
+    'sweep.toml': lambda folder: read_sweep_file(folder / 'sweep.toml'),
+    'result.json': lambda folder: read_result_file(folder / 'result.json'),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+@pytest.mark.parametrize('name', READERS)
+def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(name: str, damage: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(DAMAGES[damage])
+    with pytest.raises(UsageError) as caught:
+        READERS[name](tmp_path)
+    check_line(caught.value, tmp_path / name)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_damaged_tf_config_is_refused_in_one_line(damage: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_tf_config({'TF_CONFIG': DAMAGES[damage].decode(errors='surrogateescape')})
+    check_line(caught.value, 'TF_CONFIG')
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_results_are_read_beside_a_damaged_plan_of_their_sweep(damage: str, tmp_path: Path) -> None:
+    write_sample(tmp_path / 'results' / 'a.1.json')
+    (tmp_path / 'sweep.json').write_bytes(DAMAGES[damage])
+    collection = collect([str(tmp_path)])
+    assert len(collection.results) == 1
+    check_line(*collection.problems, tmp_path / 'sweep.json')
+
+
+def test_only_a_training_of_the_same_length_goes_on_to_its_end(tmp_path: Path) -> None:
+    assert read_end(str(tmp_path), [1, 2, 3]) is None
+    mark_begun(str(tmp_path), [1, 2, 3], 9)
+    assert (read_end(str(tmp_path), [1, 2, 3]), read_end(str(tmp_path), [1, 2, 4])) == (9, None)
