@@ -96,8 +96,8 @@ class RunState:
 
     def _completed_step(self, session: tf.Session) -> int | None:
         """The global step if the variables contain whole steps only; None while an update is being applied."""
-        step, together = self._read_step(session), self._built.synchronous_step
-        begun = session.run([begun.value for begun in together.begun.values()]) if together else []
+        step = self._read_step(session)
+        begun = session.run([begun.value for begun in self._built.begun])
         return step if all(number <= step for number in begun) else None
 
     def prepare_evaluation(self, session: tf.Session) -> None:
