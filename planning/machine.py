@@ -179,7 +179,7 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         variable_update=mode.name,
         staged=params.staged_vars and params.trains,
         relaxed=params.variable_consistency == 'relaxed' and params.trains,
-        sync=params.cross_replica_sync and processes.together,
+        sync=params.cross_replica_sync and processes.together and mode.shares_model,
         sums=sums,
         leaders=leaders,
         shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
