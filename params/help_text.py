@@ -6,7 +6,7 @@ from typing import Protocol
 
 from errors import UsageError, format_flag, nearest
 from models.registry import MODELS
-from params.original import ELSEWHERE, FLAGS, TABLE
+from params.original import ELSEWHERE, FLAGS, TABLE, flag_with_value
 from params.spec import ITS_DEFAULT, FlagSpec
 from params.table import SPECS
 
@@ -72,7 +72,7 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> str:
     """
     plain = name.lstrip('-')
     if plain not in FLAGS:
-        near = ELSEWHERE.get(plain) or nearest(plain, [*FLAGS, *others])
+        near = ELSEWHERE.get(plain) or flag_with_value(plain) or nearest(plain, [*FLAGS, *others])
         hint = f'did you mean --help={near}?' if near else '--help lists all flags'
         raise UsageError(f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}')
     spec, row = FLAGS[plain], TABLE.get(plain)

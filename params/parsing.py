@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors import Refusals, format_flag, nearest
-from params.original import ELSEWHERE, FLAGS, answer_original, replace_older_names
+from params.original import ELSEWHERE, FLAGS, answer_original, flag_with_value, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Params, check
 from params.words import split_words
@@ -88,5 +88,6 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
 
 
 def _unknown(name: str) -> str:
-    near = ELSEWHERE.get(name) or nearest(name, FLAGS)
+    owner = flag_with_value(name)
+    near = ELSEWHERE.get(name) or (owner and f'{owner}={name}') or nearest(name, FLAGS)
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'

@@ -77,7 +77,7 @@ class ResultFlags:
         lower_bound=1,
         unit='runs',
         common=True,
-        in_sweep='write repeats = 3',
+        in_sweep='write --repeats=3, in a file repeats = 3',
         only_alone='it is for runs of one process; repeat a cluster with sweep --repeats',
     )
     target_seconds: float | None = flag(

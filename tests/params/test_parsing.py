@@ -14,6 +14,7 @@ from errors import UsageError
 from inputs.stages import STAGES
 from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
+from params.help_text import describe_flag
 from params.table import outputs_that_are
 from tests.support.outputs import refused
 
@@ -203,6 +204,18 @@ def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list() -> Non
         parse_argv(['--model=resent50'])
     words = re.findall(r'[\w.]+', str(caught.value))
     assert len({*words} & {*MODELS.list_models()}) == 3
+
+
+@pytest.mark.parametrize(
+    'flag', ['--variable_update=horovod', '--precision=fp16', '--optimizer=adam', '--data_format=NHWC']
+)
+def test_a_value_that_is_written_as_a_flag_is_told_its_flag(flag: str) -> None:
+    value = flag.partition('=')[2]
+    for argv in ([f'--{value}'], [f'--{value}=True']):
+        with refused(f'--{value}', f'did you mean {flag}?'):
+            parse_argv(argv)
+    with refused(f'--help={value}', f'--help={flag[2:].partition("=")[0]}?'):
+        describe_flag(value)
 
 
 def test_nothing_is_suggested_that_is_not_similar() -> None:
