@@ -20,6 +20,7 @@ from params.spec import flag, numbers_of
 from results.advice import doubts
 from results.collection import collect
 from results.document import Result
+from results.repeats import as_key
 
 PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
@@ -127,9 +128,9 @@ class _Work:
     `machine` is the processor, the GPUs and settings; works with the same ones tell about each other.
     """
 
+    work: str
     model: str
     data: str
-    image_size: int | None
     images: int
     precision: str
     is_synthetic: bool
@@ -185,9 +186,9 @@ def _work_of(result: Result) -> _Work:
     run, machine = result.run, result.machine
     gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
     return _Work(
+        as_key(result.work),
         result.model.name,
         f'{run.data_set}, {"synthetic" if run.is_synthetic else "real"}',
-        run.image_size,
         run.batch_size,
         run.precision,
         run.is_synthetic,

@@ -42,11 +42,6 @@ def machine_differences(results: Sequence[Result]) -> Differences:
     return differing(facts) | {f'environment.{name}': values for name, values in changed.items()}
 
 
-def work_differences(results: Sequence[Result]) -> Differences:
-    """Returns the differences between the work of runs; runs with any should not be compared."""
-    return differing([result.work for result in results])
-
-
 def _flat_machine_facts(result: Result) -> Facts:
     """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow'."""
     unimportant = ('fingerprint', 'load_average')

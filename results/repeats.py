@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from results.document import Result
 from results.statistics import MAD_TO_STANDARD_DEVIATION, mad
@@ -13,10 +14,19 @@ _OUTLIER_SCORE = 3.5
 _MIN_RUNS_FOR_OUTLIERS = 5
 
 
+def work_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
+    """Returns the facts of the work that differ, by name, with both values.
+
+    Rates may be compared only if it is empty. A fact that is unknown, as in a log, is not a difference.
+    """
+    pairs = {name: (value, other.work[name]) for name, value in first.work.items()}
+    return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+
+
 def repeat_key(result: Result, *, across_versions: bool = False) -> str:
     """Returns a text that is equal for runs that are repeats of each other, whose rates may be pooled.
 
-    Repeats have the same Result.setting, machine, version of TensorFlow and environment variables.
+    Repeats have the same work, Result.setting, machine, version of TensorFlow and environment variables.
 
     Args:
       across_versions: whether the versions of TensorFlow may differ, to follow a setting over months.
@@ -27,6 +37,7 @@ def repeat_key(result: Result, *, across_versions: bool = False) -> str:
             result.machine.get('fingerprint'),
             None if across_versions else version,
             result.environment or {},
+            result.work,
             result.setting,
         ]
     )

@@ -6,7 +6,7 @@ import pytest
 
 from comparison.differences import flag_differences
 from params.table import SPECS
-from results.repeats import repeat_key
+from results.repeats import repeat_key, work_differences
 from tests.support.sample_results import record_of, sample_document, sample_record
 
 pytestmark = pytest.mark.unit
@@ -74,3 +74,15 @@ def test_machines_versions_and_variables_tell_runs_apart() -> None:
     records = [record_of(document) for document in documents]
     assert len(set(map(repeat_key, records))) == 4
     assert len({repeat_key(record, across_versions=True) for record in records}) == 3
+
+
+def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags() -> None:
+    documents = [sample_document() for _ in range(3)]
+    documents[1]['run']['image_size'] = 32
+    documents[2]['run']['data_set'] = 'cifar10'
+    assert len({key_of(document) for document in documents}) == 3
+    first, *others = map(record_of, documents)
+    assert [work_differences(first, other) for other in others] == [
+        {'image_size': (28, 32)},
+        {'data_set': ('imagenet', 'cifar10')},
+    ]
