@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from comparison.differences import flag_differences, machine_differences, varying
+from comparison.differences import flag_differences, format_fact, machine_differences, varying
 from comparison.intervals import FEWEST_RUNS, Estimate
 from comparison.ratios import Ratio, Significance, compare, estimate
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
@@ -191,7 +191,7 @@ def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) ->
     compared = [(row, changes) for row, changes in found if row.baseline is not None]
     for row, changes in compared:
         if changes:
-            text = ', '.join(f'{name} {before} -> {after}' for name, (before, after) in changes.items())
+            text = ', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items())
             by_text.setdefault(text, []).append(printable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MOST_LINES:

@@ -1,9 +1,10 @@
 """The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from comparison.differences import format_fact
 from comparison.intervals import Estimate
 from comparison.ratios import Ratio, Significance, compare, estimate
 from comparison.tables import abbreviate
@@ -11,7 +12,7 @@ from params.table import SPECS
 from results.advice import mark
 from results.collection import Collection, SourceFile
 from results.document import Failure, Result, default_fact, is_of_setting
-from results.repeats import repeat_key, work_differences
+from results.repeats import limits_that_differ, repeat_key, work_differences
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -131,6 +132,7 @@ def summarize_collection(collection: Collection) -> Summary:
         # An incomplete run is a row of its own.
         key = repeat_key(result) if result.is_complete else result.source
         groups.setdefault((collection.place_of(result).folder, key), []).append(result)
+    limits = limits_that_differ(collection.results)
     rows = []
     for results in groups.values():
         first, place = results[0], collection.place_of(results[0])
@@ -138,7 +140,8 @@ def summarize_collection(collection: Collection) -> Summary:
         timed = [result for result in results if result.images_per_second > 0]
         found = estimate(timed) if timed else None
         work = ', '.join(str(value) for value in first.work.values())
-        rows.append(ReportRow({FOLDER: place.folder, **_traits(first)}, work, place, tuple(results), reason, found))
+        traits = {FOLDER: place.folder, **_traits(first, limits)}
+        rows.append(ReportRow(traits, work, place, tuple(results), reason, found))
     for failure in collection.failures:
         place = collection.place_of(failure)
         rows.append(ReportRow({FOLDER: place.folder, **_failure_traits(failure)}, '', place, (), failure.reason))
@@ -256,8 +259,9 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
     return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
 
 
-def _traits(result: Result) -> dict[str, str]:
-    work = result.work
+def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
+    """Returns the traits of a row; limits are the names of those that differ on a machine."""
+    work, versions = result.work, result.machine['versions']
     traits = {MODE: result.run.variable_update, BATCH_SIZE: result.run.batch_size, SHAPE: result.shape}
     traits |= {
         'model': result.model.name,
@@ -265,7 +269,9 @@ def _traits(result: Result) -> dict[str, str]:
         'image size': work['image_size'],
         'role': work['role'],
         'machine': result.machine['hostname'],
-        'TensorFlow': result.machine['versions'].get('tensorflow'),
+        'TensorFlow': versions.get('tensorflow'),
+        **{name: version for name, version in versions.items() if name != 'tensorflow'},
+        **{name: format_fact(result.limits.get(name)) for name in sorted(limits)},
     }
     # A version that lacks a flag behaves as its default.
     defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}

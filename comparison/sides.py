@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from comparison.differences import Facts, varying
+from comparison.differences import Facts, format_fact, varying
 from comparison.original_logs import read_log
 from errors import UsageError, read_regular
 from results.collection import collect
 from results.document import MOST_BYTES, Failure, Result, read_document
-from results.repeats import as_key, grouped
+from results.repeats import as_key, grouped, limits_that_differ
 
 # Facts that have a column of their own in tables.
 OTHER_COLUMNS = ('shape',)
@@ -29,9 +29,10 @@ class Group:
 
     @functools.cached_property
     def all_facts(self) -> Facts:
-        """The shape, the used values of flags, the version of TensorFlow, and environment variables."""
-        version = (self.first.machine.get('versions') or {}).get('tensorflow')
-        return {**self.facts, 'tensorflow': version, **(self.first.environment or {})}
+        """The shape, the used values of flags, limits, the versions of libraries, and environment variables."""
+        limits = {name: value and format_fact(value) for name, value in self.first.limits.items()}
+        versions = self.first.machine.get('versions') or {}
+        return {**limits, **self.facts, **versions, **(self.first.environment or {})}
 
     @property
     def first(self) -> Result:
@@ -141,7 +142,10 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
     names = {}
     for side in sides:
         hosts = {group.first.machine.get('hostname') for group in side.groups}
-        telling = [name for name in varying(_all_facts(side.groups)) if name not in OTHER_COLUMNS]
+        # What differs only between machines is said by their names.
+        of_machines = {name for group in side.groups for name in group.first.limits}
+        of_machines -= limits_that_differ(group.first for group in side.groups)
+        telling = [name for name in varying(_all_facts(side.groups)) if name not in {*OTHER_COLUMNS, *of_machines}]
         for group in side.groups:
             parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
             if len(side.groups) > 1:

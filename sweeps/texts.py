@@ -4,13 +4,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from comparison.differences import format_fact, machine_differences
 from comparison.intervals import Estimate
 from comparison.ratios import compare, estimate
 from comparison.tables import Table, ValueColumn, table_of
 from errors import plural
 from results.advice import mark
 from results.document import Result
-from results.repeats import work_differences
+from results.repeats import grouped, work_differences
 from sweeps.configurations import LeftOut, SweepPlan, caption
 from sweeps.folder import Outcome
 from sweeps.runner import describe, succeeded
@@ -78,6 +79,12 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         results = [outcome for outcome in found if isinstance(outcome, Result) and outcome.is_complete]
         failed = next((outcome for outcome in found if not succeeded(outcome)), None)
         status = describe(failed) if failed else 'ok' if found else 'not run'
+        if len(groups := grouped(results)) > 1:
+            # A sweep that went on elsewhere, or under another limit; the newest runs are those of the machine as it is.
+            changes = machine_differences([groups[-2][-1], groups[-1][0]])
+            shown = ', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items())
+            status = f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no repeats: {shown}'
+            results = groups[-1]
         row = {**_NOTHING, **one.varied, _FOUND_SIZE: None, 'runs': len(results), 'status': status}
         if results:
             measured = estimate(results)
