@@ -190,17 +190,23 @@ def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     document = regression.judgement_document(rows)
     print_table(regression.judgement_table(rows), options.format, document, regression.judgement_notes(rows))
-    return _exit_code({row.name: row.ratio for row in rows if row.ratio and row.is_slower}, sides, options)
+    slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
+    return _exit_code(slower, sides, options, earlier.problems)
 
 
-def _exit_code(ratios: Mapping[str, float], sides: Sequence[Side], options: CompareOptions) -> int:
-    """Returns 1, and prints why, if a significant ratio is below --fail_below or a throughput is not known; else 0."""
+def _exit_code(
+    ratios: Mapping[str, float], sides: Sequence[Side], options: CompareOptions, problems: Sequence[str] = ()
+) -> int:
+    """Returns 1, and prints why, if a significant ratio is below --fail_below or a throughput is not known; else 0.
+
+    problems are those of results that are in no side.
+    """
     if options.fail_below is None:
         return 0
     written = format_flag('fail_below', options.fail_below)
-    if unknown := [line for side in sides for line in side.unknown]:
+    if unknown := [*(line for side in sides for line in side.unknown), *problems]:
         more = f', and {len(unknown) - 1} more' if len(unknown) > 1 else ''
-        print(f'{written}: it has no throughput: {unknown[0]}{more}', file=sys.stderr)
+        print(f'{written}: not every result is known: {unknown[0]}{more}', file=sys.stderr)
     slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < options.fail_below]
     if slow:
         print(f'{written}: slower than that: {", ".join(slow)}', file=sys.stderr)

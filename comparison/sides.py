@@ -8,7 +8,7 @@ from pathlib import Path
 from comparison.differences import Facts, format_fact, varying
 from comparison.original_logs import read_log
 from errors import UsageError, read_regular
-from results.collection import collect
+from results.collection import collect, is_folder
 from results.document import MOST_BYTES, Failure, Result, read_document
 from results.repeats import as_key, grouped, limits_that_differ
 
@@ -88,7 +88,7 @@ def read_side(argument: str) -> Side:
 
     Raises UsageError if there is no such file, it is none of these, or it has no run with a timed step.
     """
-    if Path(argument).is_dir():
+    if is_folder(Path(argument)):
         collection = collect([argument])
         return side_of(argument, collection.results, collection.failures, collection.problems)
     found = _read_file(argument)
