@@ -15,7 +15,7 @@ from commands.options import Arguments, Declaration, warn
 from comparison import changes, regression
 from comparison.ratios import Significance
 from comparison.regression import judge
-from comparison.sides import Side, group_names, read_side, side_of
+from comparison.sides import STDIN, Side, group_names, read_side, side_of
 from comparison.tables import abbreviate, print_table
 from errors import RunError, UsageError, format_flag, plural
 from params import parse_argv
@@ -75,7 +75,7 @@ DECLARATION = Declaration(
     '\n\n'
     'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read.',
     positional='a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
-    'program, printed.',
+    'program, printed; - is standard input.',
     takes_paths=True,
 )
 
@@ -91,6 +91,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         raise UsageError(f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a run')
     if not arguments.positional:
         raise UsageError('compare: it takes at least 1 RESULT, or --run twice, none was given; see compare --help')
+    if arguments.positional.count(STDIN) > 1:
+        raise UsageError(f'{STDIN}: standard input can be read only once; give the other result as a file')
     sides = [read_side(argument) for argument in arguments.positional]
     if options.against is not None:
         return _judge(sides, options, options.against)

@@ -1,6 +1,7 @@
 """Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs to compare."""
 
 import functools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from results.collection import collect, is_folder
 from results.document import MOST_BYTES, Failure, Result, read_document
 from results.repeats import as_key, grouped, limits_that_differ
 
+# The argument that stands for standard input.
+STDIN = '-'
 # Facts that have a column of their own in tables.
 OTHER_COLUMNS = ('shape',)
 
@@ -84,14 +87,18 @@ class Pair:
 
 
 def read_side(argument: str) -> Side:
-    """Reads a result file, a folder of results, or a log.
+    """Reads a result file, a folder of results, or a log; with STDIN a result or a log from standard input.
 
     Raises UsageError if there is no such file, it is none of these, or it has no run with a timed step.
     """
-    if is_folder(Path(argument)):
+    if argument == STDIN:
+        argument = 'standard input'
+        found = _read_text(sys.stdin.buffer.read(MOST_BYTES) if sys.stdin else b'', argument)
+    elif is_folder(Path(argument)):
         collection = collect([argument])
         return side_of(argument, collection.results, collection.failures, collection.problems)
-    found = _read_file(argument)
+    else:
+        found = _read_file(argument)
     side = side_of(argument, *(([], [found]) if isinstance(found, Failure) else ([found], [])), ())
     if not side.groups:
         raise UsageError(f'{argument}: {side.left_out[0].reason}; give the result of another run')
@@ -105,10 +112,14 @@ def _read_file(argument: str) -> Result | Failure:
         raise UsageError(
             f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file wrote'
         ) from None
+    return _read_text(data, argument)
+
+
+def _read_text(data: bytes, source: str) -> Result | Failure:
     if not data.strip():
-        raise UsageError(f'{argument}: the file is empty; was its run stopped before it wrote a result?')
+        raise UsageError(f'{source}: it is empty; was its run stopped before it wrote a result?')
     text = data.decode(errors='replace')
-    return read_document(text, argument) if text.lstrip().startswith('{') else read_log(text, argument)
+    return read_document(text, source) if text.lstrip().startswith('{') else read_log(text, source)
 
 
 def pairs(sides: Sequence[Side]) -> list[Pair]:
