@@ -59,8 +59,12 @@ _NAMES = frozenset(f'{word}_{name}' for word, names in _LIBRARY_VARIABLES.items(
 _OF_LIBRARIES = re.compile('(?!NCCL_COMM_ID$|NCCL_HOSTID$)(NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+')
 # They are of one host, and not passed to others.
 _HOST_VARIABLES = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
-# The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
-_GENERATED = re.compile(r'[0-9a-f]{12}|[0-9a-f]{64}|.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
+# The names that container runtimes generate: the first digits of a container's id, and the name of a pod, which
+# Kubernetes ends with five characters of its alphabet.
+_CONTAINER = re.compile('[0-9a-f]{12}')
+_POD = re.compile('.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
+# How kubelet begins /etc/hosts in a pod with a host name of its own; in one with the name of its node, with more words.
+_HOSTS_OF_POD = '# Kubernetes-managed hosts file.'
 
 
 def machine_facts(
@@ -99,7 +103,7 @@ def machine_facts(
         },
         'fingerprint': '',
     }
-    facts['fingerprint'] = fingerprint(facts)
+    facts['fingerprint'] = fingerprint(facts, root)
     return facts
 
 
@@ -113,15 +117,16 @@ def is_of_library(name: str) -> bool:
     return name in _NAMES or _OF_LIBRARIES.fullmatch(name) is not None
 
 
-def fingerprint(machine: Mapping[str, Any]) -> str:
+def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
     """Returns a short hash that identifies a machine: its name, processor, cores, memory and GPUs, not its software.
 
     The name that Docker, Podman or Kubernetes generates for a container changes with each start, so the GPUs' UUIDs
-    replace it. Equal machines without GPUs then have the same hash, unless the user names their containers (docker run
-    --hostname). /etc/machine-id does not help: in a container it is that of the image, and often empty.
+    replace it. Names of hosts may look alike (rack-22475), so the files of the container must show it, too. Equal
+    machines without GPUs then have the same hash, unless the user names their containers (docker run --hostname).
+    /etc/machine-id does not help: in a container it is the image's, and often empty.
     """
     memory = machine['memory_bytes']
-    is_generated = _GENERATED.fullmatch(machine['hostname'] or '')
+    is_generated = _is_generated(machine['hostname'] or '', root)
     parts = [
         None if is_generated else machine['hostname'],
         machine['cpu_model'],
@@ -131,6 +136,14 @@ def fingerprint(machine: Mapping[str, Any]) -> str:
         *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def _is_generated(hostname: str, root: Path) -> bool:
+    """Whether a container runtime generated the host name of this process."""
+    if _CONTAINER.fullmatch(hostname):
+        # The whole id, 64 digits, is in the paths of the files that the runtime mounts, such as /etc/hostname.
+        return re.search(rf'\b{hostname}[0-9a-f]{{52}}\b', read_text(root / 'proc/self/mountinfo')) is not None
+    return bool(_POD.fullmatch(hostname)) and read_text(root / 'etc/hosts').startswith(_HOSTS_OF_POD)
 
 
 @functools.cache

@@ -26,6 +26,9 @@ FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result, in bytes, that is read: that of some million steps.
 MOST_BYTES = 256 << 20
+# The facts of a machine that limit no process: its names, the load, and what has rules of its own. The bytes of its
+# memory change a little with each start.
+_NO_LIMITS = frozenset(('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint'))
 
 
 class _Document(Section, dict=True, tag_field='schema'):
@@ -113,6 +116,17 @@ class Result(_Document, tag=RESULT, kw_only=True):
         """The facts that runs must share to be compared: model, data set, image size, role."""
         names = ('data_set', 'is_synthetic', 'image_size', 'role')
         return {'model': self.model.name, **{name: getattr(self.run, name) for name in names}}
+
+    @functools.cached_property
+    def limits(self) -> dict[str, Any]:
+        """What the process could use on its machine: cores, quotas, memory, governor, kernel, the limits of GPUs.
+
+        These are all facts of the machine but those in _NO_LIMITS; of GPUs a list each, without their UUIDs.
+        """
+        limits = {name: value for name, value in self.machine.items() if name not in _NO_LIMITS}
+        gpus = self.machine.get('gpus') or ()
+        names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
+        return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
