@@ -18,12 +18,12 @@ from params import Params
 from params.result_flags import FIELD, STDOUT, field_values, fill
 from params.spec import Output, numbers_of
 from params.table import SPECS, outputs_that_are
-from planning.plan import Checkpoints, Counts, Instruments, Losses, Processes, Reports, Subject, Summaries
+from planning.plan import Checkpoints, Counts, Data, Instruments, Losses, Processes, Reports, Subject, Summaries
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
-def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) -> Checkpoints:
+def find_checkpoints(params: Params, processes: Processes, data: Data, warnings: list[str]) -> Checkpoints:
     from training.checkpoint_files import find_checkpoint, latest_checkpoint
 
     is_chief = processes.is_chief
@@ -46,6 +46,8 @@ def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) 
         warm_start=warm_start,
         warm_start_flag=flag,
         export_folder=params.export_saved_model if is_chief and not params.forward_only else None,
+        data_dir=data.folder,
+        class_names=data.data_set.class_names if data.folder else None,
     )
 
 

@@ -24,6 +24,7 @@ from run.process import Process
 from run.session import open_session
 from training.checkpoint_files import has_ended, latest_checkpoint, named_checkpoints, step_of
 from training.checkpoints import Checkpointer, Slice
+from training.contents import check_classes
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
@@ -49,6 +50,9 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
             for number, prefix in enumerate(_checkpoints(plan, worker, console)):
                 console.progress(f'Evaluating {prefix}')
+                line = check_classes(prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir)
+                if line and last is None:
+                    console.note(line)
                 saver.restore(session, prefix, for_training=False, names_in_training=names_in_training)
                 own = evaluation.run(session, step_of(prefix))
                 found = share_accuracy(own, worker, f'accuracy/{number}')
