@@ -67,6 +67,16 @@ def with_feature(name: str, kind: str, *values: object, record: int = 3) -> Dama
     return damage
 
 
+def with_record(data: bytes, record: int = 3) -> Damage:
+    """Writes a shard anew with another record in place of one."""
+
+    def damage(path: Path) -> None:
+        records = list(tf.io.tf_record_iterator(str(path)))
+        write_shard(path, [*records[:record], data, *records[record + 1 :]])
+
+    return damage
+
+
 def with_image(data: bytes, record: int = 3) -> Damage:
     return with_feature('image/encoded', 'bytes_list', data, record=record)
 
@@ -93,7 +103,7 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'zeros': (with_bytes(lambda _: bytes(100_000)), 'not TFRecords', ['x00']),
     'a length of 2^60': (with_bytes(lambda whole: header_of(2**60) + whole[12:]), 'cut short', ['record 0', 'length']),
     'no record': (with_bytes(lambda _: b''), 'empty shard', []),
-    'text in a record': (lambda path: write_shard(path, [b'\xff\xff']), 'no Example', ['record 0', 'tf.train.Example']),
+    'text in a record': (with_record(b'\xff\xff'), 'no Example', ['record 3', 'tf.train.Example']),
     'no image': (with_feature(IMAGE, ''), 'no image', ['record 3', IMAGE]),
     'an empty image': (with_image(b''), 'no image', ['record 3', IMAGE]),
     'no label': (with_feature(LABEL, ''), 'no label', ['record 3', LABEL]),
@@ -183,6 +193,47 @@ def test_the_counts_of_dataset_json_are_compared_with_the_shards(shards: list[Pa
     os.mkfifo(path)
     with refused(path):
         check()
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'kind', 'facts'),
+    [
+        ('images', 7, 'wrong', ['7 train images', 'there are 24']),
+        ('shards', 5, 'wrong', ['5 train shards', 'there are 4']),
+        ('shards', 'four', 'unusable', ['shards']),
+        ('images', 0, 'unusable', ['images']),
+    ],
+)
+def test_records_check_finds_what_is_wrong_with_dataset_json(
+    shards: list[Path], capsys: pytest.CaptureFixture[str], name: str, value: object, kind: str, facts: list[str]
+) -> None:
+    path = shards[0].parent / 'dataset.json'
+    assert records.main([f'--check={path.parent}']) == 0
+    content = json.loads(path.read_text())
+    content['train'][name] = value
+    path.write_text(json.dumps(content))
+    capsys.readouterr()
+    with failed(f'--check={path.parent}: 1 fault', path, *facts):
+        records.main([f'--check={path.parent}'])
+    assert f'  faults: {kind} dataset.json 1' in capsys.readouterr().out.splitlines()
+    # Without labels.txt a run does not read the file, which may be another program's.
+    (path.parent / 'labels.txt').unlink()
+    assert records.main([f'--check={path.parent}']) == 0
+
+
+def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(
+    shards: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shards[0].parent / 'dataset.json'
+    shards[1].write_bytes(shards[1].read_bytes()[:-20])
+    # A shard that is cut short hides records, so that their number says nothing about the file.
+    with failed(f'--check={path.parent}: 1 fault', shards[1]):
+        records.main([f'--check={path.parent}'])
+    path.write_text('{"train": ')
+    with failed(f'--check={path.parent}: 2 faults', path):
+        records.main([f'--check={path.parent}'])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith((f'{path}: it cannot be used', f'{shards[1]}, record'))]
 
 
 def test_a_shard_without_a_record_is_named_before_training(shards: list[Path]) -> None:
