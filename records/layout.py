@@ -38,8 +38,12 @@ _MADE_BY_PROGRAMS = {
 }
 # Line breaks, and bytes that are no UTF-8.
 _NOT_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
-# Names of subsets, in lower case, which are not classes.
-_SUBSETS = {'train', 'training', 'val', 'valid', 'validation', 'test'}
+# Names of subsets, in lower case, which are not classes; and names that contain one, as seg_train or test2017.
+_SUBSETS = {
+    *('train', 'training', 'val', 'valid', 'validation', 'test', 'testing'),
+    *('dev', 'eval', 'evaluation', 'holdout'),
+}
+_WITH_SUBSET = re.compile(rf'(?:.*[^a-z])?(?:{"|".join(sorted(_SUBSETS))})(?:[^a-z].*)?', re.DOTALL)
 
 
 def shard_name(subset: str, index: int, num_shards: int) -> str:
@@ -186,11 +190,22 @@ def _check_level(root: str, folders: list[list[str]]) -> None:
     names = sorted({folder[0] for folder in folders}, key=lambda name: ('train' not in name.lower(), name))
     if {name.lower() for name in names} <= _SUBSETS:
         what = f'{", ".join(names)}: these are names of subsets, not of classes'
+    elif shared := _shared_folders(names, folders):
+        what = f'{", ".join(names)}: each contains {shared[0]}, so these are subsets of the same classes'
     elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
         what = f'all images are in folders of {names[0]}, so that there is one class'
     else:
         return
     raise UsageError(f'--input={root}: {what}; write --input={os.path.join(root, names[0])}')
+
+
+def _shared_folders(names: list[str], folders: list[list[str]]) -> list[str]:
+    """Returns the folders of images that all of several folders with names of subsets contain."""
+    is_above = all(len(folder) > 1 for folder in folders)
+    if len(names) < 2 or not is_above or not all(_WITH_SUBSET.fullmatch(name.lower()) for name in names):
+        return []
+    inner = [{folder[1] for folder in folders if folder[0] == name} for name in names]
+    return sorted(set.intersection(*inner))
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:

@@ -62,9 +62,11 @@ def images(root: Path, *paths: str) -> str:
     ('paths', 'remedy'),
     [
         (['Train/cat/1.jpg', 'val/cat/1.jpg', 'test/1.jpg', 'annotations/list.xml'], 'Train'),
+        (['testing/cat/1.jpg', 'training/cat/1.jpg', 'training/dog/1.jpg'], 'training'),
+        (['seg_test/cat/1.jpg', 'seg_test/dog/1.jpg', 'seg_train/cat/1.jpg', 'seg_train/dog/1.jpg'], 'seg_train'),
         (['photos/photos/cat/1.jpg', 'photos/photos/dog/1.jpg', '__MACOSX/photos/1.jpg'], 'photos'),
     ],
-    ids=['subsets', 'one folder'],
+    ids=['subsets', 'training and testing', 'names with subsets', 'one folder'],
 )
 def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     tmp_path: Path, paths: list[str], remedy: str
@@ -78,6 +80,8 @@ def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     [
         ['test/1.jpg', *(f'{number}/1.jpg' for number in range(9))],
         ['train/red/1.jpg', 'bus/red/1.jpg'],
+        ['train ticket/red/1.jpg', 'test tube/glass/1.jpg'],
+        ['test pattern/1.jpg', 'train ticket/1.jpg'],
         ['cat/2020/1.jpg', 'cat/1.jpg'],
     ],
     ids=lambda value: value[0],
