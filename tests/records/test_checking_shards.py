@@ -1,7 +1,9 @@
 """Damaged shards and records are found, and named by path and record, also by the quick checks that runs make."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +102,8 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'a flipped bit': (flip_a_bit, 'corrupt', ['record ']),
     'text': (with_bytes(lambda _: b'404: no such file'), 'not TFRecords', ['404: no such file']),
     'gzip': (with_bytes(gzip.compress), 'not TFRecords', ['gzip', 'gunzip']),
+    'bzip2': (with_bytes(bz2.compress), 'not TFRecords', ['bzip2', 'bunzip2']),
+    'xz': (with_bytes(lzma.compress), 'not TFRecords', ['xz', 'unxz']),
     'zeros': (with_bytes(lambda _: bytes(100_000)), 'not TFRecords', ['x00']),
     'a length of 2^60': (with_bytes(lambda whole: header_of(2**60) + whole[12:]), 'cut short', ['record 0', 'length']),
     'no record': (with_bytes(lambda _: b''), 'empty shard', []),
@@ -135,6 +139,20 @@ def test_a_fault_is_found_named_and_counted(
     assert first_fault(paths, 4, deadline_secs=60) == line
     # Without reading the records.
     assert walk_shards(paths, deadline_secs=60).fault == (line if kind in ('cut short', 'not TFRecords') else None)
+
+
+@pytest.mark.parametrize('level', [None, 1, 9])
+@pytest.mark.parametrize(('kind', 'facts'), [('ZLIB', ['zlib', 'zlib.decompress']), ('GZIP', ['gzip', 'gunzip'])])
+def test_a_shard_that_was_written_with_compression_is_said_to_be_compressed(
+    shards: list[Path], kind: str, facts: list[str], level: int | None
+) -> None:
+    data = list(tf.io.tf_record_iterator(str(shards[0])))
+    options = tf.io.TFRecordOptions(compression_type=kind, compression_level=level)
+    with tf.io.TFRecordWriter(str(shards[0]), options) as writer:
+        for record in data:
+            writer.write(record)
+    line = check_line(walk_shards([str(shards[0])], deadline_secs=60).fault, shards[0], *facts)
+    assert 'corrupt' not in line
 
 
 def test_a_fault_in_a_record_names_its_image_file(good_shards: Path, shards: list[Path]) -> None:
