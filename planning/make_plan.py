@@ -91,7 +91,7 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     problems.raise_all()
     warn_of_devices(params, environment, machine, facts, warnings)
     warn_of_public_hosts(processes, warnings)
-    checkpoints = find_checkpoints(params, processes, warnings)
+    checkpoints = find_checkpoints(params, processes, data, warnings)
     variables = place_variables(params, processes, machine, step.precision.compute.name)
     surroundings = find_surroundings(environment, session)
     # The parts in the order of the class, so that all of this stays on one screen.

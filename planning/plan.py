@@ -5,6 +5,7 @@ the facts that it needs.
 """
 
 import enum
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ from params.device_flags import HOST_DEVICE
 if TYPE_CHECKING:
     from planning.session import SessionFacts
     from planning.step import StepSettings
+
+
+# The most characters of a list of class names in a message.
+_LONGEST_NAMES = 200
 
 
 class Role(enum.Enum):
@@ -288,6 +293,8 @@ class Checkpoints:
     warm_start: str | None  # the prefix of another checkpoint from which training starts
     warm_start_flag: str  # the flag that named it
     export_folder: str | None  # where this process writes a SavedModel at the end
+    data_dir: str | None  # the folder of the images; None if they are synthetic
+    class_names: tuple[str, ...] | None  # of labels 0, 1, ... in it, which checkpoints keep; None if it states none
 
 
 @dataclass(frozen=True)
@@ -364,8 +371,22 @@ class Plan:
     surroundings: Surroundings
 
     @property
-    def agreed_images(self) -> dict[str, int]:
-        """How many images all workers must have, by what they are; empty if nothing that they share depends on it.
+    def agreed_data(self) -> dict[str, str | int]:
+        """What the images of all workers must have in common, by what it is; empty if the images are synthetic.
+
+        With other classes, one label would be a cat to one worker and a dog to another.
+        """
+        if not self.checkpoints.class_names:
+            return self._agreed_images
+        names = ', '.join(self.checkpoints.class_names)
+        if len(names) > _LONGEST_NAMES:
+            digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+            names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {digest})'
+        return {'as class names': names, **self._agreed_images}
+
+    @property
+    def _agreed_images(self) -> dict[str, str | int]:
+        """How many images all workers must have; empty if nothing that they share depends on it.
 
         Workers with other numbers would count other steps in an epoch: their learning rates would differ, or they would
         wait for each other for ever.
@@ -379,7 +400,9 @@ class Plan:
             or params.eval_during_training_at_specified_epochs is not None
             or (params.trains and bool(rate.boundaries or rate.decay_steps or rate.warmup_steps))
         )
-        numbers = {'training images': self.data.data_set.num_train_examples} if has_epochs else {}
+        numbers: dict[str, str | int] = {}
+        if has_epochs:
+            numbers['training images'] = self.data.data_set.num_train_examples
         if has_epochs or self.data.validation is not None:
             numbers['validation images'] = self.data.data_set.num_validation_examples
         return numbers

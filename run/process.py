@@ -119,7 +119,7 @@ class Process:
         return ClusterWorker(
             processes.cluster,
             self._plan.session.config,
-            settings={**processes.settings, **self._plan.agreed_images},
+            settings={**processes.settings, **self._plan.agreed_data},
             together=processes.together,
             connect=processes.connect,
             console=self._console,
