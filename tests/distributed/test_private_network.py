@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.hosts import Command
 from cluster.private_network import PrivateNetwork, is_private
 from tests.distributed.milestones import UNDER_WAY
-from tests.distributed.processes import await_line, launched
+from tests.distributed.processes import ROOT, await_line, cluster_command, launched
 from tests.distributed.scenarios import ENDLESS, FLAGS
 from tests.support.outputs import check_line
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 OPEN = 'listen on all addresses'
 _PR_SET_DUMPABLE = 4
 # Makes a network namespace as an ordinary user and enters it from another process, as the launcher's processes do.
@@ -59,11 +57,6 @@ def why_none() -> str:
 
 
 needs_namespace = pytest.mark.skipif(bool(why_none()), reason=why_none())
-
-
-def cluster_command(*words: str) -> Command:
-    command = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'cluster', *words)
-    return Command('cluster', command, env={**os.environ, 'PYTHONUNBUFFERED': '1'})
 
 
 @needs_namespace
