@@ -20,7 +20,7 @@ from planning.machine import (
 from planning.outputs import check_outputs, find_checkpoints, find_instruments, find_reports
 from planning.plan import Machine, Plan, Processes, ServerPlan, Subject
 from planning.process_settings import choose_start, find_visible_gpus
-from planning.processes import find_processes, own_outputs, warn_of_public_hosts
+from planning.processes import find_processes, own_outputs, warn_of_open_ports
 from planning.subject import check_folder, check_rules, find_subject
 
 
@@ -90,7 +90,7 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
         session = describe_session(params, environment, processes, machine, start, warnings)
     problems.raise_all()
     warn_of_devices(params, environment, machine, facts, warnings)
-    warn_of_public_hosts(processes, warnings)
+    warn_of_open_ports(processes, warnings)
     checkpoints = find_checkpoints(params, processes, data, warnings)
     variables = place_variables(params, processes, machine, step.precision.compute.name)
     surroundings = find_surroundings(environment, session)
