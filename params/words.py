@@ -114,7 +114,7 @@ def _plain_quotes(value: str) -> str:
 
 
 def _describe_altered(word: str) -> str:
-    shown = word if word.isprintable() else ascii(word)
+    shown = word if word.isprintable() else repr(word)
     advice = f'use {to_keyboard(word)}' if to_keyboard(word) else 'remove it'
     return f'{shown}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
 
