@@ -220,7 +220,7 @@ class VariableFacts:
     variable_update: str  # the name of the mode
     staged: bool  # whether variables are one step old, --staged_vars
     relaxed: bool  # whether gradients are, --variable_consistency=relaxed
-    sync: bool  # whether the steps are synchronous
+    sync: bool  # whether all towers take one step of one model together
     sums: tuple[Range, ...] | None  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
     leaders: tuple[tuple[int, int], ...]  # its pairs of linked towers, see managers.all_reduce.by_halves
     shown_spec: str | None  # the --all_reduce_spec that the banner shows
