@@ -99,7 +99,9 @@ def test_a_wrong_flag_file_is_refused(content: bytes, fact: str, tmp_path: Path)
         (['--forward_only=maybe'], ['--forward_only=maybe', 'true', 'false']),
         (['--learning_rate=-1'], ['--learning_rate=-1', '0']),
         (['--num_eval_epochs=1e300'], ['--num_eval_epochs=1e300', '0', '1e+09']),
-        ([f'--batch_size={2**31}'], [f'--batch_size={2**31}', str(2**31 - 1)]),
+        ([f'--batch_size={2**31}'], [f'--batch_size={2**31}', f'from 0 to {2**31 - 1}']),
+        ([f'--display_every={2**31}'], [f'--display_every={2**31}', f'from 1 to {2**31 - 1}']),
+        ([f'--tf_random_seed={2**31}'], [f'--tf_random_seed={2**31}', f'from -{2**31 - 1} to {2**31 - 1}']),
     ],
 )
 def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: list[str]) -> None:
