@@ -172,8 +172,10 @@ def _drop(stream: TextIO) -> None:
 def _run(arguments: list[str]) -> int:
     # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
     from params.spec import asks_for_help
+    from params.words import to_keyboard
 
-    if arguments and not arguments[0].startswith('-'):
+    # A flag with a typographic dash is no subcommand; parse_argv refuses it.
+    if arguments and not to_keyboard(arguments[0]).startswith('-'):
         name, *argv = arguments
         if name not in SUBCOMMANDS:
             from models.registry import MODELS

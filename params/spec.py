@@ -188,7 +188,8 @@ class FlagSpec:
         if not isinstance(found, str) and not self.lower_bound <= typing.cast(float, found) <= self.upper_bound:
             raise self._refusal(value)
         if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
-            raise UsageError(f'{format_flag(self.name, value)}: it must be from -{_LARGEST} to {_LARGEST}')
+            lowest = max(self.lower_bound, -_LARGEST)
+            raise UsageError(f'{format_flag(self.name, value)}: it must be from {lowest} to {_LARGEST}')
         return found
 
     def _refusal(self, value: object) -> UsageError:

@@ -94,8 +94,9 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
             because = '--steps_per_run' if params.trains else '--forward_only'
             warnings.append(f'--summary_verbosity={asked} writes as much as {most}, because of {because}')
         elif asked >= 3:
+            every = params.save_summaries_steps
             warnings.append(
-                f'--summary_verbosity={asked}: every {params.save_summaries_steps}th step computes '
+                f'--summary_verbosity={asked}: {"each step" if every == 1 else f"one step in {every}"} computes '
                 'the histograms of its gradients within its timed seconds, which makes it slower'
             )
     return Instruments(
