@@ -21,7 +21,7 @@ from commands.options import Arguments, Declaration, warn
 from errors import RunError, UsageError, format_flag
 from machine.gpus import VISIBLE, has_nvidia_gpu
 from params import parse_argv
-from params.modes import MODES, Mode, modes_that
+from params.modes import MODES, Mode, Place, modes_that
 from params.spec import Output, flag
 from params.table import SPECS, outputs_that_are
 from params.tensorflow_flags import chosen_gpus
@@ -155,7 +155,7 @@ def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
         raise UsageError(f'{written}: cluster can start {able}; write one of them')
     if options.ps == 0 and mode.needs_servers:
         raise UsageError(f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more')
-    if options.ps and not mode.needs_servers:
+    if options.ps and not mode.runs(Place.WITH_SERVERS):
         raise UsageError(f'--ps={options.ps}: {written} has no parameter servers; leave --ps out')
     if options.hosts and options.hostfile:
         raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')

@@ -59,7 +59,7 @@ def find_machine(
     if processes.cluster is None:
         places_parameters = mode.parameter_device and not another_flag_places_the_sums(params)
     else:
-        places_parameters = mode.needs_servers
+        places_parameters = bool(processes.cluster.ps_hosts)
     parameter_kind = kind
     # On a CPU 'gpu' means its virtual devices; a single one is the host itself.
     if places_parameters and not params.eval and (kind == 'gpu' or params.num_gpus > 1):

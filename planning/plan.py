@@ -8,7 +8,7 @@ import enum
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,11 @@ class Role(enum.Enum):
     EVALUATION = 'evaluation'
     INPUT_ONLY = 'input-only'
     EXCHANGE_ONLY = 'exchange-only'
+
+    @property
+    def has_manager(self) -> bool:
+        """Whether a variable manager takes part."""
+        return self not in (Role.EVALUATION, Role.INPUT_ONLY)
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,8 @@ class Subject:
     model: ModelFacts
     folder: DataFolder | None  # None if the images are synthetic, or this process reads none
     exchange_bytes: int | None = None  # of the tensor that stands for the gradients with --exchange_only, if one does
+    # The SHA-256 of the --model_file and --variable_mgr_file that the run uses, by flag.
+    file_hashes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model_name(self) -> str:

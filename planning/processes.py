@@ -14,7 +14,7 @@ from params.modes import MODES
 from params.spec import Output
 from params.table import flags_to_agree_on, outputs_that_are
 from planning.environment import Environment
-from planning.plan import Processes
+from planning.plan import Processes, Subject
 from planning.process_settings import find_visible_gpus
 
 # How many ports a rule of iptables may list.
@@ -50,6 +50,19 @@ def find_processes(params: Params, environment: Environment, warnings: list[str]
             'alone; to connect them write --worker_hosts=HOST:PORT,..., --job_name and --task_index in each'
         )
     return processes
+
+
+def agree_on_files(processes: Processes, subject: Subject) -> Processes:
+    """Adds to the settings of the cluster the files of users that define the model and the mode.
+
+    A parameter server needs neither, so it compares only those that it has.
+    """
+    settings = dict(processes.settings)
+    for flag in ('model_file', 'variable_mgr_file'):
+        digest = subject.file_hashes.get(flag)
+        if digest or not processes.serves:
+            settings[f'SHA-256 of --{flag}'] = digest
+    return replace(processes, settings=settings)
 
 
 def own_outputs(params: Params, processes: Processes) -> Params:

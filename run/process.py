@@ -115,7 +115,8 @@ class Process:
         if processes.cluster is None:
             return self.worker
         if processes.horovod:
-            return HorovodWorker(processes.horovod, processes.cluster, self._plan.session.config)
+            config, settings = self._plan.session.config, processes.settings
+            return HorovodWorker(processes.horovod, processes.cluster, config, settings=settings)
         return ClusterWorker(
             processes.cluster,
             self._plan.session.config,

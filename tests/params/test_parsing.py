@@ -227,7 +227,8 @@ def test_params_cannot_be_changed() -> None:
 def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('HOME', '/home/me')
     paths = [name for name, spec in SPECS.items() if spec.is_path]
-    assert {*outputs_that_are(), 'data_dir', 'model_file', 'backbone_model_path'} == {*paths}
+    read = {'data_dir', 'model_file', 'variable_mgr_file', 'backbone_model_path'}
+    assert {*outputs_that_are(), *read} == {*paths}
     others = {'num_warmup_batches': 1, 'profile_steps': '1,2'}
     for name in paths:
         assert SPECS[name].read(f'~/{name}') == f'/home/me/{name}'
