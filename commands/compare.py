@@ -15,7 +15,7 @@ from commands.options import Arguments, Declaration, warn
 from comparison import changes, regression
 from comparison.ratios import Significance
 from comparison.regression import judge
-from comparison.sides import Side, group_names, read_side, side_of
+from comparison.sides import STDIN, Side, group_names, read_side, side_of
 from comparison.tables import abbreviate, print_table
 from errors import RunError, UsageError, format_flag, plural
 from params import parse_argv
@@ -75,7 +75,7 @@ DECLARATION = Declaration(
     '\n\n'
     'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read.',
     positional='a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
-    'program, printed.',
+    'program, printed; - is standard input.',
     takes_paths=True,
 )
 
@@ -91,6 +91,8 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         raise UsageError(f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a run')
     if not arguments.positional:
         raise UsageError('compare: it takes at least 1 RESULT, or --run twice, none was given; see compare --help')
+    if arguments.positional.count(STDIN) > 1:
+        raise UsageError(f'{STDIN}: standard input can be read only once; give the other result as a file')
     sides = [read_side(argument) for argument in arguments.positional]
     if options.against is not None:
         return _judge(sides, options, options.against)
@@ -191,17 +193,23 @@ def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     document = regression.judgement_document(rows)
     print_table(regression.judgement_table(rows), options.format, document, regression.judgement_notes(rows))
-    return _exit_code({row.name: row.ratio for row in rows if row.ratio and row.is_slower}, sides, options)
+    slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
+    return _exit_code(slower, sides, options, earlier.problems)
 
 
-def _exit_code(ratios: Mapping[str, float], sides: Sequence[Side], options: CompareOptions) -> int:
-    """Returns 1, and prints why, if a significant ratio is below --fail_below or a throughput is not known; else 0."""
+def _exit_code(
+    ratios: Mapping[str, float], sides: Sequence[Side], options: CompareOptions, problems: Sequence[str] = ()
+) -> int:
+    """Returns 1, and prints why, if a significant ratio is below --fail_below or a throughput is not known; else 0.
+
+    problems are those of results that are in no side.
+    """
     if options.fail_below is None:
         return 0
     written = format_flag('fail_below', options.fail_below)
-    if unknown := [line for side in sides for line in side.unknown]:
+    if unknown := [*(line for side in sides for line in side.unknown), *problems]:
         more = f', and {len(unknown) - 1} more' if len(unknown) > 1 else ''
-        print(f'{written}: it has no throughput: {unknown[0]}{more}', file=sys.stderr)
+        print(f'{written}: not every result is known: {unknown[0]}{more}', file=sys.stderr)
     slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < options.fail_below]
     if slow:
         print(f'{written}: slower than that: {", ".join(slow)}', file=sys.stderr)

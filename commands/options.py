@@ -7,7 +7,7 @@ arguments that @DECLARATION.main makes main(argv); see commands/models.py.
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from commands.subcommands import SUBCOMMANDS
@@ -89,8 +89,9 @@ class Declaration(Generic[OptionsT]):
         for name, text in words.texts.items():
             with refusals.collecting():
                 # This gives the same errors as for the flags of a run.
-                spec = specs[name]
-                read[name] = spec.read(text) if isinstance(text, str) else tuple(one and spec.read(one) for one in text)
+                # An empty value, as of a variable that a script did not set, would turn a gate or a limit off.
+                spec = replace(specs[name], optional=False)
+                read[name] = spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
         refusals.raise_all()
         # mypy cannot see that the spec of each field read its value.
         return Arguments(cast(Any, self.options)(**read), frozenset(read), positional, rest)

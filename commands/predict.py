@@ -6,12 +6,13 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cluster.shape import Shape
 from commands.options import Arguments, Declaration, warn
 from comparison import predict as rules
+from comparison.differences import format_fact, limit_differences
 from comparison.predict import Prediction, Series
 from comparison.tables import ValueColumn, abbreviate, print_table, table_of
 from errors import UsageError, alternatives, format_flag, plural
@@ -20,6 +21,7 @@ from params.spec import flag, numbers_of
 from results.advice import doubts
 from results.collection import collect
 from results.document import Result
+from results.repeats import as_key
 
 PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
@@ -124,18 +126,21 @@ def read_network(text: str) -> float:
 class _Work:
     """What one device computes, and the seconds of its steps by mode and shape; of one device by the mode ''.
 
-    `machine` is the processor, the GPUs and settings; works with the same ones tell about each other.
+    `machine` is the processor, the GPUs and settings, `limits` what limited the process there; works with the same
+    ones tell about each other.
     """
 
+    work: str
     model: str
     data: str
-    image_size: int | None
     images: int
     precision: str
     is_synthetic: bool
     is_cpu: bool
     machine: tuple[str, ...]
+    limits: str
     gradient_bytes: int
+    result: Result = field(compare=False)
     seconds: dict[tuple[str, Shape], float] = field(default_factory=dict, compare=False)
 
     def series(self, mode: str, shape: Shape) -> Series:
@@ -186,7 +191,7 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
         )
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
-    return [*works], links, doubts(collection.results)
+    return [*works], links, [*_limit_notes([*works]), *doubts(collection.results)]
 
 
 def _hosts_of_workers(result: Result) -> list[str]:
@@ -206,17 +211,35 @@ def _hosts_of_workers(result: Result) -> list[str]:
 def _work_of(result: Result) -> _Work:
     run, machine = result.run, result.machine
     gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
+    # Runs on more devices have more GPUs of the same kind.
+    limits = {
+        name: [*dict.fromkeys(map(str, value))] if name.startswith('gpus.') else value
+        for name, value in result.limits.items()
+    }
     return _Work(
+        as_key(result.work),
         result.model.name,
         f'{run.data_set}, {"synthetic" if run.is_synthetic else "real"}',
-        run.image_size,
         run.batch_size,
         run.precision,
         run.is_synthetic,
         run.device == 'cpu',
         (str(machine.get('cpu_model')), *gpus, run.device, run.precision, str(result.command.flags.get('xla'))),
+        as_key(limits),
         result.gradient_bytes or 0,
+        result,
     )
+
+
+def _limit_notes(works: Sequence[_Work]) -> list[str]:
+    """Returns a line for each set of differences in what limited runs of the same work, which are not combined."""
+    notes: dict[str, None] = {}
+    for first, other in itertools.combinations(works, 2):
+        if replace(first, limits='') == replace(other, limits=''):
+            found = limit_differences([first.result, other.result]).items()
+            text = ', '.join(f'{name} {" and ".join(map(format_fact, values))}' for name, values in found)
+            notes[f'runs of {first.model} are not combined where what limited them differs: {text}'] = None
+    return [*notes]
 
 
 def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
@@ -252,7 +275,9 @@ def _find(
     if seconds := work.seconds.get(('' if shape == _ALONE else mode, shape)):
         return Prediction('measured', seconds, math.nan, math.nan)
     own, size = work.series(mode, shape), work.gradient_bytes
-    others = [other.series(mode, shape) for other in works if other.machine == work.machine]
+    others = [
+        other.series(mode, shape) for other in works if (other.machine, other.limits) == (work.machine, work.limits)
+    ]
     if found := rules.predict(own, others, shape.workers * shape.devices):
         return found
     rule, rate = 'band: --network', network if shape.workers > 1 else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from comparison.differences import flag_differences, machine_differences, varying, work_differences
+from comparison.differences import flag_differences, format_fact, machine_differences, varying
 from comparison.intervals import FEWEST_RUNS, Estimate
 from comparison.ratios import Ratio, Significance, compare, estimate
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
@@ -15,7 +15,7 @@ from comparison.tables import DOUBTFUL, Table, ValueColumn, abbreviate, printabl
 from errors import UsageError, plural
 from results.advice import SUMMED_UP, count_doubtful, doubtful_codes, doubts, mark
 from results.document import Result
-from results.repeats import far_from_others
+from results.repeats import far_from_others, work_differences
 from results.sections import WarningRow
 
 Changes = Mapping[str, tuple[Any, ...]]
@@ -82,7 +82,7 @@ def make_rows(sides: Sequence[Side], *, force: bool = False) -> list[ChangeRow]:
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
     rows = []
     for pair in paired:
-        if pair.baseline and (work := work_differences([pair.baseline.first, pair.group.first])) and not force:
+        if pair.baseline and (work := work_differences(pair.baseline.first, pair.group.first)) and not force:
             raise UsageError(_refusal(pair.baseline, pair.group, work))
         rows.append(_row(pair, names, estimates, flags, has_partner=id(pair.group) in matched))
     return rows + [_left_out(left) for side in sides for left in side.left_out]
@@ -121,9 +121,14 @@ def make_document(rows: Sequence[ChangeRow], problems: Sequence[str]) -> dict[st
     }
 
 
+def work_notes(rows: Sequence[ChangeRow]) -> list[str]:
+    """Returns a line for each difference between the work of a row and of its baseline."""
+    return [*_difference_lines('different work', [(row, row.work_changes) for row in rows])]
+
+
 def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
     return [
-        *_difference_lines('different work', [(row, row.work_changes) for row in rows]),
+        *work_notes(rows),
         *_difference_lines('flags', [(row, row.flag_changes) for row in rows]),
         *_difference_lines('machine', [(row, row.machine_changes) for row in rows]),
         *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in rows if row.outliers),
@@ -163,7 +168,7 @@ def _row(
         ratio=ratio,
         flag_changes=flag_differences(compared),
         machine_changes=machine_differences(compared),
-        work_changes=work_differences(compared),
+        work_changes=work_differences(baseline.first, group.first) if baseline else {},
         warnings=tuple(warnings.values()),
         outliers=far_from_others({result.source: result.images_per_second for result in group.results}),
         results=group.results,
@@ -188,7 +193,7 @@ def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) ->
     compared = [(row, changes) for row, changes in found if row.baseline is not None]
     for row, changes in compared:
         if changes:
-            text = ', '.join(f'{name} {before} -> {after}' for name, (before, after) in changes.items())
+            text = ', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items())
             by_text.setdefault(text, []).append(printable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MOST_LINES:

@@ -33,26 +33,44 @@ def flag_differences(results: Sequence[Result]) -> Differences:
 
 
 def machine_differences(results: Sequence[Result]) -> Differences:
-    """Returns the differences between machines, their software and environment; unset variables count."""
+    """Returns the differences between machines, their software, and what limit_differences finds."""
     facts = [_flat_machine_facts(result) for result in results]
+    return differing(facts) | limit_differences(results)
+
+
+def limit_differences(results: Sequence[Result]) -> Differences:
+    """Returns the differences between what limited runs (Result.limits) and between their environment variables.
+
+    A limit that only one of them has counts, and so does a variable: None for the others. Logs name neither.
+    """
     if any(map(is_log, results)):
-        return differing(facts)
-    variables = [result.environment for result in results]
-    changed = {name: tuple(found.get(name) for found in variables) for name in varying(variables)}
-    return differing(facts) | {f'environment.{name}': values for name, values in changed.items()}
+        return {}
+    facts = [
+        {**result.limits, **{f'environment.{name}': value for name, value in result.environment.items()}}
+        for result in results
+    ]
+    return {name: tuple(found.get(name) for found in facts) for name in varying(facts)}
 
 
-def work_differences(results: Sequence[Result]) -> Differences:
-    """Returns the differences between the work of runs; runs with any should not be compared."""
-    return differing([result.work for result in results])
+def format_fact(value: object) -> str:
+    """Formats a value for people: a missing one as none, numbers of cores as 0-3,8."""
+    if value is None:
+        return 'none'
+    if not isinstance(value, list | tuple):
+        return str(value)
+    if not value or not all(type(item) is int for item in value):
+        return ', '.join(map(format_fact, value)) or 'none'
+    starts = [item for place, item in enumerate(value) if not place or item != value[place - 1] + 1]
+    ends = [item for place, item in enumerate(value) if place + 1 == len(value) or item + 1 != value[place + 1]]
+    return ','.join(str(start) if start == end else f'{start}-{end}' for start, end in zip(starts, ends, strict=True))
 
 
 def _flat_machine_facts(result: Result) -> Facts:
     """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow'."""
-    unimportant = ('fingerprint', 'load_average')
+    left_out = {'fingerprint', 'load_average', *result.limits}
     facts: dict[str, Any] = {}
     sources: dict[str, Mapping[str, Any]] = {
-        '': {name: value for name, value in result.machine.items() if name not in unimportant},
+        '': {name: value for name, value in result.machine.items() if name not in left_out},
         'program.': as_json(result.program) or {},
     }
     for prefix, source in sources.items():

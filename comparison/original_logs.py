@@ -7,6 +7,7 @@ linear in their length. Missing facts are None.
 import hashlib
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from errors import UsageError, plural
@@ -24,8 +25,11 @@ _LABELS = (
 _FACT = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
 _NUMBER = r'\d{1,12}(?:\.\d{1,12})?'
 _RATE = re.compile(rf'\s*({_NUMBER})')
+_NO_RATE = re.compile(r'\s*([-+]?(?:nan|inf)\w*)', re.IGNORECASE)
 _SPREAD = re.compile(rf'\s*({_NUMBER}) \+/- ({_NUMBER}) \(jitter = ({_NUMBER})\)')
 _PER_DEVICE = re.compile(rf'(?<![\d.])({_NUMBER}) per device')
+# The tasks of a job print the same facts, but for these.
+_OF_TASK = ('Devices', 'NUMA bind')
 _ON_SERVER = re.compile(r'(?<![A-Za-z])On ps (\d+):')
 
 
@@ -37,8 +41,11 @@ class _Output:
       facts: the values of the banner's lines, by label.
       servers: the numbers of the parameter servers, which this program prints.
       last_step: images/sec so far, standard error, jitter.
+      no_total: the text of a total that is no number; None if the last one is a number.
       total: images/sec of the run; the last one, as an evaluation during training may print another one before.
       models: the model of each banner: of each task, or each run.
+      values: all different values of each line of the banners, by label.
+      devices_of_tasks: the devices in each banner, where they name one task.
     """
 
     facts: dict[str, str] = field(default_factory=dict)
@@ -46,7 +53,10 @@ class _Output:
     servers: set[str] = field(default_factory=set)
     last_step: tuple[float, float, float] | None = None
     total: float | None = None
+    no_total: str | None = None
     models: list[str] = field(default_factory=list)
+    values: dict[str, dict[str, None]] = field(default_factory=dict)
+    devices_of_tasks: list[str] = field(default_factory=list)
 
     @property
     def devices(self) -> list[str]:
@@ -73,11 +83,31 @@ class _Output:
         return int(workers) if workers else None, len(devices)
 
     @property
-    def num_tasks(self) -> float:
-        """How many tasks of the job print a banner; infinite if unknown."""
+    def num_tasks(self) -> int:
+        """How many tasks of the job print a banner; 1 if unknown."""
         mode = MODES.get(self.facts.get('Variables', ''))
         # A controller prints for all workers.
-        return 1 if mode and mode.has_controller else self.shape[0] or math.inf
+        return 1 if mode and mode.has_controller else self.shape[0] or 1
+
+    @property
+    def different(self) -> dict[str, list[str]]:
+        """The lines of the banners in which runs differ, by label."""
+        values = {name: [*found] for name, found in self.values.items() if name not in _OF_TASK}
+        return {name: found for name, found in values.items() if len(found) > 1 and len(self.models) > 1}
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs printed the text, as far as it shows."""
+        same_task = max(Counter(self.devices_of_tasks).values(), default=1)
+        by_facts = max(map(len, self.different.values()), default=1)
+        return max(same_task, by_facts, math.ceil(len(self.models) / self.num_tasks))
+
+    def add(self, name: str, value: str) -> None:
+        """Adds a line of a banner."""
+        self.facts.setdefault(name, value)
+        self.values.setdefault(name, {})[value] = None
+        if name == 'Devices' and len({*re.findall(r'/task:?(\d+)', value)}) == 1:
+            self.devices_of_tasks.append(value)
 
 
 class LogRecord(Result):
@@ -93,16 +123,24 @@ def read_log(text: str, source: str) -> LogRecord:
     """Reads the log of one run, which may contain lines of other programs.
 
     The tasks of one job are one run, whether their lines are mixed or follow each other. Raises UsageError if the log
-    has neither step lines nor a total, or more banners than the job has workers.
+    has neither step lines nor a total, if its total is no number, or if it has several runs: more banners than the job
+    has workers, a banner that differs from another one, or the same task twice.
     """
     run = _read(text)
+    if run.no_total:
+        raise UsageError(
+            f'{source}: its total images/sec is {run.no_total}, which is not a rate; give the log of another run'
+        )
     if run.total is None and run.last_step is None:
         raise UsageError(
             f'{source}: it is neither a result nor a log with images/sec in it; give a file that --result_file wrote, '
             'or the text that a run printed'
         )
-    if len(run.models) > run.num_tasks or len({*run.models}) > 1:
-        raise UsageError(f'{source}: it has the banners of {plural(len(run.models), "run")}; give a file for each run')
+    if run.num_runs > 1:
+        differences = ''.join(f' ({name}: {" and ".join(found)})' for name, found in [*run.different.items()][:1])
+        raise UsageError(
+            f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; give a file for each run'
+        )
     result = _record(run, hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24])
     result.source = source
     return result
@@ -117,7 +155,9 @@ def _read(text: str) -> _Output:
             before = before.rstrip()
             if before.endswith('total'):
                 if rate := _RATE.match(after):
-                    run.total = float(rate[1])
+                    run.total, run.no_total = float(rate[1]), None
+                elif no_rate := _NO_RATE.match(after):
+                    run.no_total = no_rate[1]
             elif before[-1:].isdigit() and (step := _SPREAD.match(after)):
                 run.last_step = float(step[1]), float(step[2]), float(step[3])
         elif fact := _FACT.search(line):
@@ -127,12 +167,16 @@ def _read(text: str) -> _Output:
             elif name == 'Model' and len(value.split()) == 1:
                 # Before the first step, what another program printed may have been read as facts.
                 if run.facts.get(name) != value and not run.last_step:
-                    run.facts, run.models = {**version, name: value}, []
+                    run.facts, run.models, run.values, run.devices_of_tasks = {}, [], {}, []
                 run.models.append(value)
+                for each_name, each_value in {**version, name: value}.items():
+                    run.add(each_name, each_value)
             elif name != 'Model' and run.facts:
-                run.facts.setdefault(name, value)
+                run.add(name, value)
         elif each := _PER_DEVICE.search(line):
             run.per_device = run.per_device or float(each[1])
+            if run.facts:
+                run.values.setdefault('Batch size of a device', {})[each[1]] = None
         elif server := _ON_SERVER.search(line):
             run.servers.add(server[1])
     return run

@@ -5,16 +5,17 @@ The rate is compared with the median of the last runs, with a tolerance. docs/co
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from comparison.differences import Differences, machine_differences
+from comparison.differences import Differences, format_fact, limit_differences, machine_differences
 from comparison.intervals import FEWEST_RUNS
 from comparison.ratios import Significance, estimate
 from comparison.tables import DOUBTFUL, Table, ValueColumn, abbreviate, printable, table_of
+from errors import plural
 from results.advice import count_doubtful, doubts, is_short, mark
 from results.document import Result
-from results.repeats import repeat_key
+from results.repeats import repeat_key, setting_key
 from results.statistics import spread
 
 SCHEMA = 'tf_cnn_benchmarks.regression'
@@ -57,6 +58,9 @@ class Judgement:
       results: the new runs.
       changes: the differences between the machines, versions and commits of the compared runs: name -> the values in
         the order of the runs, that of the new runs last.
+      num_left_out: the number of earlier runs of the same setting on the same machine that do not count, since other
+        limits or environment variables held for them.
+      left_out_for: the differences between the last of these and the new runs, as in changes.
     """
 
     name: str
@@ -67,6 +71,8 @@ class Judgement:
     median: float | None
     interval: tuple[float, float] | None
     changes: Differences
+    num_left_out: int = 0
+    left_out_for: Differences = field(default_factory=dict)
 
     @property
     def is_short(self) -> bool:
@@ -109,20 +115,22 @@ def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> J
 
     Those may be of any setting and machine; incomplete runs, the new runs themselves, and later runs are skipped.
     """
-    key = repeat_key(new[0], across_versions=True)
+    key, setting = repeat_key(new[0], across_versions=True), setting_key(new[0])
     known = {result.id for result in new}
     # Texts in ISO 8601 and UTC sort by time.
     begin = min(str(result.started_at) for result in new)
-    counting = [
+    of_setting = [
         result
         for result in earlier
         if result.is_complete
-        and repeat_key(result, across_versions=True) == key
+        and setting_key(result) == setting
         and result.id not in known
         and str(result.started_at) <= begin
         and result.images_per_second > 0
         and not is_short(result)
     ]
+    counting = [result for result in of_setting if repeat_key(result, across_versions=True) == key]
+    left_out = [result for result in of_setting if repeat_key(result, across_versions=True) != key]
     compared = counting[-MOST_RUNS:]
     return Judgement(
         name,
@@ -132,6 +140,8 @@ def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> J
         len(compared),
         *expectation([result.images_per_second for result in compared]),
         _changes([*compared, new[0]]),
+        len(left_out),
+        limit_differences([left_out[-1], new[0]]) if left_out else {},
     )
 
 
@@ -146,9 +156,14 @@ def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.changes:
-            changes = ', '.join(f'{name} {" -> ".join(map(str, values))}' for name, values in row.changes.items())
-            names.setdefault(printable(changes), []).append(printable(row.name))
+            names.setdefault(_format_changes(row.changes), []).append(printable(row.name))
     notes = [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
+    notes += [
+        f'{printable(row.name)}: {plural(row.num_left_out, "earlier run")} of this setting '
+        f'{"does" if row.num_left_out == 1 else "do"} not count: {_format_changes(row.left_out_for)}'
+        for row in rows
+        if row.num_left_out
+    ]
     return notes + doubts([result for row in rows for result in row.results])
 
 
@@ -157,14 +172,16 @@ def judgement_document(rows: Sequence[Judgement]) -> dict[str, Any]:
     return {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'rows': [_as_object(row) for row in rows]}
 
 
+def _format_changes(changes: Differences) -> str:
+    return printable(', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items()))
+
+
 def _changes(results: Sequence[Result]) -> Differences:
     """Returns the differences between runs: name -> the known values in the order of the runs, without repetitions."""
     found = {}
     for name, values in machine_differences(results).items():
         known = [value for value in values if value is not None]
-        # The affinity changes with the load of the machine.
-        if name != 'affinity':
-            found[name] = tuple(value for i, value in enumerate(known) if not i or value != known[i - 1])
+        found[name] = tuple(value for i, value in enumerate(known) if not i or value != known[i - 1])
     return found
 
 
@@ -184,4 +201,6 @@ def _as_object(row: Judgement) -> dict[str, Any]:
         'verdict': row.verdict,
         'is_regression': row.is_slower,
         'different_machine': {name: list(values) for name, values in row.changes.items()},
+        'num_runs_left_out': row.num_left_out,
+        'left_out_for': {name: list(values) for name, values in row.left_out_for.items()},
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from comparison.changes import make_rows
+from comparison.changes import make_rows, work_notes
 from comparison.report_plots import Plot, make_plots
 from comparison.report_rows import (
     BATCH_SIZE,
@@ -59,13 +59,15 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
     # A name may go on in the next line after an underscore.
+    folders, different_work = _side_by_side(summary)
     environment.filters['breakable'] = lambda text: escape(printable(text)).replace('_', Markup('_<wbr>'))
     html = environment.get_template('report.html.jinja').render(
         title=title or f'Images per second: {abbreviate(models)}',
         facts=_facts(summary, now),
         answers=answers(summary.shown),
         doubts=doubts(summary.runs),
-        folders=_side_by_side(summary),
+        folders=folders,
+        different_work=different_work,
         problems=summary.problems,
         published_in=list(dict.fromkeys(row.place.published_in for row in summary.rows if row.place.published)),
         table=_settings_table(summary),
@@ -99,6 +101,7 @@ def _settings_table(summary: Summary) -> Table:
         'images/sec': [(mark(row.runs) if row.is_shown else '') + _figure(row, row.rate) for row in rows],
         '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
         'speed-up': [_figure(row, row.speed_up) for row in rows],
+        'verdict': [row.verdict or _UNKNOWN for row in rows],
         'published images/sec': [_figure(None, row.place.published) for row in rows],
         'published speed-up': [f'{found:g}' if (found := row.place.published_speed_up) else _UNKNOWN for row in rows],
         'runs': [str(len(row.runs)) for row in rows],
@@ -114,21 +117,29 @@ def _settings_table(summary: Summary) -> Table:
     columns |= {
         name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in summary.columns if name not in first
     }
-    titles = [TableColumn(name, is_number=name in ('#', BATCH_SIZE, SHAPE, *figures)) for name in columns]
+    titles = [
+        TableColumn(name, is_number=name in ('#', BATCH_SIZE, SHAPE, *figures) and name != 'verdict')
+        for name in columns
+    ]
     return Table(titles, [*zip(*columns.values(), strict=True)])
 
 
-def _side_by_side(summary: Summary) -> Table | None:
-    """Returns the settings of the second of two folders beside those of the first, with their ratios."""
+def _side_by_side(summary: Summary) -> tuple[Table | None, list[str]]:
+    """Compares the settings of the second of two folders with the first, as `compare` does.
+
+    Returns the table of their ratios, and the lines about settings that are not in it, since their work differs.
+    """
     found: dict[str, list[Result]] = {}
     for setting in summary.rows:
         found.setdefault(setting.place.folder, []).extend(setting.runs)
     if len(found) != 2:
-        return None
+        return None, []
     sides = [side_of(folder, runs, (), ()) for folder, runs in found.items()]
     rows = {row.name: row for row in make_rows(sides, force=True)}
     cells = []
     for row in rows.values():
+        if row.work_changes:
+            continue
         if row.ratio and row.baseline and row.estimate and (before := rows[row.baseline].estimate):
             low, high = row.ratio.interval or (None, None)
             cells.append(
@@ -142,7 +153,7 @@ def _side_by_side(summary: Summary) -> Table | None:
             )
     titles = ['setting', *found, 'ratio', '95 %', 'verdict']
     columns = [TableColumn(title, is_number=0 < place < 5) for place, title in enumerate(titles)]
-    return Table(columns, cells) if cells else None
+    return Table(columns, cells) if cells else None, work_notes([*rows.values()])
 
 
 def _figure(row: ReportRow | None, value: float | None) -> str:

@@ -128,8 +128,8 @@ def _rates(summary: Summary) -> Plot | None:
         'Images per second',
         f'Longer is faster. The line at the end of a bar is the 95 % interval of three or more runs{_BEYOND}.'
         f'{_help_on_dots(rows)}',
-        f'{rows[-1].label} reached {number(rows[-1].rate)} images/sec, {number(rows[-1].rate / rows[0].rate, 3)} times '
-        f'{rows[0].label} with {number(rows[0].rate)}.{_left_out(rows, summary.shown)}',
+        f'From {rows[-1].label} with {number(rows[-1].rate)} images/sec to {rows[0].label} with '
+        f'{number(rows[0].rate)}.{_left_out(rows, summary.shown)}',
         figure,
     )
 

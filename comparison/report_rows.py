@@ -1,17 +1,18 @@
 """The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from comparison.differences import format_fact
 from comparison.intervals import Estimate
-from comparison.ratios import Significance, compare, estimate
-from comparison.tables import format_setting, printable
+from comparison.ratios import Ratio, Significance, compare, estimate
+from comparison.tables import abbreviate, format_setting, printable
 from params.table import SPECS
 from results.advice import mark
 from results.collection import Collection, SourceFile
 from results.document import Failure, Result, default_fact, is_of_setting
-from results.repeats import repeat_key
+from results.repeats import limits_that_differ, repeat_key, work_differences
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -37,7 +38,7 @@ class ReportRow:
 
     Attributes:
       traits: what was measured and how, by the name of a column, as text; of a failure only the flags that were given.
-      work: what must be the same for two rates to be comparable: model, data set, image size, role; empty for failures.
+      work: names what was measured: model, data set, image size, role; empty for failures.
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
       base: the first shown row of the same folder and work, which speed-ups are against; None if it is not shown.
@@ -81,6 +82,23 @@ class ReportRow:
     def speed_up(self) -> float | None:
         return self.rate / self.base.rate if self.base else None
 
+    @property
+    def verdict(self) -> str | None:
+        """What `compare` concludes about this row and its base; None if it is not shown."""
+        if self.base is None:
+            return None
+        return 'baseline' if self.base.runs is self.runs else self.ratio_to(self.base).verdict.value
+
+    def ratio_to(self, other: 'ReportRow') -> Ratio:
+        """Compares this row with another one; both are shown."""
+        assert self.estimate
+        assert other.estimate
+        return compare(other.estimate, self.estimate)
+
+    def has_work_of(self, other: 'ReportRow') -> bool:
+        """Whether the rates of both rows, which have runs, may be compared."""
+        return not work_differences(other.runs[0], self.runs[0])
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -118,6 +136,7 @@ def summarize_collection(collection: Collection) -> Summary:
         # An incomplete run is a row of its own.
         key = repeat_key(result) if result.is_complete else result.source
         groups.setdefault((collection.place_of(result).folder, key), []).append(result)
+    limits = limits_that_differ(collection.results)
     rows = []
     for results in groups.values():
         first, place = results[0], collection.place_of(results[0])
@@ -125,9 +144,8 @@ def summarize_collection(collection: Collection) -> Summary:
         timed = [result for result in results if result.images_per_second > 0]
         found = estimate(timed) if timed else None
         work = printable(', '.join(str(value) for value in first.work.values()))
-        rows.append(
-            ReportRow({FOLDER: printable(place.folder), **_traits(first)}, work, place, tuple(results), reason, found)
-        )
+        traits = {FOLDER: printable(place.folder), **_traits(first, limits)}
+        rows.append(ReportRow(traits, work, place, tuple(results), reason, found))
     for failure in collection.failures:
         place = collection.place_of(failure)
         rows.append(
@@ -143,40 +161,52 @@ def summarize_collection(collection: Collection) -> Summary:
     columns = _columns(rows)
     labels = names_of([row.traits for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    bases = {(row.place.folder, row.work): row for row in reversed(rows) if row.is_shown}
-    based = [replace(row, base=bases[row.place.folder, row.work] if row.is_shown else None) for row in rows]
+    shown = [row for row in rows if row.is_shown]
+
+    def base_of(row: ReportRow) -> ReportRow | None:
+        in_folder = (other for other in shown if other.place.folder == row.place.folder)
+        return next(filter(row.has_work_of, in_folder)) if row.is_shown else None
+
+    based = [replace(row, base=base_of(row)) for row in rows]
     return Summary(tuple(based), columns, collection.problems)
 
 
 def answers(rows: Sequence[ReportRow]) -> list[str]:
     """Returns what the shown rows of each work say about which is fastest, in a sentence; none for a single row."""
-    works: dict[str, list[ReportRow]] = {}
+    works: list[list[ReportRow]] = []
     for row in sorted(rows, key=lambda row: -row.rate):
-        works.setdefault(row.work, []).append(row)
-    return [_answer(found) for found in works.values() if len(found) > 1]
+        if same := next((found for found in works if row.has_work_of(found[0])), None):
+            same.append(row)
+        else:
+            works.append([row])
+    return [_answer(found) for found in works if len(found) > 1]
 
 
 def _answer(rows: Sequence[ReportRow]) -> str:
-    """Compares the fastest row with the next ones; it leads only if it differs significantly from the second."""
-    best, second = rows[:2]
-    rate = f'{number(best.rate)} images/sec'
-    if not (best.estimate and second.estimate):
-        return ''
-    ratio = compare(second.estimate, best.estimate)
-    times = f'{number(ratio.value, 3)} times {second.label} with {number(second.rate)}'
-    if mark([*best.runs, *second.runs]):
-        return f'{best.label} had the highest rate, {rate}, {times}, but their runs were disturbed or too short.'
-    if ratio.verdict is Significance.FEW_RUNS:
-        return (
-            f'{best.label} had the highest rate, {rate}, {times}; whether it is faster, three or more runs of each '
-            'would show.'
-        )
-    if not ratio.is_significant:
-        return (
-            f'{best.label} had the highest rate, {rate}; {second.label} with {number(second.rate)} does not differ '
-            'significantly.'
-        )
-    return f'{best.label} leads with {rate}, {times}.'
+    """Says what `compare` concludes about the first row, which has the highest rate, and the others.
+
+    It leads only if it is significantly faster than each of them.
+    """
+    best, *others = rows
+    by_verdict: dict[Significance, list[ReportRow]] = {}
+    for row in others:
+        by_verdict.setdefault(best.ratio_to(row).verdict, []).append(row)
+    faster_than = by_verdict.pop(Significance.FASTER, [])
+    if by_verdict:
+        parts = [
+            f'{best.label} with {number(best.rate)} images/sec and '
+            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in found])}: {verdict.value}'
+            for verdict, found in by_verdict.items()
+        ]
+        if Significance.FEW_RUNS in by_verdict:
+            parts.append('three or more runs of each would show which is faster')
+        text, named = '; '.join(parts), [best, *(row for found in by_verdict.values() for row in found)]
+    else:
+        second = faster_than[0]
+        times = f'{number(best.ratio_to(second).value, 3)} times {second.label} with {number(second.rate)}'
+        text, named = f'{best.label} leads with {number(best.rate)} images/sec, {times}', [best, second]
+    is_doubtful = Significance.TOO_SHORT not in by_verdict and mark([run for row in named for run in row.runs])
+    return f'{text}{"; some of these runs were disturbed" if is_doubtful else ""}.'
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
@@ -257,8 +287,9 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
     return {printable(name): printable(text) for name, text in traits.items()}
 
 
-def _traits(result: Result) -> dict[str, str]:
-    work = result.work
+def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
+    """Returns the traits of a row; limits are the names of those that differ on a machine."""
+    work, versions = result.work, result.machine['versions']
     traits = {MODE: result.run.variable_update, BATCH_SIZE: result.run.batch_size, SHAPE: result.shape}
     traits |= {
         'model': result.model.name,
@@ -266,7 +297,9 @@ def _traits(result: Result) -> dict[str, str]:
         'image size': work['image_size'],
         'role': work['role'],
         'machine': result.machine['hostname'],
-        'TensorFlow': result.machine['versions'].get('tensorflow'),
+        'TensorFlow': versions.get('tensorflow'),
+        **{name: version for name, version in versions.items() if name != 'tensorflow'},
+        **{name: format_fact(result.limits.get(name)) for name in sorted(limits)},
     }
     # A version that lacks a flag behaves as its default.
     defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}

@@ -1,18 +1,21 @@
 """Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs to compare."""
 
 import functools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from comparison.differences import Facts, varying
+from comparison.differences import Facts, format_fact, varying
 from comparison.original_logs import read_log
 from comparison.tables import format_setting
 from errors import UsageError, read_regular
-from results.collection import collect
+from results.collection import collect, is_folder
 from results.document import MOST_BYTES, Failure, Result, read_document
-from results.repeats import as_key, grouped
+from results.repeats import as_key, grouped, limits_that_differ
 
+# The argument that stands for standard input.
+STDIN = '-'
 # Facts that have a column of their own in tables.
 OTHER_COLUMNS = ('shape',)
 
@@ -30,9 +33,10 @@ class Group:
 
     @functools.cached_property
     def all_facts(self) -> Facts:
-        """The shape, the used values of flags, the version of TensorFlow, and environment variables."""
-        version = (self.first.machine.get('versions') or {}).get('tensorflow')
-        return {**self.facts, 'tensorflow': version, **(self.first.environment or {})}
+        """The shape, the used values of flags, limits, the versions of libraries, and environment variables."""
+        limits = {name: value and format_fact(value) for name, value in self.first.limits.items()}
+        versions = self.first.machine.get('versions') or {}
+        return {**limits, **self.facts, **versions, **(self.first.environment or {})}
 
     @property
     def first(self) -> Result:
@@ -84,14 +88,18 @@ class Pair:
 
 
 def read_side(argument: str) -> Side:
-    """Reads a result file, a folder of results, or a log.
+    """Reads a result file, a folder of results, or a log; with STDIN a result or a log from standard input.
 
     Raises UsageError if there is no such file, it is none of these, or it has no run with a timed step.
     """
-    if Path(argument).is_dir():
+    if argument == STDIN:
+        argument = 'standard input'
+        found = _read_text(sys.stdin.buffer.read(MOST_BYTES) if sys.stdin else b'', argument)
+    elif is_folder(Path(argument)):
         collection = collect([argument])
         return side_of(argument, collection.results, collection.failures, collection.problems)
-    found = _read_file(argument)
+    else:
+        found = _read_file(argument)
     side = side_of(argument, *(([], [found]) if isinstance(found, Failure) else ([found], [])), ())
     if not side.groups:
         raise UsageError(f'{argument}: {side.left_out[0].reason}; give the result of another run')
@@ -105,10 +113,14 @@ def _read_file(argument: str) -> Result | Failure:
         raise UsageError(
             f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file wrote'
         ) from None
+    return _read_text(data, argument)
+
+
+def _read_text(data: bytes, source: str) -> Result | Failure:
     if not data.strip():
-        raise UsageError(f'{argument}: the file is empty; was its run stopped before it wrote a result?')
+        raise UsageError(f'{source}: it is empty; was its run stopped before it wrote a result?')
     text = data.decode(errors='replace')
-    return read_document(text, argument) if text.lstrip().startswith('{') else read_log(text, argument)
+    return read_document(text, source) if text.lstrip().startswith('{') else read_log(text, source)
 
 
 def pairs(sides: Sequence[Side]) -> list[Pair]:
@@ -142,7 +154,10 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
     names = {}
     for side in sides:
         hosts = {group.first.machine.get('hostname') for group in side.groups}
-        telling = [name for name in varying(_all_facts(side.groups)) if name not in OTHER_COLUMNS]
+        # What differs only between machines is said by their names.
+        of_machines = {name for group in side.groups for name in group.first.limits}
+        of_machines -= limits_that_differ(group.first for group in side.groups)
+        telling = [name for name in varying(_all_facts(side.groups)) if name not in {*OTHER_COLUMNS, *of_machines}]
         for group in side.groups:
             parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
             if len(side.groups) > 1:

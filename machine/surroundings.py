@@ -21,46 +21,23 @@ from machine.processors import processor_facts, usable_cores
 _PROGRAM = Path(__file__).resolve().parent.parent
 _ASK_SECS = 1.0
 _GIBIBYTE = 2**30
-# The environment variables with which libraries are set, by their first word. Only these are stored and passed to other
-# hosts: others that begin alike may be secrets, such as TF_TOKEN_* and TF_VAR_* of Terraform. Sources: the names in the
-# libraries of TensorFlow 2.21, the manuals of glibc and jemalloc, and Horovod 0.28.
-_LIBRARY_VARIABLES = {
-    'TF': """
-        AUTOTUNE_MIN_WARMUP_ITERATIONS AUTOTUNE_THRESHOLD AUTO_MIXED_PRECISION_GRAPH_REWRITE_IGNORE_PERFORMANCE
-        AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL CONV2D_USE_FP16_ACCUMULATE CPP_MAX_VLOG_LEVEL CPP_MIN_LOG_LEVEL
-        CPP_VMODULE CPU_ALLOCATOR_USE_BFC CPU_BFC_MEM_LIMIT_IN_MB CUBLAS_WORKSPACE_LIMIT_IN_MB
-        CUDA_MALLOC_ASYNC_SUPPORTED_PREALLOC CUDA_PLATFORM_GPU_DEVICE_SCHEDULE CUDNN_DETERMINISTIC
-        CUDNN_DISABLE_CONV_1X1_OPTIMIZATION CUDNN_USE_AUTOTUNE CUDNN_USE_FRONTEND CUDNN_USE_RUNTIME_FUSION
-        CUDNN_WORKSPACE_LIMIT_IN_MB DATA_EXPERIMENT_OPT_IN DATA_EXPERIMENT_OPT_OUT DETERMINISTIC_ALLOCATOR
-        DETERMINISTIC_OPS DEVICE_MIN_SYS_MEMORY_IN_MB DISABLE_JIT_KERNELS DUMP_GRAPH_PREFIX
-        ENABLE_CUBLAS_TENSOR_OP_MATH_FP32 ENABLE_CUDNN_TENSOR_OP_MATH_FP32 ENABLE_MAXPOOL_NANPROP ENABLE_ONEDNN_OPTS
-        ENABLE_ONEDNN_SPMM ENABLE_WINOGRAD_NONFUSED ENABLE_ZENDNN_OPTS FORCE_GPU_ALLOW_GROWTH FORCE_UNIFIED_MEMORY
-        FP16_CONV_USE_FP32_COMPUTE FP16_MATMUL_USE_FP32_COMPUTE FUNCTION_JIT_COMPILE_DEFAULT GPU_ALLOCATOR
-        GPU_HOST_MEM_LIMIT_IN_MB GPU_THREAD_COUNT GPU_THREAD_MODE GRAPH_CACHING GRPC_DEFAULT_OPTIONS
-        GRPC_WORKER_CACHE_QUEUES GRPC_WORKER_CACHE_THREADS JIT_COMPILE_REWRITE JIT_PROFILING LOG_XLA_ACTIVITY
-        MATMUL_AUTOTUNE_ENABLE MATMUL_AUTOTUNE_MAX_ALGORITHMS MIN_GPU_MULTIPROCESSOR_COUNT MKL_ALLOC_MAX_BYTES
-        MKL_OPTIMIZE_PRIMITIVE_MEMUSE NUM_INTEROP_THREADS NUM_INTRAOP_THREADS ONEDNN_ASSUME_FROZEN_WEIGHTS
-        ONEDNN_THREADPOOL_USE_CALLER_THREAD ONEDNN_USE_SYSTEM_ALLOCATOR OVERRIDE_GLOBAL_THREADPOOL
-        PER_DEVICE_MEMORY_LIMIT_MB SET_ONEDNN_FPMATH_MODE SYNC_ON_FINISH USE_CUBLASLT
-        USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT USE_DEEP_CONV2D USE_DEFAULT_CONV_ALGO
-        USE_EIGEN_PARALLEL_FOR_IN_WORK_SHARDER USE_LEGACY_KERAS USE_ROCM_NHWC XLA_FLAGS""",
-    'GRPC': 'DNS_RESOLVER ENABLE_FORK_SUPPORT EXPERIMENTS POLL_STRATEGY TRACE VERBOSITY',
-    'MALLOC': 'ARENA_MAX ARENA_TEST CHECK_ CONF MMAP_MAX_ MMAP_THRESHOLD_ PERTURB_ TOP_PAD_ TRIM_THRESHOLD_',
-    'HOROVOD': """
-        ADASUM_MPI_CHUNK_SIZE AUTOTUNE AUTOTUNE_LOG BATCH_D2D_MEMCOPIES CACHE_CAPACITY CCL_BGT_AFFINITY CCL_CACHE
-        CONTROLLER CPU_OPERATIONS CYCLE_TIME DISABLE_GROUP_FUSION DYNAMIC_PROCESS_SETS ENABLE_ASYNC_COMPLETION
-        ENABLE_XLA_OPS FUSION_THRESHOLD GLOO_IFACE GPU_OPERATIONS HIERARCHICAL_ALLGATHER HIERARCHICAL_ALLREDUCE
-        LOG_LEVEL MPI_THREADS_DISABLE NUM_NCCL_STREAMS STALL_CHECK_DISABLE THREAD_AFFINITY TIMELINE""",
-    'GLIBC': 'TUNABLES',
-    'NVIDIA': 'TF32_OVERRIDE',
-}
-_NAMES = frozenset(f'{word}_{name}' for word, names in _LIBRARY_VARIABLES.items() for name in names.split())
-# NCCL, XLA, OpenMP and oneDNN have their first words for themselves; two of NCCL name one run and one host.
-_OF_LIBRARIES = re.compile('(?!NCCL_COMM_ID$|NCCL_HOSTID$)(NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+')
+# The environment variables that set libraries, by their first word. Terraform and Kubernetes name
+# variables alike, and names with these words may hold secrets. What a launcher sets differs from run
+# to run. All of these are neither stored nor passed to other hosts.
+_OF_LIBRARIES = re.compile(
+    '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|NVIDIA_TF32_OVERRIDE'
+)
+_SECRET = re.compile('KEY|TOKEN|SECRET|PASS|CRED|AUTH')
+_OF_OTHERS = re.compile('TF_(CONFIG|VAR_.*|CLI.*|ENCRYPTION|HTTP_.*)|GRPC_PROXY.*')
+_OF_ONE_RUN = re.compile('NCCL_(COMM_ID|HOSTID)|.*_(RANK|SIZE|ADDR|ADDRESS|HOST|HOSTNAME)|.*_PORT(_.*)?')
 # They are of one host, and not passed to others.
 _HOST_VARIABLES = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
-# The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
-_GENERATED = re.compile(r'[0-9a-f]{12}|[0-9a-f]{64}|.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
+# The names that container runtimes generate: the first digits of a container's id, and the name of a pod, which
+# Kubernetes ends with five characters of its alphabet.
+_CONTAINER = re.compile('[0-9a-f]{12}')
+_POD = re.compile('.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
+# How kubelet begins /etc/hosts in a pod with a host name of its own; in one with the name of its node, with more words.
+_HOSTS_OF_POD = '# Kubernetes-managed hosts file.'
 
 
 def machine_facts(
@@ -99,7 +76,7 @@ def machine_facts(
         },
         'fingerprint': '',
     }
-    facts['fingerprint'] = fingerprint(facts)
+    facts['fingerprint'] = fingerprint(facts, root)
     return facts
 
 
@@ -110,18 +87,21 @@ def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
 
 def is_of_library(name: str) -> bool:
     """Whether an environment variable sets a library in a way that every host of a run should share."""
-    return name in _NAMES or _OF_LIBRARIES.fullmatch(name) is not None
+    if not _OF_LIBRARIES.fullmatch(name) or _SECRET.search(name):
+        return False
+    return not (_OF_OTHERS.fullmatch(name) or _OF_ONE_RUN.fullmatch(name))
 
 
-def fingerprint(machine: Mapping[str, Any]) -> str:
+def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
     """Returns a short hash that identifies a machine: its name, processor, cores, memory and GPUs, not its software.
 
     The name that Docker, Podman or Kubernetes generates for a container changes with each start, so the GPUs' UUIDs
-    replace it. Equal machines without GPUs then have the same hash, unless the user names their containers (docker run
-    --hostname). /etc/machine-id does not help: in a container it is that of the image, and often empty.
+    replace it. Names of hosts may look alike (rack-22475), so the files of the container must show it, too. Equal
+    machines without GPUs then have the same hash, unless the user names their containers (docker run --hostname).
+    /etc/machine-id does not help: in a container it is the image's, and often empty.
     """
     memory = machine['memory_bytes']
-    is_generated = _GENERATED.fullmatch(machine['hostname'] or '')
+    is_generated = _is_generated(machine['hostname'] or '', root)
     parts = [
         None if is_generated else machine['hostname'],
         machine['cpu_model'],
@@ -131,6 +111,14 @@ def fingerprint(machine: Mapping[str, Any]) -> str:
         *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def _is_generated(hostname: str, root: Path) -> bool:
+    """Whether a container runtime generated the host name of this process."""
+    if _CONTAINER.fullmatch(hostname):
+        # The whole id, 64 digits, is in the paths of the files that the runtime mounts, such as /etc/hostname.
+        return re.search(rf'\b{hostname}[0-9a-f]{{52}}\b', read_text(root / 'proc/self/mountinfo')) is not None
+    return bool(_POD.fullmatch(hostname)) and read_text(root / 'etc/hosts').startswith(_HOSTS_OF_POD)
 
 
 @functools.cache

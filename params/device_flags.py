@@ -52,7 +52,7 @@ class DeviceFlags:
             NO_MODEL,
             IN_EVAL,
             Idle(
-                lambda p, run: not run.alone and not MODES[p.variable_update].needs_servers,
+                lambda p, run: not run.alone and not run.num_ps,
                 'in a cluster without parameter servers variables are on the devices of the towers, which also sum '
                 'gradients',
             ),

@@ -61,7 +61,9 @@ def flag_help(spec: FlagSpec) -> str:
     if spec.original and spec.original.startswith(ITS_DEFAULT):
         facts.append(f'default of the original: {spec.original.removeprefix(ITS_DEFAULT)}')
     usage = f'--[no]{spec.name}' if spec.type is bool else f'--{spec.name}=VALUE'
-    text = f'{spec.help} [{"; ".join(facts)}]'
+    choices = spec.choices.items() if isinstance(spec.choices, Mapping) else ()
+    summaries = [f'{name}: {choice.summary}' for name, choice in choices]
+    text = ' '.join([spec.help, *summaries, f'[{"; ".join(facts)}]'])
     return f'  {usage}\n{filled(text, 6)}'
 
 

@@ -121,6 +121,11 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
                 f'{params.written("result_file")}: {{{field}}} is no flag; write one of the flags, or one of '
                 f'{", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
             )
+        elif field not in _OTHER_FIELDS and getattr(params, field) is None:
+            yield (
+                f'{params.written("result_file")}: {{{field}}} has no value, since --{field} is not given; '
+                f'use --{field}=VALUE, or remove {{{field}}}'
+            )
     if params.repeat > 1:
         if params.result_file == STDOUT:
             yield params.clash('result_file', 'repeat', 'each run has a result; write a file')

@@ -1,5 +1,7 @@
 """Collects results from files and folders. Does not import TensorFlow."""
 
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,11 +73,13 @@ class Collection:
 def collect(paths: Sequence[str]) -> Collection:
     """Reads files, and all *.json files in folders and their subfolders.
 
-    A named file must be a result. Other files in a folder are skipped and reported in `problems`, except sweep.json and
-    files whose names begin with a dot. The tries of a sweep count only if their own folder is named.
+    A named file must be a result. Other files in a folder, and subfolders that cannot be listed, are skipped and
+    reported in `problems`, except sweep.json and files whose names begin with a dot. The tries of a sweep count only if
+    their own folder is named.
 
     Raises:
-      UsageError: a path does not exist, a named file is not a result, or a folder has neither a result nor a failure.
+      UsageError: a path does not exist, a named file is not a result, a named folder cannot be listed, or it has
+        neither a result nor a failure.
     """
     documents: dict[str, Result | Failure] = {}
     problems: list[str] = []
@@ -93,14 +97,12 @@ def collect(paths: Sequence[str]) -> Collection:
 
     for name in paths:
         path = Path(name)
-        if not path.exists():
-            raise UsageError(f'{name}: there is no such file or folder; give results that --result_file wrote')
-        if not path.is_dir():
+        if not is_folder(path):
             found = read_result_file(path)
             keep(found, path, path.parent)
             continue
         num_found = 0
-        for file in sorted(path.rglob('*.json')):
+        for file in _json_files(path, problems):
             is_try = file.parent.name == TRIES and file.parent != path and (file.parent.parent / SWEEP_FILE).exists()
             if file.name.startswith('.') or file.name == SWEEP_FILE or is_try:
                 continue
@@ -121,6 +123,35 @@ def collect(paths: Sequence[str]) -> Collection:
         tuple(problems),
         places,
     )
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path that a user named is a folder; raises UsageError if there is nothing, or it cannot be reached."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        raise UsageError(f'{path}: there is no such file or folder; give results that --result_file wrote') from None
+    except OSError as error:
+        raise UsageError(
+            f'{path}: it cannot be read ({error.strerror}); give results that --result_file wrote'
+        ) from None
+
+
+def _json_files(folder: Path, problems: list[str]) -> list[Path]:
+    """Returns the *.json files in a folder and its subfolders, sorted; adds a problem for each unlisted subfolder."""
+    errors: list[OSError] = []
+    paths = [
+        Path(name, file)
+        for name, _, files in os.walk(folder, onerror=errors.append)
+        for file in files
+        if file.endswith('.json')
+    ]
+    for error in errors:
+        line = f'{error.filename}: the folder cannot be listed ({error.strerror})'
+        if Path(error.filename) == folder:
+            raise UsageError(f'{line}; allow this user to read it, or give another one')
+        problems.append(f'{line}; allow this user to read it, or move it elsewhere')
+    return sorted(paths)
 
 
 def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:

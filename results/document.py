@@ -27,6 +27,9 @@ FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result, in bytes, that is read: that of some million steps.
 MOST_BYTES = 256 << 20
+# The facts of a machine that limit no process: its names, the load, and what has rules of its own. The bytes of its
+# memory change a little with each start.
+_NO_LIMITS = frozenset(('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint'))
 
 
 class _Document(Section, dict=True, tag_field='schema'):
@@ -116,6 +119,17 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return {'model': self.model.name, **{name: getattr(self.run, name) for name in names}}
 
     @functools.cached_property
+    def limits(self) -> dict[str, Any]:
+        """What the process could use on its machine: cores, quotas, memory, governor, kernel, the limits of GPUs.
+
+        These are all facts of the machine but those in _NO_LIMITS; of GPUs a list each, without their UUIDs.
+        """
+        limits = {name: value for name, value in self.machine.items() if name not in _NO_LIMITS}
+        gpus = self.machine.get('gpus') or ()
+        names = dict.fromkeys(name for gpu in gpus for name in gpu if name != 'uuid')
+        return limits | {f'gpus.{name}': [gpu.get(name) for gpu in gpus] for name in names}
+
+    @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """The shape, and the used values of the flags that change a step or the time between steps.
 
@@ -141,8 +155,13 @@ class Result(_Document, tag=RESULT, kw_only=True):
         )
 
     def _resolved(self) -> dict[str, Any]:
-        # Whether TF32 was used, not whether the flag allowed it.
-        names = ('tf32', *(name for name, spec in SPECS.items() if spec.resolved))
+        # Whether TF32 was used, not whether the flag allowed it; the content of a file, not its path.
+        names = (
+            'tf32',
+            'model_file_sha256',
+            'variable_mgr_file_sha256',
+            *(name for name, spec in SPECS.items() if spec.resolved),
+        )
         known = {name: getattr(self.run, name, None) for name in names} | {'model': self.model.name}
         return {name: value for name, value in known.items() if value is not None}
 

@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from results.document import Result
 from results.statistics import MAD_TO_STANDARD_DEVIATION, mad
@@ -13,23 +14,30 @@ _OUTLIER_SCORE = 3.5
 _MIN_RUNS_FOR_OUTLIERS = 5
 
 
+def work_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
+    """Returns the facts of the work that differ, by name, with both values.
+
+    Rates may be compared only if it is empty. A fact that is unknown, as in a log, is not a difference.
+    """
+    pairs = {name: (value, other.work[name]) for name, value in first.work.items()}
+    return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+
+
 def repeat_key(result: Result, *, across_versions: bool = False) -> str:
     """Returns a text that is equal for runs that are repeats of each other, whose rates may be pooled.
 
-    Repeats have the same Result.setting, machine, version of TensorFlow and environment variables.
+    Repeats have the same work, Result.setting, machine, Result.limits, versions of libraries and environment variables.
 
     Args:
-      across_versions: whether the versions of TensorFlow may differ, to follow a setting over months.
+      across_versions: whether the versions of libraries may differ, to follow a setting over months.
     """
-    version = (result.machine.get('versions') or {}).get('tensorflow')
-    return as_key(
-        [
-            result.machine.get('fingerprint'),
-            None if across_versions else version,
-            result.environment or {},
-            result.setting,
-        ]
-    )
+    versions = None if across_versions else result.machine.get('versions')
+    return as_key([setting_key(result), result.limits, versions, result.environment or {}])
+
+
+def setting_key(result: Result) -> str:
+    """Returns a text that is equal for runs of one setting on one machine, whatever limited them there."""
+    return as_key([result.machine.get('fingerprint'), result.work, result.setting])
 
 
 def grouped(results: Iterable[Result]) -> list[list[Result]]:
@@ -38,6 +46,20 @@ def grouped(results: Iterable[Result]) -> list[list[Result]]:
     for result in results:
         groups.setdefault(repeat_key(result), []).append(result)
     return list(groups.values())
+
+
+def limits_that_differ(results: Iterable[Result]) -> set[str]:
+    """Returns the names of the limits that are not the same in all of these runs on one machine."""
+    by_machine: dict[str | None, list[Result]] = {}
+    for result in results:
+        by_machine.setdefault(result.machine.get('fingerprint'), []).append(result)
+    return {
+        name
+        for first, *others in by_machine.values()
+        for other in others
+        for name in first.limits.keys() | other.limits.keys()
+        if first.limits.get(name) != other.limits.get(name)
+    }
 
 
 def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:

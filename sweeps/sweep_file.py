@@ -47,6 +47,8 @@ def find_file(name: str) -> Path:
 def read_sweep_file(path: Path) -> Request:
     try:
         file = read_toml(path, _File)
+        # Read first, since --variable_mgr_file defines values of --variable_update.
+        flags = {name: read_settings(name, [value], f'{path}: [flags]')[0] for name, value in file.flags.items()}
         grids = [('[grid]', file.grid)] if file.grid else []
         grids += [(f'[[grids]] {number}', grid) for number, grid in enumerate(file.grids, 1)]
         grids += [(f'[[include]] {number}', row) for number, row in enumerate(file.include, 1)]
@@ -62,7 +64,7 @@ def read_sweep_file(path: Path) -> Request:
         name=path.stem,
         title=file.title or path.stem,
         source=str(path),
-        flags={name: read_settings(name, [value], f'{path}: [flags]')[0] for name, value in file.flags.items()},
+        flags=flags,
         axes=axes,
         # The spec of each field has read its value, which mypy cannot see.
         settings=Settings(**settings),  # type: ignore[arg-type]

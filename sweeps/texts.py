@@ -4,12 +4,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from comparison.ratios import estimate
+from comparison.differences import format_fact, machine_differences
+from comparison.intervals import Estimate
+from comparison.ratios import compare, estimate
 from comparison.tables import DOUBTFUL, Table, ValueColumn, table_of
 from errors import plural
 from results.advice import count_doubtful, mark
 from results.document import Result
-from results.repeats import as_key
+from results.repeats import grouped, work_differences
 from sweeps.configurations import LeftOut, SweepPlan, caption
 from sweeps.folder import Outcome
 from sweeps.runner import describe, succeeded
@@ -20,7 +22,10 @@ _FOUND_SIZE = 'largest batch size'
 # The titles of flags whose names say too little.
 _TITLES = {'batch_size': 'batch size', 'exchange_bytes': 'bytes', 'shape': 'W*G+P'}
 _RATE = ValueColumn('images/sec', is_number=True, keys=('mark', 'rate'), form='{}{:.2f}')
-_SPEED_UP = ValueColumn('speed-up', is_number=True, keys=('speed_up',), form='{:.2f}')
+_SPEED_UP = (
+    ValueColumn('speed-up', is_number=True, keys=('speed_up',), form='{:.2f}'),
+    ValueColumn('verdict', keys=('verdict',)),
+)
 _OF_REPEATS = (
     ValueColumn('95 % interval', is_number=True, keys=('low', 'high'), form='{:.2f} to {:.2f}'),
     ValueColumn('runs', is_number=True, keys=('runs',)),
@@ -31,7 +36,7 @@ _OF_EXCHANGES = (
     ValueColumn('algbw GB/s', is_number=True, keys=('algbw',), form='{:.4g}'),
     ValueColumn('busbw GB/s', is_number=True, keys=('busbw',), form='{:.4g}'),
 )
-_NOTHING = dict.fromkeys(('mark', 'doubtful', 'rate', 'low', 'high', 'speed_up', 'ms', 'algbw', 'busbw'))
+_NOTHING = dict.fromkeys(('mark', 'doubtful', 'rate', 'low', 'high', 'speed_up', 'verdict', 'ms', 'algbw', 'busbw'))
 
 
 def format_plan(plan: SweepPlan, num_left: int) -> str:
@@ -64,36 +69,45 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     """Makes the table of configurations.
 
     The columns are the values that differ between rows, images/sec, its 95 % interval if there are repeats, the
-    speed-up over the first row of the same work that has a rate, and the status if a row lacks runs. Exchanges alone
-    have their milliseconds and bandwidths instead of images/sec.
+    speed-up over the first row of the same work that has a rate, what `compare` concludes about both, and the status if
+    a row lacks runs. Exchanges alone have their milliseconds and bandwidths instead of images/sec.
     """
     rows: list[dict[str, Any]] = []
-    bases: dict[str, float] = {}
+    bases: list[tuple[Result, Estimate]] = []
     for one in plan.configurations:
         found = outcomes[one.id]
         results = [outcome for outcome in found if isinstance(outcome, Result) and outcome.is_complete]
         failed = next((outcome for outcome in found if not succeeded(outcome)), None)
         status = describe(failed) if failed else 'ok' if found else 'not run'
+        if len(groups := grouped(results)) > 1:
+            # A sweep that went on elsewhere, or under another limit; the newest runs are those of the machine as it is.
+            changes = machine_differences([groups[-2][-1], groups[-1][0]])
+            shown = ', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items())
+            status = f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no repeats: {shown}'
+            results = groups[-1]
         row = {**_NOTHING, **one.varied, _FOUND_SIZE: None, 'runs': len(results), 'status': status}
         if results:
             measured = estimate(results)
-            rate = measured.images_per_second
             low, high = measured.interval or (None, None)
-            speed_up = rate / bases.setdefault(as_key(results[0].work), rate)
+            base = next((found for first, found in bases if not work_differences(first, results[0])), None)
+            if base is None:
+                bases.append((results[0], measured))
+            ratio = compare(base or measured, measured)
             row |= {
                 'mark': mark(results),
                 'doubtful': count_doubtful(results),
-                'rate': rate,
+                'rate': measured.images_per_second,
                 'low': low,
                 'high': high,
-                'speed_up': speed_up,
+                'speed_up': ratio.value,
+                'verdict': ratio.verdict.value if base else 'baseline',
                 _FOUND_SIZE: results[-1].run.batch_size,
                 **_exchange(results),
             }
         rows.append(row)
     numbers: Sequence[ValueColumn] = _OF_EXCHANGES
     if not any(row['ms'] for row in rows):
-        numbers = (_RATE, *(_OF_REPEATS if any(row['runs'] > 1 for row in rows) else ()), _SPEED_UP)
+        numbers = (_RATE, *(_OF_REPEATS if any(row['runs'] > 1 for row in rows) else ()), *_SPEED_UP)
     statuses = ['status'] if any(row['status'] != 'ok' for row in rows) else []
     names = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     columns = [*(ValueColumn(_TITLES.get(name, name), keys=(name,)) for name in names), *numbers]

@@ -324,3 +324,25 @@ def test_ctrl_c_ends_the_turns_and_the_run(
     pids = [json.loads(line)[0] for line in (tmp_path / 'log.txt').read_text().splitlines()]
     assert len(pids) == 5
     assert_ended(pids)
+
+
+@pytest.mark.parametrize('form', ['a result', 'a log'])
+def test_standard_input_is_a_result_or_a_log(
+    form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sample(Path('a.json'), seed=1)
+    write_sample(Path('b.json'), seed=2, rate=50)
+    Path('b.log').write_text(LOG)
+    source = Path('b.json' if form == 'a result' else 'b.log')
+    expected = rows_of(capsys, 'a.json', str(source))
+    for argv, place in ((('a.json', '-'), 1), (('-', 'a.json'), 0)):
+        with source.open() as text:
+            monkeypatch.setattr('sys.stdin', text)
+            rows = rows_of(capsys, *argv)
+        assert rows[place]['images_per_second'] == expected[1]['images_per_second']
+        assert rows[place]['files'] == ['standard input']
+    for argv, fact in ((('-', 'a.json'), 'standard input: it is empty'), (('-', '-'), 'only once')):
+        with Path('/dev/null').open() as text:
+            monkeypatch.setattr('sys.stdin', text)
+            assert tf_cnn_benchmarks.main(['compare', *argv]) == 2
+        check_line(capsys.readouterr().err.strip(), fact)

@@ -11,7 +11,7 @@ import pytest
 import tf_cnn_benchmarks
 from commands.predict import read_network
 from comparison.predict import CROWDING, ERRORS, Prediction, Series, crossings, link_bytes, predict
-from tests.support.outputs import refused
+from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_failure, write_sample
 
 pytestmark = pytest.mark.unit
@@ -243,3 +243,22 @@ def test_a_network_is_read_as_data_sheets_write_it() -> None:
         assert read_network(text) == pytest.approx(bits / 8 * 0.94, rel=0.002)
     with refused('--network=25GB'):
         read_network('25GB')
+
+
+def test_runs_under_another_limit_are_neither_pooled_nor_a_series(capsys: pytest.CaptureFixture[str]) -> None:
+    free, two = write(10.0), write(19.0, '1*2')
+    document = json.loads(Path(free).read_text())
+    document |= {'id': 'limited', 'machine': {**document['machine'], 'cgroup_cpus': 1.0}}
+    document['throughput'] |= {'images_per_second': 2.0}
+    Path('limited.json').write_text(json.dumps(document))
+    assert tf_cnn_benchmarks.main(['predict', free, 'limited.json', '--num_gpus=1', '--format=json']) == 0
+    measured = [row for row in json.loads(capsys.readouterr().out)['rows'] if row['shape'] == '1*1']
+    assert {round(row['images_per_second']) for row in measured} == {10, 2}
+    assert tf_cnn_benchmarks.main(['predict', free, two, 'limited.json', '--num_gpus=4']) == 0
+    out = capsys.readouterr().out
+    check_line(
+        next(line for line in out.splitlines() if 'not combined' in line), 'resnet50', 'cgroup_cpus none and 1.0'
+    )
+    assert out.count('more devices') == 1
+    # A series of runs under different limits predicts nothing.
+    assert tf_cnn_benchmarks.main(['predict', two, 'limited.json', '--num_gpus=4']) == 2

@@ -46,6 +46,15 @@ def test_all_mistakes_are_told_at_once_each_in_a_line(name: str, capsys: pytest.
     assert sorted(lines) == sorted(wrong)
 
 
+@pytest.mark.parametrize('name', [name for name in SUBCOMMANDS if specs_of(DECLARATIONS[name].options)])
+@pytest.mark.parametrize('empty', ['', "''"])
+def test_a_flag_with_an_empty_value_is_refused(name: str, empty: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = [f'--{flag}={empty}' for flag in specs_of(DECLARATIONS[name].options)]
+    assert main([name, *wrong]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if 'it has no value' in line]
+    assert [line.partition(': it has')[0] for line in lines] == [f'tf_cnn_benchmarks: error: {flag}' for flag in wrong]
+
+
 def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('HOME', '/home/me')
     for name, argv, positional in (

@@ -89,9 +89,9 @@ def test_the_largest_batch_size_is_a_column(tmp_path: Path, capsys: pytest.Captu
     program = starter(tmp_path, plan, {'--xla=False': 5, '--xla=True': 9})
     assert run_plan(plan, created(tmp_path, plan), program) == 0
     assert rows_of(capsys.readouterr().out) == [
-        ['xla', 'W*G+P', 'largest batch size', 'images/sec', 'speed-up'],
-        ['false', '1*1', '5', '50.00', '1.00'],
-        ['true', '1*1', '9', '90.00', '1.80'],
+        ['xla', 'W*G+P', 'largest batch size', 'images/sec', 'speed-up', 'verdict'],
+        ['false', '1*1', '5', '50.00', '1.00', 'baseline'],
+        ['true', '1*1', '9', '90.00', '1.80', 'too few runs'],
     ]
 
 
@@ -156,12 +156,12 @@ def test_repeats_have_an_interval_and_failures_a_reason(tmp_path: Path) -> None:
     outcomes[2].append(failed_run(reason='c'))
     table = result_table(plan, {one.id: runs for one, runs in zip(plan.configurations, outcomes, strict=True)})
     assert rows_of(table.as_markdown()) == [
-        ['W*G+P', 'images/sec', '95 % interval', 'runs', 'speed-up', 'status'],
-        ['1*1', '', '', '0', '', 'failed: a / b'],
+        ['W*G+P', 'images/sec', '95 % interval', 'runs', 'speed-up', 'verdict', 'status'],
+        ['1*1', '', '', '0', '', '', 'failed: a / b'],
         # 3 / (1/90 + 1/100 + 1/110); the seconds have a relative standard error of 0.058, times Student's t, 4.303.
-        ['1*2', '99.33', '77.39 to 127.50', '3', '1.00', 'ok'],
-        ['1*4', '200.00', '', '2', '2.01', 'failed: c'],
-        ['1*8', '85.71', '16.86 to 435.84', '3', '0.86', 'ok'],
+        ['1*2', '99.33', '77.39 to 127.50', '3', '1.00', 'baseline', 'ok'],
+        ['1*4', '200.00', '', '2', '2.01', 'too few runs', 'failed: c'],
+        ['1*8', '85.71', '16.86 to 435.84', '3', '0.86', 'no significant difference', 'ok'],
     ]
     assert len({len(line) for line in table.as_markdown().splitlines()}) == 1
 

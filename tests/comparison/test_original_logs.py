@@ -1,6 +1,7 @@
 """Logs of the original program, as they are found in the field, are read as results."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -126,9 +127,49 @@ def test_the_devices_of_all_workers_are_told_from_those_of_one(
     banner = banner.replace('128 global', f'{32 * 8 if mode == "horovod" else 64 if shape == "2*1" else 128} global')
     assert one(a_log(banner=banner)).shape == shape
     # The tasks of one job print one result; more of them are several runs.
-    assert one(a_log(banner=banner) * num_tasks).images_per_second == 95.83
-    with refused('run.log', f'{num_tasks + 1} runs'):
-        one(a_log(banner=banner) * (num_tasks + 1))
+    tasks = [a_log(banner=banner.replace('task:0', f'task:{task}')) for task in range(num_tasks)]
+    assert one(''.join(tasks)).images_per_second == 95.83
+    with refused('run.log', '2 runs'):
+        one(''.join([*tasks, *tasks[:1]]))
+    with refused('run.log', '3 runs'):
+        one(''.join(tasks * 3))
+
+
+def without(*labels: str) -> str:
+    return ''.join(f'{line}\n' for line in BANNER.splitlines() if not line.startswith(labels))
+
+
+@pytest.mark.parametrize(
+    ('first', 'second', 'facts'),
+    [
+        # Of a job with two workers, the output of one.
+        (BANNER, BANNER.replace('parameter_server', 'distributed_replicated'), ['2 runs', 'distributed_replicated']),
+        (BANNER, BANNER.replace('128', '256').replace('32 per', '64 per'), ['2 runs', '256 global']),
+        (BANNER, BANNER.replace('sgd', 'momentum'), ['2 runs', 'Optimizer: sgd and momentum']),
+        (BANNER, BANNER.replace('1.13', '1.15'), ['2 runs', 'TensorFlow: 1.13 and 1.15']),
+        (
+            BANNER.replace("'/gpu", "'/job:worker/task:1/gpu"),
+            BANNER.replace("'/gpu", "'/job:worker/task:1/gpu"),
+            ['2 runs'],
+        ),
+        # How many workers there are is not known.
+        (without('Devices', 'Batch'), without('Devices', 'Batch'), ['2 runs']),
+        (without('Devices'), without('Devices', 'Sync').replace('parameter_server', 'replicated'), ['2 runs']),
+    ],
+)
+@pytest.mark.parametrize('of_first', [{}, {'total': None}, {'rates': (), 'total': None}])
+def test_two_jobs_in_one_log_are_refused_with_their_number(
+    first: str, second: str, facts: list[str], of_first: dict[str, Any]
+) -> None:
+    with refused('run.log', *facts):
+        one(a_log(banner=first, **of_first) + a_log(banner=second, total=20.0))
+
+
+@pytest.mark.parametrize('total', ['nan', 'inf', '-inf', 'NaN'])
+def test_a_total_that_is_no_number_is_refused_and_not_left_out(total: str) -> None:
+    with refused('run.log', f'total images/sec is {total}'):
+        one(a_log(total=20.0) + f'total images/sec: {total}\n')
+    assert one(f'total images/sec: {total}\ntotal images/sec: 20.00\n').images_per_second == 20.0
 
 
 def test_a_log_has_one_run_a_total_alone_or_none() -> None:

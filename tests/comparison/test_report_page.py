@@ -1,6 +1,7 @@
 """The page of results as text: its plots, weight and colours, with one result and with many."""
 
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tf_cnn_benchmarks
 from commands.sweep import run_plan
 from comparison.report_page import Page, make_page
 from comparison.report_plots import Plot, make_plots
@@ -279,3 +281,64 @@ def test_two_folders_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.Monk
         ('batch_size=64', 'faster'),
     ]
     assert all(float(row[3]) == pytest.approx(1.5, rel=0.02) for row in rows[1:])
+
+
+def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_sample(tmp_path / f'first/{seed}.json', rate=7, seed=seed, flags={'model': 'resnet50'})
+        write_sample(tmp_path / f'second/{seed}.json', rate=2000, seed=seed)
+    folders = [str(tmp_path / name) for name in ('first', 'second')]
+    assert tf_cnn_benchmarks.main(['compare', *folders]) == 2
+    page = make_page(collect(folders), now=NOW)
+    assert '<table id="folders">' not in page.html
+    assert 'they hold different work: model resnet50 -&gt; lenet' in page.html
+    for text in ('faster', 'leads', 'highest', 'times'):
+        assert text not in page.plots[0].finding + page.html.partition('Plots')[0].partition('Longer')[0]
+    heading, *rows = rows_of(page.html)
+    assert [row[heading.index('verdict')] for row in rows[:2]] == ['baseline', 'baseline']
+
+
+@pytest.mark.parametrize(
+    ('rates', 'runs', 'verdicts'),
+    [
+        ((216, 215, 215), 3, ['no significant difference'] * 2),
+        ((216, 150, 100), 3, ['slower'] * 2),
+        ((100, 150, 216), 3, ['faster'] * 2),
+        ((216, 150, 100), 2, ['too few runs'] * 2),
+    ],
+)
+def test_page_and_sweep_conclude_what_compare_concludes(
+    rates: tuple[int, ...],
+    runs: int,
+    verdicts: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    modes = '["independent", "parameter_server", "replicated"]'
+    plan = plan_of(tmp_path, f'repeats = {runs}\n[grid]\nvariable_update = {modes}\n')
+    folder = Folder(tmp_path / 'modes')
+    folder.create(plan)
+    disturbed = [{'code': 'machine_loaded', 'text': 'other processes used 90 % of the cores'}]
+    for one, rate in zip(plan.configurations, rates, strict=True):
+        for number in range(1, runs + 1):
+            write_sample(
+                folder.results / f'{one.id}.{number}.json',
+                rate=rate * (1 + 0.005 * number),
+                seed=number + rate,
+                started_at=f'2026-11-22T08:0{number}:00Z',
+                warnings=disturbed if number == 1 else [],
+                flags={'variable_update': one.variable_update},
+            )
+    assert tf_cnn_benchmarks.main(['compare', str(folder.results), '--format=json']) == 0
+    found = json.loads(capsys.readouterr().out)['rows']
+    assert [row['verdict'] for row in found] == [None, *verdicts]
+    assert run_plan(plan, folder, Starter(())) == 0
+    lines = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()[:5]]
+    column = [cell.strip() for cell in lines[0]].index('verdict')
+    assert [cells[column].strip() for cells in lines[2:]] == ['baseline', *verdicts]
+    html = make_page(collect([str(folder.path)]), now=NOW).html
+    heading, *rows = rows_of(html)
+    assert [row[heading.index('verdict')] for row in rows] == ['baseline', *verdicts]
+    (answer,) = re.findall('<p class="answer">(.*?)</p>', html)
+    assert ('leads' in answer) == (verdicts[0] in ('slower', 'faster'))
+    assert 'highest' not in answer

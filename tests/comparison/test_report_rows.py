@@ -9,6 +9,7 @@ from comparison.ratios import estimate
 from comparison.report_rows import Summary, answers, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Result
+from tests.support.outputs import check_line
 from tests.support.sample_results import cut_off, failed_run, record_of, sample_document, sample_record, step_seconds
 
 pytestmark = pytest.mark.unit
@@ -18,7 +19,7 @@ def summary_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Summary:
     return summarize_collection(Collection(results, failures, ()))
 
 
-def test_a_setting_leads_only_where_intervals_separate_it_from_the_second() -> None:
+def test_a_setting_leads_only_where_compare_would_call_it_faster_than_all_others() -> None:
     def answer(second: float, runs: int = 3, **of_first: Any) -> str:
         results = [
             sample_record(rate=rate, seed=repeat, gap=0, flags={'batch_size': size}, **changes)
@@ -29,9 +30,14 @@ def test_a_setting_leads_only_where_intervals_separate_it_from_the_second() -> N
         return found
 
     assert answer(80).startswith('batch 64 leads with ')
-    assert answer(99.9).endswith('does not differ significantly.')
-    assert 'three or more runs' in answer(80, runs=2)
-    assert 'disturbed' in answer(80, warnings=[{'code': 'machine_loaded', 'text': ''}])
+    assert answer(99.9).endswith(': no significant difference.')
+    check_line(answer(80, runs=2), ': too few runs', 'three or more runs')
+    loaded = [{'code': 'machine_loaded', 'text': ''}]
+    check_line(answer(80, warnings=loaded), 'batch 64 leads with ', 'disturbed')
+    # A run that was disturbed does not make a winner of settings that do not differ.
+    check_line(answer(99.9, warnings=loaded), ': no significant difference; ', 'disturbed')
+    short = step_seconds(0.01, num_steps=20)
+    check_line(answer(80, seconds=short), ': too short to judge')
 
 
 def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None:

@@ -146,10 +146,10 @@ def test_a_gpu_is_found_by_what_its_driver_makes(device: str, tmp_path: Path) ->
         assert not has_nvidia_gpu({'CUDA_VISIBLE_DEVICES': hidden}, root)
 
 
-def fingerprint_with(**changes: Any) -> str:
+def fingerprint_with(root: Path = Path('/nothing'), **changes: Any) -> str:
     gpus = [{'name': 'A100', 'uuid': changes.pop('uuid', 'GPU-1')}]
     machine = {'hostname': 'epyc', 'cpu_model': 'EPYC', 'num_cores': 96, 'memory_bytes': 2**38, 'gpus': gpus}
-    return fingerprint(machine | changes)
+    return fingerprint(machine | changes, root)
 
 
 def test_the_fingerprint_tells_machines_apart_and_lasts() -> None:
@@ -158,24 +158,62 @@ def test_the_fingerprint_tells_machines_apart_and_lasts() -> None:
     # Another kernel leaves a little less memory.
     assert first == fingerprint_with(memory_bytes=2**38 - 6_000_000) == fingerprint_with(uuid='GPU-2')
     for name, value in {'hostname': 'another', 'num_cores': 48, 'cpu_model': 'Xeon', 'gpus': []}.items():
-        assert fingerprint_with(**{name: value}) != first
+        assert fingerprint_with(Path('/nothing'), **{name: value}) != first
+
+
+def mounts_of_container(folder: str) -> dict[str, str]:
+    """What a container sees of its mounts, in the form of proc(5)."""
+    return {'proc/self/mountinfo': f'711 690 259:1 {folder}/hostname /etc/hostname rw - ext4 /dev/root rw\n'}
+
+
+_ID = '7c' * 26
+CONTAINERS = {
+    'docker': lambda name: mounts_of_container(f'/var/lib/docker/containers/{name}{_ID}'),
+    'podman': lambda name: mounts_of_container(f'/containers/storage/overlay-containers/{name}{_ID}/userdata'),
+    'kubernetes': lambda name: {
+        'etc/hosts': f'# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n10.1.2.3\t{name}\n'
+    },
+}
+GENERATED = {
+    'docker': ('3f2a9c81d0be', '00aa11bb22cc'),
+    'podman': ('3f2a9c81d0be', '00aa11bb22cc'),
+    'kubernetes': ('train-7d9c5b6f4d-x2x8z', 'train-7d9c5b6f4d-9b2kq'),
+}
+
+
+@pytest.mark.parametrize('runtime', CONTAINERS)
+def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint(runtime: str, tmp_path: Path) -> None:
+    names = GENERATED[runtime]
+    roots = [write_files(tmp_path / name, CONTAINERS[runtime](name)) for name in names]
+    first, other = (fingerprint_with(root, hostname=name) for root, name in zip(roots, names, strict=True))
+    assert first == other
+    # A name that somebody chose tells machines apart, and GPUs do without one.
+    more = [fingerprint_with(roots[0], hostname=name) for name in ('bench-1', 'bench-2', 'deadbeef0000')]
+    assert len({first, *more, fingerprint_with(roots[0], hostname=names[0], uuid='GPU-2')}) == 5
 
 
 @pytest.mark.parametrize(
-    'names', [('3f2a9c81d0be', '00aa11bb22cc'), ('train-7d9c5b6f4d-x2x8z', 'train-7d9c5b6f4d-9b2kq')]
+    'names',
+    [
+        ('rack-22475', 'rack-22476'),
+        ('node-x2x8z', 'node-9b2kq'),
+        # Named by the address of the network card.
+        ('0025904c1f2a', '0025904c1f2b'),
+        ('3f' * 32, '4f' * 32),
+    ],
 )
-def test_a_name_that_a_container_generated_is_no_part_of_the_fingerprint(names: tuple[str, str]) -> None:
-    first, other = (fingerprint_with(hostname=name) for name in names)
-    assert first == other
-    # A name that somebody chose tells machines apart, and GPUs do without one.
-    more = [fingerprint_with(hostname=name) for name in ('bench-1', 'bench-2')]
-    assert len({first, *more, fingerprint_with(hostname=names[0], uuid='GPU-2')}) == 4
+def test_a_name_of_a_host_counts_however_generated_it_looks(names: tuple[str, str], tmp_path: Path) -> None:
+    host_network = {'etc/hosts': '# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n'}
+    host_network |= mounts_of_container(f'/var/lib/docker/containers/{"ab" * 32}')
+    for root in (tmp_path / 'nothing', write_files(tmp_path / 'pod', host_network)):
+        assert len({fingerprint_with(root, hostname=name) for name in names}) == 2
 
 
 def test_only_variables_that_change_the_computation_are_kept() -> None:
     names = (
         'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES NCCL_DEBUG XLA_FLAGS '
-        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD'
+        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ GRPC_VERBOSITY GLIBC_TUNABLES '
+        'TF_GPU_HOST_MEM_LIMIT_IN_MB TF_NUM_INTRAOP_THREADS NCCL_IB_ADDR_RANGE NVIDIA_TF32_OVERRIDE'
     )
     kept = dict.fromkeys(names.split(), '1')
     others = {'HOME': '/h', 'AWS_SECRET_ACCESS_KEY': 's', 'MY_TF_TOKEN': 's', 'CUDA_VISIBLE_DEVICES_OLD': '1', 'LD': ''}
@@ -186,6 +224,12 @@ def test_only_variables_that_change_the_computation_are_kept() -> None:
     others |= {'HOROVOD_GLOO_RENDEZVOUS_PORT': '40123'}
     # Secrets of other programs that begin alike.
     others |= dict.fromkeys(('TF_VAR_db_password', 'TF_TOKEN_app_terraform_io', 'HOROVOD_SECRET_KEY'), 's')
+    others |= dict.fromkeys(('TF_VAR_DB', 'TF_CLI_ARGS', 'TF_ENCRYPTION', 'TF_HTTP_USERNAME', 'GRPC_PROXY'), 's')
+    # Those of Kubernetes, for services of these names.
+    others |= dict.fromkeys(('TF_SERVING_SERVICE_HOST', 'TF_SERVING_PORT', 'GRPC_PORT_80_TCP_ADDR'), '10.0.0.1')
+    prefixes = ('KMP', 'XLA', 'ONEDNN', 'GOMP', 'NCCL', 'OMP', 'TF', 'GRPC', 'MALLOC')
+    words = ('TOKEN', 'API_KEY', 'CLIENT_SECRET', 'PASSWORD', 'DB_PASS', 'CREDENTIALS', 'AUTH_HEADER')
+    others |= {f'{prefix}_{word}': 's' for prefix in prefixes for word in words}
     assert environment_facts(kept | others) == kept
     assert list(environment_facts(kept)) == sorted(kept)
 

@@ -1,13 +1,21 @@
 """Which runs are repeats of each other: the same work with the same settings, wherever these were said."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from comparison.differences import flag_differences
+import tf_cnn_benchmarks
+from comparison.differences import flag_differences, machine_differences
+from comparison.regression import judge, judgement_notes
+from comparison.report_rows import summarize_collection
 from params.table import SPECS
-from results.repeats import repeat_key
-from tests.support.sample_results import record_of, sample_document, sample_record
+from results.collection import collect
+from results.repeats import repeat_key, work_differences
+from sweeps.texts import result_table
+from tests.support.outputs import check_line
+from tests.support.sample_results import plan_of, record_of, sample_document, sample_record
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +34,16 @@ def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_defa
     assert key_of(some_later_flag=1) != key_of()
     flags['some_later_flag'] = 1
     assert key_of(older | {'command': {**older['command'], 'flags': flags}}) == key_of()
+
+
+@pytest.mark.parametrize('flag', ['model_file', 'variable_mgr_file'])
+def test_the_content_of_a_file_of_a_user_counts_and_not_its_path(flag: str) -> None:
+    def key(path: str, content: str) -> str:
+        document = sample_document(flags={flag: path})
+        document['run'][f'{flag}_sha256'] = content
+        return key_of(document)
+
+    assert key('a/mine.py', '1') == key('b/mine.py', '1') != key('a/mine.py', '2') != key_of()
 
 
 @pytest.mark.parametrize(
@@ -74,3 +92,83 @@ def test_machines_versions_and_variables_tell_runs_apart() -> None:
     records = [record_of(document) for document in documents]
     assert len(set(map(repeat_key, records))) == 4
     assert len({repeat_key(record, across_versions=True) for record in records}) == 3
+
+
+def test_runs_of_different_work_are_no_repeats_even_with_the_same_flags() -> None:
+    documents = [sample_document() for _ in range(3)]
+    documents[1]['run']['image_size'] = 32
+    documents[2]['run']['data_set'] = 'cifar10'
+    assert len({key_of(document) for document in documents}) == 3
+    first, *others = map(record_of, documents)
+    assert [work_differences(first, other) for other in others] == [
+        {'image_size': (28, 32)},
+        {'data_set': ('imagenet', 'cifar10')},
+    ]
+
+
+# What limited a run: the fact of its machine, without the limit and with it.
+LIMITS: dict[str, tuple[Any, Any]] = {
+    'affinity': ([0, 1], [0]),
+    'cgroup_cpus': (None, 1.0),
+    'cgroup_memory_bytes': (None, 2**31),
+    'governor': (None, 'powersave'),
+    'kernel': ('6.1.0', '6.2.0'),
+    'num_physical_cores': (2, 1),
+    'cpu_features': (['avx2', 'avx512f'], ['avx2']),
+    'gpus.power_limit_watts': ([300.0], [200.0]),
+}
+
+
+def limited(name: str, value: Any, **changes: Any) -> dict[str, Any]:
+    """Returns a result of a run for which a fact of the machine had this value."""
+    if name.startswith('gpus.'):
+        gpus = [{'name': 'A100', 'uuid': 'GPU-1', name.partition('.')[2]: one} for one in value]
+        return sample_document(machine={'gpus': gpus}, **changes)
+    return sample_document(machine={name: value}, **changes)
+
+
+@pytest.mark.parametrize('name', LIMITS)
+def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named_in_both_directions(name: str) -> None:
+    before, after = (record_of(limited(name, value)) for value in LIMITS[name])
+    assert before.machine['fingerprint'] == after.machine['fingerprint']
+    for across in (False, True):
+        assert repeat_key(before, across_versions=across) != repeat_key(after, across_versions=across)
+    assert machine_differences([before, after]) == {name: LIMITS[name]}
+    assert machine_differences([after, before]) == {name: LIMITS[name][::-1]}
+
+
+def test_the_load_and_the_bytes_that_a_kernel_reserves_limit_no_run() -> None:
+    assert key_of(limited('load_average', [9.0, 9.0, 9.0])) == key_of(limited('memory_bytes', 25276502010)) == key_of()
+
+
+@pytest.mark.parametrize('name', LIMITS)
+def test_everything_that_pools_runs_keeps_those_under_another_limit_apart_and_says_so(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without, value = LIMITS[name]
+    for seed in range(6):
+        document = limited(name, value if seed % 2 else without, seed=seed, rate=50 if seed % 2 else 100)
+        document['started_at'] = f'2026-11-22T08:00:0{seed}Z'
+        (tmp_path / f'{seed}.json').write_text(json.dumps(document))
+    assert tf_cnn_benchmarks.main(['compare', str(tmp_path), '--format=json']) == 0
+    first, second = json.loads(capsys.readouterr().out)['rows']
+    assert (first['num_runs'], second['num_runs'], second['verdict']) == (3, 3, 'slower')
+    assert second['different_machine'] == {name: [without, value]}
+    assert first['name'] != second['name']
+    assert tf_cnn_benchmarks.main(['compare', str(tmp_path)]) == 0
+    assert f'machine: {name} ' in capsys.readouterr().out
+    rows = summarize_collection(collect([str(tmp_path)])).rows
+    assert [len(row.runs) for row in rows] == [3, 3]
+    assert len({row.label for row in rows}) == 2
+    judged = judge([record_of(limited(name, value, seed=9))], collect([str(tmp_path)]).results, 'new')
+    assert (judged.num_earlier, judged.num_left_out) == (3, 3)
+    assert judged.left_out_for == {name: (without, value)}
+    (line,) = judgement_notes([judged])
+    check_line(line, 'new: 3 earlier runs of this setting do not count', name)
+    # A sweep that went on under another limit.
+    plan = plan_of(tmp_path, '[grid]\nbatch_size = [32]\n')
+    runs = [record_of(limited(name, found, seed=seed)) for seed, found in enumerate((without, value, value))]
+    table = result_table(plan, {plan.configurations[0].id: runs})
+    row = dict(zip([column.title for column in table.columns], table.rows[0], strict=True))
+    assert row['runs'] == '2'
+    check_line(row['status'], '1 of 3 runs left out', name)
