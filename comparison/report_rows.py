@@ -12,7 +12,7 @@ from params.table import SPECS
 from results.advice import mark
 from results.collection import Collection, SourceFile
 from results.document import Failure, Result, default_fact, is_of_setting
-from results.repeats import limits_that_differ, repeat_key, work_differences
+from results.repeats import baselines, limits_that_differ, repeat_key, work_differences
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -37,7 +37,7 @@ class ReportRow:
       work: names what was measured: model, data set, image size, role; empty for failures.
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
-      base: the first shown row of the same folder and work, which speed-ups are against; None if it is not shown.
+      base: the shown row of the same folder which speed-ups are against, see baselines; None if it is not shown.
       label: tells it from other rows, in a few words; see names_of.
     """
 
@@ -155,13 +155,12 @@ def summarize_collection(collection: Collection) -> Summary:
     columns = _columns(rows)
     labels = names_of([row.traits for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    shown = [row for row in rows if row.is_shown]
-
-    def base_of(row: ReportRow) -> ReportRow | None:
-        in_folder = (other for other in shown if other.place.folder == row.place.folder)
-        return next(filter(row.has_work_of, in_folder)) if row.is_shown else None
-
-    based = [replace(row, base=base_of(row)) for row in rows]
+    bases: dict[int, ReportRow] = {}
+    for folder in folders:
+        shown = [row for row in rows if row.is_shown and row.place.folder == folder]
+        firsts = baselines([row.runs[0] for row in shown])
+        bases |= {id(row): shown[first] for row, first in zip(shown, firsts, strict=True)}
+    based = [replace(row, base=bases.get(id(row))) for row in rows]
     return Summary(tuple(based), columns, collection.problems)
 
 
