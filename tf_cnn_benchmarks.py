@@ -9,6 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+# Before the imports below, which older versions cannot read; this file is kept readable for them.
+if sys.version_info < (3, 11):  # noqa: UP036
+    version = '.'.join(map(str, sys.version_info[:2]))
+    print(
+        f'tf_cnn_benchmarks: error: {sys.executable} is Python {version}, and this program needs 3.11, 3.12 or 3.13; '
+        'start it with one of them, as in: python3.11 tf_cnn_benchmarks.py',
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 # Other folders may have modules of the same names. Python itself puts this folder in front, except with PYTHONSAFEPATH
 # or `python -P`, or for the command that an installation makes.
 if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
@@ -50,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _settled(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)
     exit_code = _settled(_exit_code(arguments))
-    if argv is None and (server := sys.modules.get('cluster.server')):
+    server = sys.modules.get('cluster.server')
+    if argv is None and server:
         server.leave(exit_code)
     return exit_code
 
@@ -123,7 +134,8 @@ def _lacks_memory(error: BaseException) -> bool:
 def _describe_memory(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if any(text in line for text in _NO_MEMORY_ERRORS)]
     cause = lines[-1] if lines else type(error).__name__
-    advice = 'raise the limit' if (limits := memory_limits()) else 'end other processes'
+    limits = memory_limits()
+    advice = 'raise the limit' if limits else 'end other processes'
     return f'{" and ".join(limits) or "out of memory"}: this process gets no more memory or threads ({cause}); {advice}'
 
 
@@ -160,8 +172,10 @@ def _drop(stream: TextIO) -> None:
 def _run(arguments: list[str]) -> int:
     # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
     from params.spec import asks_for_help
+    from params.words import to_keyboard
 
-    if arguments and not arguments[0].startswith('-'):
+    # A flag with a typographic dash is no subcommand; parse_argv refuses it.
+    if arguments and not to_keyboard(arguments[0]).startswith('-'):
         name, *argv = arguments
         if name not in SUBCOMMANDS:
             from models.registry import MODELS

@@ -31,6 +31,7 @@ class ChildProcess:
     Args:
       stdin: PIPE for `input`.
       cores: the logical cores it may run on; empty for all that this process may use.
+      network: the process whose network it uses; None for the network of this process.
       grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
     """
 
@@ -43,10 +44,11 @@ class ChildProcess:
         stdin: int = subprocess.DEVNULL,
         env: Mapping[str, str] | None = None,
         cores: Iterable[int] = (),
+        network: int | None = None,
         grace_secs: float = 0.0,
     ) -> None:
         self._popen = subprocess.Popen(
-            die_with_parent(argv, cores),
+            die_with_parent(argv, cores, network),
             env=env,
             stdin=stdin,
             stdout=stdout,

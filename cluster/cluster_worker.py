@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end, find_loss
 from cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
 from cluster.server import KeyValueStore, start_server
 from cluster.topology import Cluster, Timeout
@@ -20,6 +20,8 @@ from results.console import Console
 _POLL_SECS = 0.1
 # If all tasks answer for this long after a step failed, another task is not the cause.
 _CALM_SECS = 5.0
+# How long to look for a lost task after a signal.
+_SEARCH_SECS = 3.0
 # How long the chief may take to save the variables after a loss, and TensorFlow to abort a step.
 _SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
 # How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
@@ -67,6 +69,8 @@ class ClusterWorker(Worker):
         self._watch: FailureWatch | None = None
         self._release: threading.Timer | None = None
         self._calm_secs = _CALM_SECS
+        self._loss: PeerError | None = None
+        self._search = threading.Thread(target=self._find_loss, name='lost task', daemon=True)
 
     def join(self, offer: Offer) -> None:
         self.agreed = self._rendezvous.join(offer, self._connect).agreed
@@ -98,6 +102,18 @@ class ClusterWorker(Worker):
         if self._watch:
             self._watch.stop()
 
+    def begin_stop(self) -> None:
+        self.stop_watching()
+        # A launcher stops all tasks when one is lost. At once, since tasks that get the same signal are about to end.
+        self._search.start()
+
+    def name_loss(self, reason: str) -> str:
+        self._search.join(_SEARCH_SECS)
+        return f'{self._loss}; {reason}' if self._loss else reason
+
+    def _find_loss(self) -> None:
+        self._loss = find_loss(self._rendezvous)
+
     def _end_by_force(self) -> None:
         """Ends the process while its main thread is stuck in TensorFlow."""
         failure = self._watch.failure if self._watch else None
@@ -113,7 +129,8 @@ class ClusterWorker(Worker):
             return None
         # Only once: the fault is the same.
         calm_secs, self._calm_secs = self._calm_secs, 0.0
-        return self._watch.wait(calm_secs)
+        # After a signal the watch has stopped.
+        return self._watch.wait(calm_secs) or find_loss(self._rendezvous)
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
         lost = 'the connection to another task was lost during a step'

@@ -119,6 +119,22 @@ class FailureWatch(threading.Thread):
         return self.failure
 
 
+def find_loss(rendezvous: Rendezvous) -> PeerError | None:
+    """Returns a task of this training that refuses connections or has failed by now; None if there is none.
+
+    For a process that ends: unlike a FailureDetector, it does not wait until a silent task is surely lost.
+    """
+    if rendezvous.membership is None:
+        return None
+    found = rendezvous.incarnations()
+    ends = rendezvous.ends(rendezvous.entries(patient=False) or {}, found)
+    others = [task for task in rendezvous.cluster.tasks if task != rendezvous.cluster.own]
+    # Tasks that recorded their end may have ended because of one that could not.
+    losses = [PeerError(task) for task in others if found[task] is None and task not in ends]
+    failures = [failure_of_end(task, ends.get(task)) for task in others]
+    return next((loss for loss in (*losses, *failures) if loss), None)
+
+
 def failure_of_end(task: Task, end: End | None, *, answers: bool = False) -> PeerError | None:
     """Returns the failure of a task that recorded this end; None if it ended well or has not ended."""
     if end is None or end.exit_code == 0:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from cluster.rendezvous import Offer
+from cluster.rendezvous import Offer, Settings, find_difference
 from cluster.topology import Cluster
 from cluster.worker import Worker
 from errors import UsageError
@@ -38,14 +38,21 @@ def horovod_cluster(horovod: Any) -> Cluster:
 class HorovodWorker(Worker):
     """One of the processes that Horovod started. They take their steps together; Horovod detects lost processes."""
 
-    def __init__(self, horovod: Any, cluster: Cluster, config: tf.ConfigProto) -> None:
+    def __init__(self, horovod: Any, cluster: Cluster, config: tf.ConfigProto, *, settings: Settings) -> None:
         super().__init__(config, cluster)
+        self._settings = settings
         # Each sum needs all processes: if the others ended first, the chief could not finish its step and save.
         self.ends_after_chief = not cluster.is_chief
         self._horovod = horovod
 
     def join(self, offer: Offer) -> None:
-        """All start from the variables of rank 0, at its step, and end where it ends."""
+        """All start from the variables of rank 0, at its step, and end where it ends.
+
+        Raises UsageError if two ranks have different settings.
+        """
+        settings = enumerate(self.gather('settings', self._settings))
+        if difference := find_difference({f'rank {rank}': each for rank, each in settings}):
+            raise UsageError(difference)
         received = self._from_chief([-1 if value is None else value for value in offer.values()])
         self.agreed = {name: None if value < 0 else int(value) for name, value in zip(offer, received, strict=True)}
 

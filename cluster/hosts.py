@@ -18,10 +18,13 @@ from typing import Any
 
 from cluster.child_process import ChildProcess
 from cluster.environments import without_clusters
+from cluster.private_network import PrivateNetwork
 from cluster.topology import LOOPBACK, join_host_port
 from errors import RunError
 from machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 
+# Nothing else uses ports in a private network, and the kernel takes others for its connections.
+_FIRST_PRIVATE_PORT = 2222
 # How long agents have to end their processes when the launcher ends, in seconds.
 CLOSE_SECS = 4.0
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
@@ -84,9 +87,21 @@ class LocalProcess(ChildProcess):
     # Why nothing more will be known about it; None unless the connection to its host has ended.
     lost: str | None = None
 
-    def __init__(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        command: Command,
+        show: Show,
+        show_error: Show,
+        ended: Callable[[Any], None],
+        network: int | None = None,
+    ) -> None:
         super().__init__(
-            command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
+            command.argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=command.env,
+            cores=command.cores or (),
+            network=network,
         )
         self.command = command
         self.read_lines(show, show_error)
@@ -152,14 +167,16 @@ HostProcess = LocalProcess | RemoteProcess
 class Host:
     """A machine on which processes of a cluster run: this one, unless overridden.
 
-    `program`, the Python and the script, begins each command line. The processes listen at `address`.
+    `program`, the Python and the script, begins each command line. The processes listen at `address`, or in a private
+    network, which close() ends.
     """
 
     name = 'this machine'
 
-    def __init__(self, address: str = LOOPBACK) -> None:
+    def __init__(self, address: str = LOOPBACK, network: PrivateNetwork | None = None) -> None:
         self.program = (sys.executable, _PROGRAM)
         self._address = address
+        self._network = network
         self._reserving = contextlib.ExitStack()
 
     def prepare(self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()) -> list[Member]:
@@ -176,7 +193,10 @@ class Host:
         num_workers = sum(job == 'worker' for job, _ in processes)
         gpus = shares_of_workers(num_gpus, num_workers, environ)
         cores = share_cores(_usable_cores(), num_workers) if num_workers else []
-        addresses = self._reserving.enter_context(reserved_addresses(len(processes), self._address))
+        if self._network:
+            addresses = [join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number) for number in range(len(processes))]
+        else:
+            addresses = self._reserving.enter_context(reserved_addresses(len(processes), self._address))
         shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
         # A controller hides the GPUs itself, since its default of --device depends on whether there are any.
         others = {'ps': (None, None if gpus is None else ''), 'controller': (None, None)}
@@ -191,11 +211,13 @@ class Host:
 
     def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> HostProcess:
         """Starts a process, see LocalProcess; raises OSError, RuntimeError or RunError if that is not possible."""
-        return LocalProcess(command, show, show_error, ended)
+        return LocalProcess(command, show, show_error, ended, self._network.pid if self._network else None)
 
     def close(self) -> None:
         """Frees the addresses, and ends what still runs there for this launcher."""
         self._reserving.close()
+        if self._network:
+            self._network.close()
 
 
 @contextlib.contextmanager

@@ -23,6 +23,8 @@ Incarnations = Mapping[Task, int | None]
 
 _MOST_RESTARTS = 2**20
 _SETTINGS = 'settings/'
+# In the name of a setting that is the hash of a file, and how many digits of the hash are shown.
+_OF_FILE, _DIGITS = ' of --', 12
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
 # After how many seconds a task reports again for which tasks it waits, and how many it names.
@@ -318,7 +320,8 @@ def settings_of(cluster: Cluster, flags: Settings) -> Settings:
 def find_difference(settings: Mapping[str, Settings]) -> str | None:
     """Returns one line about the first setting that two tasks both have and that differs; None if all agree.
 
-    A name of several words is no flag: its value counts such things in --data_dir.
+    A name is a flag, or 'SHA-256 of --FLAG' for the file that a flag names, or it says what its
+    value counts in --data_dir, such as 'training images'.
     """
     first: dict[str, tuple[str, Any]] = {}
     for task in sorted(settings):
@@ -326,12 +329,17 @@ def find_difference(settings: Mapping[str, Settings]) -> str | None:
             other, expected = first.setdefault(name, (task, value))
             if value != expected:
                 both = f'{_written(name, expected)} in {other}, and {_written(name, value)} in {task}'
-                advice = 'give each the same data' if ' ' in name else f'write the same --{name} for all'
+                advice = f'write the same --{name} for all'
+                if ' ' in name:
+                    advice = f'give each the same {"file" if _OF_FILE in name else "data"}'
                 return f'{both}: all processes of a cluster need the same; {advice}'
     return None
 
 
 def _written(name: str, value: Any) -> str:
+    if _OF_FILE in name:
+        kind, flag = name.split(_OF_FILE)
+        return f'no --{flag}' if value is None else f'--{flag} with {kind} {value[:_DIGITS]}...'
     if ' ' in name:
         return f'--data_dir with {value} {name}'
     return f'no --{name}' if value is None else format_flag(name, value)

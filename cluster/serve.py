@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow.compat.v1 as tf
 
-from cluster.failure_detector import FailureDetector, PeerError, failure_of_end
+from cluster.failure_detector import FailureDetector, PeerError, failure_of_end, find_loss
 from cluster.rendezvous import End, Incarnations, Rendezvous, Settings
 from cluster.server import start_server
 from cluster.signals import Stop
@@ -39,10 +39,13 @@ def run_server(
     rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
 
     def finish(exit_code: int, signal_name: str) -> None:
-        rendezvous.end(exit_code, f'stopped by {signal_name}')
+        # A launcher stops all tasks when one is lost.
+        loss = find_loss(rendezvous)
+        reason = f'{loss}; stopped by {signal_name}' if loss else f'stopped by {signal_name}'
+        rendezvous.end(exit_code, reason)
         rendezvous.await_ends(cluster.trainers, _STAY_SECS)
         rendezvous.stay_for_others()
-        console.warning(f'stopped by {signal_name}')
+        console.warning(reason)
 
     stop = Stop(finish)
     with stop.listening():

@@ -1,7 +1,8 @@
-"""Runs a command that dies with its parent: `tether.py PARENT_PID CORES COMMAND...`. Linux only.
+"""Runs a command that dies with its parent: `tether.py PARENT_PID CORES NETWORK_PID COMMAND...`. Linux only.
 
-The kernel kills the command when its parent ends, even by SIGKILL, and runs it on CORES (such as 0,1,2; empty for all).
-This is a separate script because code between fork and exec is not safe in a process with threads.
+The kernel kills the command when its parent ends, even by SIGKILL, and runs it on CORES (such as 0,1,2; empty for all)
+in the network of the process NETWORK_PID (empty for the network of the parent). This is a separate script because code
+between fork and exec is not safe in a process with threads.
 """
 
 import ctypes
@@ -12,16 +13,38 @@ from collections.abc import Iterable, Sequence
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2); the setting stays when the process becomes another program
 _NOT_FOUND = 127  # the exit code of a shell
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent(argv: Sequence[str], cores: Iterable[int] = ()) -> list[str]:
-    """Returns the command line for argv on these cores (empty: all); it also dies with the thread that starts it."""
-    return [sys.executable, '-I', '-S', __file__, str(os.getpid()), ','.join(map(str, cores)), *argv]
+def die_with_parent(argv: Sequence[str], cores: Iterable[int] = (), network: int | None = None) -> list[str]:
+    """Returns the command line for argv on these cores (empty: all); it also dies with the thread that starts it.
+
+    network: the process whose network argv uses; None for the network of this process.
+    """
+    words = [str(os.getpid()), ','.join(map(str, cores)), '' if network is None else str(network)]
+    return [sys.executable, '-I', '-S', __file__, *words, *argv]
+
+
+def _enter_network(pid: str) -> None:
+    """Moves this process into the network namespace of another one, and before into the user namespace that owns it."""
+    for kind in ('user', 'net'):
+        path = f'/proc/{pid}/ns/{kind}'
+        # A process cannot enter its own user namespace again.
+        if not os.path.samefile(path, f'/proc/self/ns/{kind}'):
+            namespace = os.open(path, os.O_RDONLY)
+            if _LIBC.setns(namespace, 0):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            os.close(namespace)
 
 
 def _main() -> None:
-    parent, cores, *command = sys.argv[1:]
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent, cores, network, *command = sys.argv[1:]
+    if network:
+        try:
+            _enter_network(network)
+        except OSError as error:
+            sys.exit(f'{command[0]}: the network of process {network} cannot be entered ({error.strerror})')
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         # The parent ended before prctl was called.
         os._exit(1)

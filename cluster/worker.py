@@ -60,6 +60,13 @@ class Worker:
     def stop_watching(self) -> None:
         """From now on other tasks may end without being reported."""
 
+    def begin_stop(self) -> None:
+        """Called on another thread when a signal that ends the run has arrived: as stop_watching."""
+
+    def name_loss(self, reason: str) -> str:
+        """Returns why a signal ended the run, with the task that was lost before, if one was."""
+        return reason
+
     def peer_failure(self) -> PeerError | None:
         """Waits some seconds, after a step has failed, for the failure of another task that explains it."""
         return None

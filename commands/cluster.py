@@ -13,14 +13,15 @@ from cluster.discovery import find_cluster
 from cluster.environments import environment_of_runs
 from cluster.hosts import Command, Host, Member
 from cluster.launcher import launch
+from cluster.private_network import PrivateNetwork
 from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port, split_host_port
 from commands.options import Arguments, Declaration, warn
-from errors import UsageError, format_flag
-from machine.gpus import VISIBLE
+from errors import RunError, UsageError, format_flag
+from machine.gpus import VISIBLE, has_nvidia_gpu
 from params import parse_argv
-from params.modes import MODES, Mode, modes_that
+from params.modes import MODES, Mode, Place, modes_that
 from params.spec import Output, flag
 from params.table import SPECS, outputs_that_are
 from params.tensorflow_flags import chosen_gpus
@@ -30,6 +31,10 @@ _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
 # The port of the first process in printed commands; the next ones follow.
 _FIRST_PORT = 50000
 _NUM_LOCAL_WORKERS = 2
+# The flags with which nothing is started on this machine.
+_NOT_PRIVATE = ('dry_run', 'hosts', 'hostfile')
+# What CUDA opens first.
+_CUDA_FILE = '/dev/nvidia-uvm'
 # How long a parameter server may take to exit after the workers have.
 _PS_END_SECS = 30.0
 
@@ -57,6 +62,11 @@ class ClusterOptions:
         0,
         'How often all processes are started again after one failed; with --train_dir they go on from its checkpoint.',
         lower_bound=0,
+    )
+    private_network: bool | None = flag(
+        None,
+        'Give the processes on this machine a network (a namespace of Linux) that no other program can reach; by '
+        'default where the system allows it. Use --noprivate_network for a --model_file that uses the network.',
     )
     verbose: bool = flag(
         False,
@@ -97,13 +107,21 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
     # Other hosts may have other folders, and check them themselves.
     check_launch(params, here=not has_hosts)
     layout = _lay_out(options, MODES[params.variable_update])
+    if options.private_network and (other := next(filter(arguments.given.__contains__, _NOT_PRIVATE), None)):
+        raise UsageError(
+            f'--private_network=true: only processes that cluster starts on this machine have one; remove it, or '
+            f'--{other}'
+        )
     if options.dry_run:
         print(_format_commands(options, layout, run_flags), end='')
         return 0
     environment = environment_of_runs(os.environ, 'cluster')
     with contextlib.ExitStack() as stack:
-        hosts = [*stack.enter_context(connections([*layout], _reach(options)))] if has_hosts else [Host()]
-        if not has_hosts:
+        hosts: list[Host] = []
+        if has_hosts:
+            hosts += stack.enter_context(connections([*layout], _reach(options)))
+        else:
+            hosts.append(Host(network=_make_network(options.private_network)))
             stack.callback(hosts[0].close)
         members = []
         for host, processes in zip(hosts, layout.values(), strict=True):
@@ -137,7 +155,7 @@ def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
         raise UsageError(f'{written}: cluster can start {able}; write one of them')
     if options.ps == 0 and mode.needs_servers:
         raise UsageError(f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more')
-    if options.ps and not mode.needs_servers:
+    if options.ps and not mode.runs(Place.WITH_SERVERS):
         raise UsageError(f'--ps={options.ps}: {written} has no parameter servers; leave --ps out')
     if options.hosts and options.hostfile:
         raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')
@@ -153,6 +171,23 @@ def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
         slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
     num_ps = int(mode.needs_servers) if options.ps is None else options.ps
     return lay_out(slots, flag, workers, num_ps, int(mode.has_controller))
+
+
+def _make_network(is_private: bool | None) -> PrivateNetwork | None:
+    """Returns the network of the processes; None for the network of this machine."""
+    if is_private is False:
+        return None
+    # NVIDIA's driver makes the file by a program that has no rights in the namespace of a user.
+    if os.geteuid() and has_nvidia_gpu() and not os.path.exists(_CUDA_FILE):
+        reason = f'the driver of NVIDIA has not made {_CUDA_FILE} yet'
+    else:
+        try:
+            return PrivateNetwork()
+        except OSError as error:
+            reason = str(error)
+    if is_private:
+        raise RunError(f'--private_network=true: no network namespace can be made ({reason}); remove the flag')
+    return None
 
 
 def _reach(options: ClusterOptions) -> Reach:

@@ -171,10 +171,11 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     notes = changes.make_notes(rows, problems)
     print_table(changes.make_table(rows), options.format, changes.make_document(rows, problems), notes)
     no_verdict = (Significance.FEW_RUNS, Significance.TOO_SHORT)
-    unjudged = [row.name for row in rows if row.ratio and row.ratio.verdict in no_verdict]
+    unjudged = {row.name: row.ratio.verdict for row in rows if row.ratio and row.ratio.verdict in no_verdict}
     if options.fail_below is not None and unjudged:
-        written, names = format_flag('fail_below', options.fail_below), abbreviate(unjudged)
-        warn(f'{written}: {names}: too few runs or too short to judge; write --repeat=3 {LONGER}')
+        written, names = format_flag('fail_below', options.fail_below), abbreviate([*unjudged])
+        longer = f' {LONGER}' * (Significance.TOO_SHORT in unjudged.values())
+        warn(f'{written}: {names}: too few runs or too short to judge; write --repeat=3{longer}')
     return _exit_code(
         {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}, sides, options
     )

@@ -11,6 +11,24 @@ NAMES = {
     'UsageError': 'errors',
     'make_params': 'params',
     'register_model': 'models.registry',
+    'register_variable_mgr': 'params.user_modes',
+    **dict.fromkeys(
+        (
+            'VariableMgr',
+            'VariableMgrCollectiveAllReduce',
+            'VariableMgrDistributedAllReduce',
+            'VariableMgrDistributedFetchFromPS',
+            'VariableMgrDistributedFetchFromStagedPS',
+            'VariableMgrDistributedReplicated',
+            'VariableMgrHorovod',
+            'VariableMgrIndependent',
+            'VariableMgrLocalFetchFromPS',
+            'VariableMgrLocalFetchFromStagedPS',
+            'VariableMgrLocalRelaxedReplicated',
+            'VariableMgrLocalReplicated',
+        ),
+        'variable_mgr',
+    ),
 }
 
 

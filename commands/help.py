@@ -13,6 +13,11 @@ from params.spec import asked_for_help, flag
 @dataclass(frozen=True)
 class HelpOptions:
     markdown: bool = flag(False, 'Print a page in Markdown: every flag of a run and of the original program.')
+    variable_mgr_file: str | None = flag(
+        None,
+        'Python file that adds your own values of --variable_update, see docs/extending.md.',
+        is_path=True,
+    )
 
 
 DECLARATION = Declaration(
@@ -33,13 +38,19 @@ def main(argv: Sequence[str]) -> int:
 
 def show(argv: Sequence[str]) -> int:
     """Prints the help that --help or --help=NAME in a command line without a subcommand requests."""
+    from params.parsing import read_modes_of
+
+    read_modes_of(argv)
     name = asked_for_help(argv)
     return _print(Arguments(HelpOptions(), frozenset(), (name,) if name else (), ()))
 
 
 def _print(arguments: Arguments[HelpOptions]) -> int:
     from params.help_text import describe_flag, format_help, format_page
+    from params.user_modes import read_modes
 
+    if arguments.options.variable_mgr_file:
+        read_modes(arguments.options.variable_mgr_file)
     name = arguments.positional[0] if arguments.positional else None
     if arguments.options.markdown:
         if name:

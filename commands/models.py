@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commands.options import Arguments, Declaration
-from comparison.tables import ValueColumn, table_of
+from comparison.tables import ValueColumn, abbreviate, table_of
 from errors import UsageError, nearest
 from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
@@ -49,11 +49,17 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
     pattern = arguments.positional[0] if arguments.positional else '*'
     rows = [*map(_as_object, list_costs(pattern))]
     if not rows:
-        near = nearest(pattern, MODELS.list_models())
-        hint = f'did you mean {near}?' if near else "write a name with wildcards, as in models 'resnet*'"
-        raise UsageError(f'{pattern}: no model has such a name; {hint}')
+        raise UsageError(f'{pattern}: no model has such a name; {_hint(pattern)}')
     print(json.dumps(rows, indent=2) if options.json else table_of(_TABLE, rows).as_text(sys.stdout))
     return 0
+
+
+def _hint(pattern: str) -> str:
+    for wider in () if {*pattern} & {*'*?['} else (f'{pattern}*', f'*{pattern}*'):
+        if names := MODELS.list_models(wider.lower()):
+            return f"models '{wider.lower()}' lists {abbreviate(names)}"
+    near = nearest(pattern, MODELS.list_models())
+    return f'did you mean {near}?' if near else "use a name with wildcards, as in models 'resnet*'"
 
 
 def _as_object(cost: ModelCost) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from comparison import predict as rules
 from comparison.differences import format_fact, limit_differences
 from comparison.predict import Prediction, Series
 from comparison.tables import ValueColumn, abbreviate, print_table, table_of
-from errors import UsageError, alternatives, format_flag
+from errors import UsageError, alternatives, format_flag, plural
 from params.modes import MODES
 from params.spec import flag, numbers_of
 from results.advice import doubts
@@ -172,6 +172,12 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
         is_usable = steps.size and result.images_per_second > 0 and run.sync
         if not size or not is_usable or role not in ('training', 'exchange-only') or mode not in MODES:
             problems.append(f'{result.source}: it is no whole training run whose devices step together; it is left out')
+        elif len(hosts := _hosts_of_workers(result)) < shape.workers:
+            problems.append(
+                f'{result.source}: its {shape.workers} workers ran on {plural(len(hosts), "host")} '
+                f'({abbreviate(hosts)}), whose cores and memory they shared, so it does not show what workers on '
+                'different hosts reach; it is left out'
+            )
         elif role == 'training':
             seconds = run.global_batch_size / result.images_per_second
             works[_work_of(result)]['' if shape == _ALONE else mode, shape].append(seconds)
@@ -180,10 +186,26 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
             links[mode].append((shape, size, times * crossing / float(steps.mean())))
     warn(*problems)
     if not works:
-        raise UsageError(f'{abbreviate(paths)}: no training run with timed steps; write its result with --result_file')
+        raise UsageError(
+            f'{abbreviate(paths)}: no training run that predict can use; give the result of a training on one device'
+        )
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
     return [*works], links, [*_limit_notes([*works]), *doubts(collection.results)]
+
+
+def _hosts_of_workers(result: Result) -> list[str]:
+    """Returns the host of each worker; a host that several workers shared occurs once.
+
+    A worker of unknown host counts as one on a host of its own.
+    """
+    addresses = str(result.command.flags.get('worker_hosts') or '').split(',')
+    hosts = [worker.host for worker in result.workers]
+    if result.run.variable_update in MODES and MODES[result.run.variable_update].has_controller:
+        # The document has the steps of the controller only.
+        hosts = [address.rpartition(':')[0] for address in addresses if address]
+    unknown = [f'unknown host {number}' for number in range(len(hosts), result.cluster.num_workers)]
+    return list(dict.fromkeys([*hosts, *unknown]))
 
 
 def _work_of(result: Result) -> _Work:

@@ -14,7 +14,17 @@ from errors import RunError, UsageError, not_installed, plural
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
 from params.spec import flag
 from records.framing import Fault
-from records.layout import LABELS_FILE, SHARD_NAME, read_labels, scan_folder, shard_name, subset_of
+from records.layout import (
+    FACTS_FILE,
+    LABELS_FILE,
+    SHARD_NAME,
+    SubsetFacts,
+    read_facts,
+    read_labels,
+    scan_folder,
+    shard_name,
+    subset_of,
+)
 from records.parallel import num_cores
 from records.shard_check import check_shards
 
@@ -156,9 +166,14 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
     num_classes = DATA_SETS['imagenet'].num_classes if names is None else len(names)
     source = f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
     print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
+    facts, fault = (None, None) if names is None else _read_facts(data_dir)
     num_faults, named = 0, list[Fault]()
+    if fault:
+        num_faults, named = 1, [fault]
+        print(f'{FACTS_FILE}:\n  faults: {fault.kind} 1')
     for shards in found:
-        kinds, first_faults = _check_subset(data_dir, shards, num_classes, num_threads)
+        facts_of_subset = facts.get(shards.subset) if facts else None
+        kinds, first_faults = _check_subset(data_dir, shards, facts_of_subset, num_classes, num_threads)
         num_faults += kinds.total()
         named += first_faults
     if not num_faults:
@@ -170,11 +185,39 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
     raise RunError(f'--check={data_dir}: {_counted(num_faults, "fault")}, first {named[0]}')
 
 
+def _read_facts(data_dir: str) -> tuple[dict[str, SubsetFacts] | None, Fault | None]:
+    """Returns what dataset.json says of each subset, or the fault in it."""
+    path = str(Path(data_dir) / FACTS_FILE)
+    try:
+        return read_facts(data_dir), None
+    except UsageError as error:
+        return None, Fault(path, None, '', 'unusable dataset.json', str(error).removeprefix(f'{path}: '))
+
+
+def _find_wrong_number(facts: SubsetFacts, subset: str, num_shards: int, num_records: int | None) -> str | None:
+    """Returns a number in dataset.json that differs from the shards. num_records is None if unknown."""
+    for noun, stated, counted in (
+        ('shards', facts.shards, num_shards),
+        ('images', facts.images, num_records),
+    ):
+        if counted is not None and stated != counted:
+            return (
+                f'it says that there are {stated:,} {subset} {noun}, and there are {counted:,}; '
+                'remove it, then the shards are counted'
+            )
+    return None
+
+
 def _check_subset(
-    data_dir: str, shards: Shards, num_classes: int, num_threads: int
+    data_dir: str, shards: Shards, facts: SubsetFacts | None, num_classes: int, num_threads: int
 ) -> tuple[Counter[str], list[Fault]]:
-    """Checks the shards of a subset, and prints what they hold; returns the kinds of faults, and the first faults."""
+    """Checks the shards of a subset, and prints what they hold.
+
+    facts is what dataset.json says of them. Returns the kinds of faults, and the first faults.
+    """
     total, num_records, labels = len(shards.paths) + shards.num_missing, 0, set[int]()
+    # A shard that is missing, or cannot be read to its end, hides records.
+    is_whole = not shards.num_missing
     kinds, first_faults = Counter[str](), list[Fault]()
 
     def add(fault: Fault) -> None:
@@ -200,6 +243,10 @@ def _check_subset(
                 labels.add(checked.label)
             if checked.fault:
                 add(checked.fault)
+                is_whole &= checked.num_bytes > 0
+    wrong = facts and _find_wrong_number(facts, shards.subset, total, num_records if is_whole else None)
+    if wrong:
+        add(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', wrong))
     seen = f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} seen'
     records = _counted(num_records, 'record')
     print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen}')

@@ -1,14 +1,18 @@
 """`tf_cnn_benchmarks.py report`: results as one HTML page. Starts without TensorFlow and matplotlib."""
 
 import importlib
+import logging
 import os
+import re
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from commands.options import Arguments, Declaration, warn
+from comparison.tables import abbreviate
 from errors import RunError, UsageError, format_flag, not_installed, plural
 from machine.atomic import write_whole
 from params.spec import flag
@@ -23,6 +27,9 @@ class ReportOptions:
     plots: str | None = flag(None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True)
 
 
+# matplotlib's warning; its SVG files contain the text, for which the viewer has a font.
+_MISSING_GLYPH = re.compile(r'Glyph (\d+) ')
+
 DECLARATION = Declaration(
     'report',
     ReportOptions,
@@ -34,15 +41,29 @@ DECLARATION = Declaration(
 )
 
 
+def _about_plots(messages: Sequence[str], folder: str | None) -> Iterator[str]:
+    """Yields what matplotlib warned of, in words about the plots."""
+    glyphs = [(_MISSING_GLYPH.match(message), message) for message in dict.fromkeys(messages)]
+    letters = [chr(int(match[1])) for match, _ in glyphs if match]
+    if letters and folder:
+        yield (
+            f'{format_flag("plots", folder)}: the font of the plots lacks {abbreviate(letters)}: a box stands for it '
+            'in the PNG files, while a browser shows it in the page and in the SVG files'
+        )
+    yield from (f'a plot may look wrong: {message}' for match, message in glyphs if not match)
+
+
 @DECLARATION.main
 def main(arguments: Arguments[ReportOptions]) -> int:
-    # Otherwise matplotlib leaves its list of fonts in the home directory, and settings there change the plots.
+    # Otherwise matplotlib leaves its list of fonts in the home directory.
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder:
         os.environ.setdefault('MPLCONFIGDIR', folder)
         return _make_report(arguments.options, arguments.positional)
 
 
 def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
+    # It also warns of the user's settings, which the plots do not follow.
+    logging.getLogger('matplotlib').setLevel(logging.ERROR)
     for name in ('jinja2', 'matplotlib'):
         try:
             importlib.import_module(name)
@@ -59,15 +80,20 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
     if options.plots:
         check_file('plots', f'{options.plots}/steps.png')
     collection = collect(paths)
-    page = make_page(collection, now=datetime.now(UTC), title=options.title)
-    try:
-        write_whole(page.html, options.output)
-        for plot in page.plots if options.plots else ():
-            plot.save(Path(str(options.plots)))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise RunError(f'{error.filename or options.plots or output}: it could not be written ({reason})') from None
-    warn(*collection.problems)
+    target = output
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always', UserWarning)
+        page = make_page(collection, now=datetime.now(UTC), title=options.title)
+        try:
+            write_whole(page.html, target)
+            for plot in page.plots if options.plots else ():
+                for name, content in plot.files():
+                    target = Path(str(options.plots), name)
+                    write_whole(content, target)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise RunError(f'{target}: it could not be written ({reason})') from None
+    warn(*collection.problems, *_about_plots([str(warning.message) for warning in caught], options.plots))
     size = output.stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')

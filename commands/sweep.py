@@ -17,6 +17,7 @@ from machine.cgroups import memory_limit
 from machine.gpus import has_nvidia_gpu
 from machine.processors import usable_cores
 from params.modes import MODES
+from params.parsing import read_modes_of
 from params.spec import flag, specs_of
 from planning.make_plan import check_launch
 from results.advice import doubts
@@ -162,8 +163,9 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     if bool(arguments.positional) == bool(options.grid):
         what = f'{arguments.positional[0]} and --grid' if arguments.positional else 'neither a FILE nor --grid'
         raise UsageError(f'sweep: {what}: write one of them, see sweep --help')
-    request = read_sweep_file(find_file(arguments.positional[0])) if arguments.positional else read_grid(options.grid)
     flags, of_hosts = split_hosts(arguments.rest)
+    read_modes_of(flags)
+    request = read_sweep_file(find_file(arguments.positional[0])) if arguments.positional else read_grid(options.grid)
     names = arguments.given & specs_of(Settings).keys()
     request = override(request, flags, {name: getattr(options, name) for name in names})
     # Other hosts look for their own GPUs.

@@ -11,9 +11,9 @@ from comparison.differences import flag_differences, format_fact, machine_differ
 from comparison.intervals import FEWEST_RUNS, Estimate
 from comparison.ratios import Ratio, Significance, compare, estimate
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
-from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
+from comparison.tables import DOUBTFUL, Table, ValueColumn, abbreviate, printable, table_of
 from errors import UsageError, plural
-from results.advice import SUMMED_UP, doubts, mark
+from results.advice import SUMMED_UP, count_doubtful, doubtful_codes, doubts, mark
 from results.document import Result
 from results.repeats import far_from_others, work_differences
 from results.sections import WarningRow
@@ -33,6 +33,7 @@ _COLUMNS = (
     ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
     ValueColumn('95 %', is_number=True, keys=('ratio_low', 'ratio_high'), form='{:.3f} to {:.3f}'),
     ValueColumn('verdict', wraps=True, keys=('conclusion',)),
+    DOUBTFUL,
 )
 _MOST_LINES = 8
 # The advice where too little was measured.
@@ -136,6 +137,7 @@ def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
         *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in rows if row.outliers),
         *_warnings(rows),
         *doubts([result for row in rows for result in row.results]),
+        *_doubtful_runs(rows),
         *(f'not read: {printable(problem)}' for problem in problems),
         *_advice(rows),
     ]
@@ -208,6 +210,18 @@ def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) ->
         )
 
 
+def _doubtful_runs(rows: Sequence[ChangeRow]) -> Iterator[str]:
+    """Yields a line for each row of several runs, some of them doubtful, with these."""
+    for row in rows:
+        doubtful = [result for result in row.results if doubtful_codes(result)]
+        if doubtful and len(row.results) > 1:
+            named = [
+                f'{printable(result.source)} ({result.images_per_second:.2f}, {", ".join(doubtful_codes(result))})'
+                for result in doubtful
+            ]
+            yield f'{printable(row.name)}: doubtful: {abbreviate(named)}'
+
+
 def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
     by_code: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
@@ -244,6 +258,7 @@ def _as_shown(row: ChangeRow) -> dict[str, Any]:
     return {
         **_as_object(row),
         'mark': mark(row.results),
+        'doubtful': count_doubtful(row.results),
         'shown_runs': found.num_runs if found else None,
         'spread': _interval(found, 2) if found else None,
         'conclusion': '; '.join(filter(None, reasons)),
@@ -279,6 +294,7 @@ def _as_object(row: ChangeRow) -> dict[str, Any]:
         'different_flags': _as_lists(row.flag_changes),
         'different_machine': _as_lists(row.machine_changes),
         'outliers': dict(row.outliers),
+        'doubtful_runs': {result.source: codes for result in row.results if (codes := doubtful_codes(result))},
         'warnings': [asdict(warning) for warning in row.warnings],
     }
 

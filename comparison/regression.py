@@ -11,9 +11,9 @@ from typing import Any
 from comparison.differences import Differences, format_fact, limit_differences, machine_differences
 from comparison.intervals import FEWEST_RUNS
 from comparison.ratios import Significance, estimate
-from comparison.tables import Table, ValueColumn, abbreviate, printable, table_of
+from comparison.tables import DOUBTFUL, Table, ValueColumn, abbreviate, printable, table_of
 from errors import plural
-from results.advice import doubts, is_short, mark
+from results.advice import count_doubtful, doubts, is_short, mark
 from results.document import Result
 from results.repeats import repeat_key, setting_key
 from results.statistics import spread
@@ -41,6 +41,7 @@ _COLUMNS = (
     ValueColumn('expected', is_number=True, keys=('expected_low', 'expected_high'), form='{:.2f} to {:.2f}'),
     ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
     ValueColumn('verdict', wraps=True, keys=('verdict',)),
+    DOUBTFUL,
 )
 
 
@@ -145,7 +146,10 @@ def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> J
 
 
 def judgement_table(rows: Sequence[Judgement]) -> Table:
-    return table_of(_COLUMNS, [{**_as_object(row), 'mark': mark(row.results)} for row in rows])
+    return table_of(
+        _COLUMNS,
+        [{**_as_object(row), 'mark': mark(row.results), 'doubtful': count_doubtful(row.results)} for row in rows],
+    )
 
 
 def judgement_notes(rows: Sequence[Judgement]) -> list[str]:

@@ -27,9 +27,9 @@ from comparison.report_rows import (
     summarize_collection,
 )
 from comparison.sides import side_of
-from comparison.tables import Table, TableColumn, abbreviate
+from comparison.tables import Table, TableColumn, abbreviate, printable
 from errors import plural
-from results.advice import doubts, mark
+from results.advice import count_doubtful, doubts, mark
 from results.collection import Collection
 from results.document import Result
 from results.summary import format_machine, goal_of
@@ -55,10 +55,12 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Documents may contain control characters, and letters that change the direction of a line.
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
     # A name may go on in the next line after an underscore.
     folders, different_work = _side_by_side(summary)
-    environment.filters['breakable'] = lambda text: escape(text).replace('_', Markup('_<wbr>'))
+    environment.filters['breakable'] = lambda text: escape(printable(text)).replace('_', Markup('_<wbr>'))
     html = environment.get_template('report.html.jinja').render(
         title=title or f'Images per second: {abbreviate(models)}',
         facts=_facts(summary, now),
@@ -103,6 +105,7 @@ def _settings_table(summary: Summary) -> Table:
         'published images/sec': [_figure(None, row.place.published) for row in rows],
         'published speed-up': [f'{found:g}' if (found := row.place.published_speed_up) else _UNKNOWN for row in rows],
         'runs': [str(len(row.runs)) for row in rows],
+        'doubtful runs': [count_doubtful(row.runs) or _UNKNOWN for row in rows],
         'of peak': [percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows],
         'J per image': [number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows],
         'time to accuracy': [_time_to_goal(row) for row in rows],
@@ -175,20 +178,20 @@ def _time_to_goal(row: ReportRow) -> str:
 
 
 def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
-    """Returns each warning: its code, the text of the first, and how many runs of which settings have it."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """Returns each warning: its code, the text of the first, and which runs have it: settings with their rates."""
+    first_texts: dict[str, str] = {}
+    rates: dict[str, dict[str, list[str]]] = {}
     for row in summary.rows:
         for run in row.runs:
-            for code, text in {warning.code: warning.text for warning in run.warnings}.items():
-                found.setdefault(code, []).append((text, row.label))
+            for warning in {warning.code: warning for warning in run.warnings}.values():
+                first_texts.setdefault(warning.code, warning.text)
+                by_label = rates.setdefault(warning.code, {})
+                by_label.setdefault(row.label, []).append(number(run.images_per_second))
     return [
-        (
-            code,
-            texts[0][0],
-            f'{len(texts)} of {plural(len(summary.runs), "run")}: {abbreviate(list(dict.fromkeys(names)))}',
-        )
-        for code, texts in found.items()
-        for names in [[label for _, label in texts]]
+        (code, text, f'{count} of {plural(len(summary.runs), "run")}: {abbreviate(names)}')
+        for code, text in first_texts.items()
+        for count in [sum(map(len, rates[code].values()))]
+        for names in [[f'{label} ({abbreviate(found)} images/sec)' for label, found in rates[code].items()]]
     ]
 
 
@@ -198,5 +201,8 @@ def _machines(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _command(row: ReportRow) -> str:
-    words = (word for word in row.runs[0].command.argv if not word.startswith('--result_file='))
-    return shlex.join(['tf_cnn_benchmarks', *words])
+    """Returns the command line of one run: each flag once, with the value that counted."""
+    given = row.runs[0].command.given
+    return shlex.join(
+        ['tf_cnn_benchmarks', *(text for name, text in given.items() if name not in ('repeat', 'result_file'))]
+    )

@@ -6,10 +6,10 @@ Each plot is drawn once, at a width that can be read on a phone; the page scales
 where there is nothing to see.
 """
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from comparison.report_rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent
-from results.advice import times
+from results.advice import doubtful_codes, times
+from results.document import Result
 
 # The contrast of each with white is at least 4.5; neighbours differ in lightness too.
 INK, SOFT = '#191c20', '#555d66'
@@ -56,6 +57,10 @@ _MOST_SERIES = 8
 _MOST_FACETS = 4
 # The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends at the edge.
 _MARGIN = 1.25
+# A single run, and the end of an interval that goes on beyond the edge.
+_DOT: dict[str, Any] = {'marker': 'o', 'markersize': 4, 'linestyle': '', 'zorder': 4}
+_ARROW: dict[str, Any] = {'linestyle': '', 'clip_on': False, 'zorder': 4}
+_BEYOND = ' (with an arrow where it goes on beyond the edge)'
 # The ends of the line of a box, in per cent.
 _WHISKERS = (5, 95)
 
@@ -71,20 +76,31 @@ class Plot:
     figure: Figure
 
     def image(self) -> bytes:
+        return self._draw(format='svg', metadata={'Date': None}, transparent=True)
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yields the names and the contents of NAME.svg and NAME.png."""
+        for kind in ('svg', 'png'):
+            yield f'{self.name}.{kind}', self._draw(format=kind)
+
+    def _draw(self, **how: Any) -> bytes:
         buffer = io.BytesIO()
-        with mpl.rc_context(_STYLE):
-            self.figure.savefig(buffer, format='svg', metadata={'Date': None}, transparent=True)
+        with _style():
+            self.figure.savefig(buffer, **how)
         return buffer.getvalue()
 
-    def save(self, folder: Path) -> None:
-        """Writes NAME.svg and NAME.png into a folder; raises OSError if a file cannot be written."""
-        with mpl.rc_context(_STYLE):
-            for kind in ('svg', 'png'):
-                self.figure.savefig(folder / f'{self.name}.{kind}')
+
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    """Draws in this style within the block, whatever the settings of the user are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
 
 
 def make_plots(summary: Summary) -> list[Plot]:
-    with mpl.rc_context(_STYLE):
+    with _style():
         return [plot for plot in (_rates(summary), _scaling(summary), _published(summary), _steps(summary)) if plot]
 
 
@@ -98,12 +114,20 @@ def _rates(summary: Summary) -> Plot | None:
     look: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
     axes.barh(range(len(rows)), [row.rate for row in rows], 0.42, color=colors, xerr=_errors(rows), error_kw=look)
     highest = max(row.interval[1] if row.interval else row.rate for row in rows)
-    axes.set_xlim(0, min(highest * 1.02, rows[0].rate * _MARGIN))
+    fastest = max([rows[0].rate, *(run.images_per_second for row in rows for run in _runs(row))])
+    edge = min(max(highest, fastest) * 1.02, fastest * _MARGIN)
+    axes.set_xlim(0, edge)
+    for position, row in enumerate(rows):
+        for run in _runs(row):
+            axes.plot(run.images_per_second, position, **_dot(run, INK))
+        if row.interval and row.interval[1] > edge:
+            axes.plot(edge, position, marker='>', color=INK, **_ARROW)
     axes.set_xlabel('images/sec')
     return Plot(
         'rates',
         'Images per second',
-        'Longer is faster. The line at the end of a bar is the 95 % interval of three or more runs.',
+        f'Longer is faster. The line at the end of a bar is the 95 % interval of three or more runs{_BEYOND}.'
+        f'{_help_on_dots(rows)}',
         f'From {rows[-1].label} with {number(rows[-1].rate)} images/sec to {rows[0].label} with '
         f'{number(rows[0].rate)}.{_left_out(rows, summary.shown)}',
         figure,
@@ -133,11 +157,19 @@ def _scaling(summary: Summary) -> Plot | None:
             ideal.append(best[least] / least * counts[-1])
             axes.plot([least, counts[-1]], [best[least], ideal[-1]], color=SOFT, linewidth=1, linestyle='--')
         axes.text(counts[-1], max(ideal), 'ideal  ', ha='right', va='bottom', color=SOFT)
-        rates = [row.rate for row in rows]
         axes.set_xscale('log', base=2)
         axes.set_yscale('log', base=2)
         axes.set_xticks(counts)
-        axes.set_ylim(min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN)
+        rates = [*(row.rate for row in rows), *(run.images_per_second for row in rows for run in _runs(row))]
+        low, high = min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN
+        axes.set_ylim(low, high)
+        for row in rows:
+            for run in _runs(row):
+                axes.plot(row.num_devices, run.images_per_second, **_dot(run, _color(summary, row)))
+            if row.interval and row.interval[0] < low:
+                axes.plot(row.num_devices, low, marker='v', color=_color(summary, row), **_ARROW)
+            if row.interval and row.interval[1] > high:
+                axes.plot(row.num_devices, high, marker='^', color=_color(summary, row), **_ARROW)
         axes.xaxis.set_major_formatter('{x:,g}')
         axes.yaxis.set_major_formatter('{x:,g}')
         axes.grid()
@@ -153,7 +185,7 @@ def _scaling(summary: Summary) -> Plot | None:
         'scaling',
         'Scaling with devices',
         'Along a dashed line, each device is as fast as with the fewest devices of that setting. Both axes double from '
-        'line to line. A line through a point is its 95 % interval.',
+        f'line to line. A line through a point is its 95 % interval{_BEYOND}.{_help_on_dots(summary.shown)}',
         f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the rate of {base.label}, '
         f'{percent(times * base.num_devices / most.num_devices)} of ideal.',
         figure,
@@ -246,6 +278,21 @@ def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is none."""
     ends = np.array([row.interval or (np.nan, np.nan) for row in rows], dtype=np.float64)
     return np.abs(ends - np.array([[row.rate] for row in rows])).T
+
+
+def _runs(row: ReportRow) -> list[Result]:
+    """Returns the runs that are dots: those of a row that has several."""
+    return [run for run in row.runs if run.images_per_second > 0] if len(row.runs) > 1 else []
+
+
+def _dot(run: Result, color: str) -> dict[str, Any]:
+    return {**_DOT, 'color': color, 'markerfacecolor': 'white' if doubtful_codes(run) else color}
+
+
+def _help_on_dots(rows: Sequence[ReportRow]) -> str:
+    runs = [run for row in rows for run in _runs(row)]
+    hollow = ', hollow if it was disturbed or too short' if any(map(doubtful_codes, runs)) else ''
+    return f' A dot is a single run{hollow}.' if runs else ''
 
 
 def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figure, Axes]:

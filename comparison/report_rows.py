@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from comparison.differences import format_fact
 from comparison.intervals import Estimate
 from comparison.ratios import Ratio, Significance, compare, estimate
-from comparison.tables import abbreviate
+from comparison.tables import abbreviate, format_setting, printable
 from params.table import SPECS
 from results.advice import mark
 from results.collection import Collection, SourceFile
@@ -26,6 +26,10 @@ _GPUS = 'CUDA_VISIBLE_DEVICES'
 _FIRST = (FOLDER, 'model', *STANDARD)
 _PLAIN = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
 _CHARACTERS = 48
+# The longest value that a name shows whole; longer than the name of each mode.
+_LONG_VALUE = 24
+# Larger numbers have an exponent.
+_LARGEST_IN_DIGITS = 1e12
 
 
 @dataclass(frozen=True)
@@ -139,12 +143,14 @@ def summarize_collection(collection: Collection) -> Summary:
         reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
         timed = [result for result in results if result.images_per_second > 0]
         found = estimate(timed) if timed else None
-        work = ', '.join(str(value) for value in first.work.values())
-        traits = {FOLDER: place.folder, **_traits(first, limits)}
+        work = printable(', '.join(str(value) for value in first.work.values()))
+        traits = {FOLDER: printable(place.folder), **_traits(first, limits)}
         rows.append(ReportRow(traits, work, place, tuple(results), reason, found))
     for failure in collection.failures:
         place = collection.place_of(failure)
-        rows.append(ReportRow({FOLDER: place.folder, **_failure_traits(failure)}, '', place, (), failure.reason))
+        rows.append(
+            ReportRow({FOLDER: printable(place.folder), **_failure_traits(failure)}, '', place, (), failure.reason)
+        )
     folders = list(dict.fromkeys(row.place.folder for row in rows))
 
     def place_in_table(row: ReportRow) -> tuple[int, int, bool]:
@@ -203,7 +209,10 @@ def _answer(rows: Sequence[ReportRow]) -> str:
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too long or not unique."""
+    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too long or not unique.
+
+    A name that is too long begins with the shortest values, and a long value with the part that differs.
+    """
     candidates = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST]
     chosen: list[str] = []
     num_groups = 1
@@ -215,13 +224,29 @@ def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> l
             chosen.append(column)
             num_groups = num_found
     chosen = chosen or [name for name in candidates if name in _FIRST]
-    names = [' · '.join(_part(name, setting[name]) for name in chosen if setting.get(name)) for setting in settings]
+
+    def join_parts(values: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
+        return [' · '.join(_part(name, row[name]) for name in columns if row.get(name)) for row in values]
+
+    names = join_parts(settings, chosen)
     if len(set(names)) == len(names) and all(0 < len(name) <= _CHARACTERS for name in names):
         return names
+    short = [{name: _shorten(setting.get(name, ''), name, settings) for name in chosen} for setting in settings]
+    by_length = sorted(chosen, key=lambda name: max(len(_part(name, row[name])) for row in short))
     return [
         text if len(text) <= _CHARACTERS else f'{text[: _CHARACTERS - 1].rstrip()}…'
-        for text in (f'#{position} {name}' for position, name in enumerate(names, 1))
+        for text in (f'#{position} {name}' for position, name in enumerate(join_parts(short, by_length), 1))
     ]
+
+
+def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> str:
+    """Returns a long value without what all values of its column begin with, and without its middle."""
+    if len(value) <= _LONG_VALUE:
+        return value
+    letters = zip(*{setting[column] for setting in settings if setting.get(column)}, strict=False)
+    same = next((index for index, found in enumerate(letters) if len({*found}) > 1), 0)
+    end = f'…{value[same:]}' if same else value
+    return end if len(end) <= _LONG_VALUE else f'{end[: _LONG_VALUE // 2]}…{end[-_LONG_VALUE // 2 :]}'
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -230,6 +255,8 @@ def number(value: float | None, digits: int = 4) -> str:
         return '—'
     if value == 0:
         return '0'
+    if abs(value) >= _LARGEST_IN_DIGITS:
+        return f'{value:.{digits - 1}e}'
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
     return f'{value:,.{min(decimals, 6)}f}'
 
@@ -239,7 +266,7 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def _part(column: str, value: str) -> str:
-    return value if column in _PLAIN else f'batch {value}' if column == BATCH_SIZE else f'{column}={value}'
+    return value if column in _PLAIN else f'batch {value}' if column == BATCH_SIZE else format_setting(column, value)
 
 
 def _as_text(value: object) -> str:
@@ -255,7 +282,8 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
     traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
     if 'model' in given:
         traits['model'] = given['model']
-    return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
+    traits |= {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
+    return {printable(name): printable(text) for name, text in traits.items()}
 
 
 def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
@@ -278,7 +306,7 @@ def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
     environment = dict(result.environment)
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
-    return {name: _as_text(value) for name, value in (traits | settings | environment).items()}
+    return {printable(name): printable(_as_text(value)) for name, value in (traits | settings | environment).items()}
 
 
 def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:

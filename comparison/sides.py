@@ -8,6 +8,7 @@ from pathlib import Path
 
 from comparison.differences import Facts, format_fact, varying
 from comparison.original_logs import read_log
+from comparison.tables import format_setting
 from errors import UsageError, read_regular
 from results.collection import collect, is_folder
 from results.document import MOST_BYTES, Failure, Result, read_document
@@ -168,7 +169,7 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
             parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
             if len(side.groups) > 1:
                 values = {name: group.all_facts.get(name) for name in telling}
-                flags = [f'{name}={value}' for name, value in values.items() if value is not None]
+                flags = [format_setting(name, value) for name, value in values.items() if value is not None]
                 parts += [' '.join(flags)] if flags else []
                 parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []
             names[id(group)] = ': '.join(parts) or group.first.shape

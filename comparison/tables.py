@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,13 @@ from typing import Any, TextIO
 # The width of printed tables if standard output is not a terminal: each row stays one line, for grep and the like.
 _COLUMNS = 10_000
 _WRAPPED = 24
+# Values of flags that have a name of their own in the field.
+_USUAL_NAMES = {
+    ('cross_replica_sync', 'false'): 'async',
+    ('cross_replica_sync', 'true'): 'sync',
+    ('staged_vars', 'false'): 'not staged',
+    ('staged_vars', 'true'): 'staged',
+}
 
 
 @dataclass(frozen=True)
@@ -24,10 +32,18 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class ValueColumn(TableColumn):
-    """A column of rows that are objects: the keys of its values there, and how they are written in a cell."""
+    """A column of rows that are objects: the keys of its values there, and how they are written in a cell.
+
+    An optional column is left out where all of its cells are empty.
+    """
 
     keys: tuple[str, ...] = ()
     form: str = '{}'
+    is_optional: bool = False
+
+
+# How many of the runs of a row are doubtful, and why.
+DOUBTFUL = ValueColumn('doubtful runs', wraps=True, keys=('doubtful',), is_optional=True)
 
 
 @dataclass(frozen=True)
@@ -44,39 +60,45 @@ class Table:
         from rich.console import Console
         from rich.table import Table as Drawing
 
+        width = None if stream.isatty() else _COLUMNS
+        # A table needs no height, but with TERM=dumb rich ignores a width without one.
+        console = Console(file=stream, width=width, height=25, markup=False, highlight=False)
+        least = self._least_widths()
+        # rich puts a space before and after each cell, and one between two. A narrow terminal breaks lines itself; rich
+        # would leave out columns and digits.
+        edges = 3 * len(least) + 1
+        console.width = max(console.width, sum(least) + edges)
+        # rich would take the room for a long cell from the words of another column.
+        room = (console.width - sum(least) - edges) // max(1, sum(column.wraps for column in self.columns))
         drawing = Drawing(box=SIMPLE_HEAD)
-        for column in self.columns:
+        for column, width in zip(self.columns, least, strict=True):
             drawing.add_column(
                 column.title,
                 justify='right' if column.is_number else 'left',
                 no_wrap=not column.wraps,
                 overflow='fold' if column.wraps else 'ellipsis',
+                max_width=width + room if column.wraps else None,
             )
         for row in self.rows:
             drawing.add_row(*row)
-        console = Console(file=stream, width=None if stream.isatty() else _COLUMNS, markup=False, highlight=False)
-        # A narrow terminal breaks lines itself; rich would leave out columns and digits.
-        console.width = max(console.width, self._least_width())
         with console.capture() as captured:
             console.print(drawing)
         return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
 
-    def _least_width(self) -> int:
-        """The width in which every cell is whole, and those that wrap have _WRAPPED or their longest word."""
+    def _least_widths(self) -> list[int]:
+        """The width of each column with every cell whole; of one that wraps, _WRAPPED or its longest word."""
         titles = [column.title for column in self.columns]
         every = zip(titles, *self.rows, strict=True)
-        widths = [
+        return [
             min(_WRAPPED, max(len(word) for cell in column for word in cell.split() or ['']))
             if kind.wraps
             else max(map(len, column))
             for kind, column in zip(self.columns, every, strict=True)
         ]
-        # rich puts a space before and after each cell, and one between two.
-        return sum(widths) + 3 * len(widths) + 1
 
     def as_markdown(self) -> str:
         titles = [column.title for column in self.columns]
-        cells = [[cell.replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
+        cells = [[as_markdown_text(cell) for cell in row] for row in (titles, *self.rows)]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
         rules = [
             f'{"-" * (width - 1)}:' if column.is_number else '-' * width
@@ -99,7 +121,8 @@ def table_of(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]
         values = [found[key] for key in column.keys]
         return '' if None in values else printable(column.form.format(*values))
 
-    return Table(columns, [[cell(column, found) for column in columns] for found in objects])
+    shown = [column for column in columns if not column.is_optional or any(cell(column, found) for found in objects)]
+    return Table(shown, [[cell(column, found) for column in shown] for found in objects])
 
 
 def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
@@ -116,7 +139,7 @@ def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Seq
     elif form == 'csv':
         parts += [as_csv(document['rows'])] if document['rows'] else []
     elif form == 'markdown':
-        parts += [table.as_markdown(), *([''] if notes else []), *(f'- {note}' for note in notes)]
+        parts += [table.as_markdown(), *([''] if notes else []), *(f'- {as_markdown_text(note)}' for note in notes)]
     else:
         if table.rows:
             parts += [table.as_text(sys.stdout), *([''] if notes else [])]
@@ -137,9 +160,19 @@ def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue().rstrip('\n')
 
 
+def as_markdown_text(text: str) -> str:
+    """Escapes what Markdown would read as HTML, a link, an image, code, or the end of a cell."""
+    return re.sub(r'[\\`\[\]<&|]', r'\\\g<0>', text)
+
+
 def printable(text: object) -> str:
     """Escapes unprintable characters, so that the text cannot control the terminal or break its line."""
     return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text))
+
+
+def format_setting(name: str, value: object) -> str:
+    """Formats the value of a flag or a variable for a label: 'xla=True', or by its usual name: 'async'."""
+    return _USUAL_NAMES.get((name, str(value).lower()), f'{name}={value}')
 
 
 def abbreviate(names: Sequence[str]) -> str:

@@ -166,6 +166,7 @@ def _open_records(path: str) -> DataFolder:
         num_validation_examples=counts.get('validation', 0),
         has_records=True,
         image_size=height if height == width else None,
+        class_names=labels,
     )
     return DataFolder(path, data_set, shards)
 

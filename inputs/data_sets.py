@@ -22,6 +22,7 @@ class DataSet:
       has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data set.
       image_size: height and width of all images in pixels; None if they differ or are unknown.
       augmentation: that of its training images, see preprocessing.ImageOptions.
+      class_names: the names of labels 0, 1, ...; None if the files of the data set state none.
     """
 
     name: str
@@ -32,17 +33,21 @@ class DataSet:
     has_records: bool
     image_size: int | None = None
     augmentation: str = 'resized_crop'
+    class_names: tuple[str, ...] | None = None
 
 
 # ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number the classes from 1 and
 # keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section III.A. CIFAR-10: Krizhevsky 2009 (Learning
-# Multiple Layers of Features from Tiny Images), chapter 3; its published test batch is customarily used for validation.
+# Multiple Layers of Features from Tiny Images), chapter 3; its published test batch is customarily used for validation,
+# and its class names are in batches.meta.txt.
+_CIFAR10_CLASSES = ('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck')
+_MNIST_CLASSES = tuple('0123456789')
 DATA_SETS = {
     data_set.name: data_set
     for data_set in (
         DataSet('imagenet', 3, 1001, 1_281_167, 50_000, has_records=True),
-        DataSet('cifar10', 3, 10, 50_000, 10_000, has_records=False, image_size=32, augmentation='padded_crop'),
-        DataSet('mnist', 1, 10, 60_000, 10_000, has_records=False, image_size=28, augmentation='none'),
+        DataSet('cifar10', 3, 10, 50_000, 10_000, False, 32, 'padded_crop', _CIFAR10_CLASSES),
+        DataSet('mnist', 1, 10, 60_000, 10_000, False, 28, 'none', _MNIST_CLASSES),
     )
 }
 # A folder made by the subcommand `records`; its facts are read from the folder, see data_folder.

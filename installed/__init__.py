@@ -21,7 +21,28 @@ _HERE = Path(__file__).resolve().parent
 PROGRAM = _HERE / 'program' if (_HERE / 'program').is_dir() else _HERE.parent
 
 # The names in commands/for_python.py, which cannot be imported before the program's folder is on sys.path.
-__all__ = ['BenchmarkCNN', 'BenchmarkError', 'RunError', 'UsageError', 'main', 'make_params', 'register_model']
+__all__ = [
+    'BenchmarkCNN',
+    'BenchmarkError',
+    'RunError',
+    'UsageError',
+    'VariableMgr',
+    'VariableMgrCollectiveAllReduce',
+    'VariableMgrDistributedAllReduce',
+    'VariableMgrDistributedFetchFromPS',
+    'VariableMgrDistributedFetchFromStagedPS',
+    'VariableMgrDistributedReplicated',
+    'VariableMgrHorovod',
+    'VariableMgrIndependent',
+    'VariableMgrLocalFetchFromPS',
+    'VariableMgrLocalFetchFromStagedPS',
+    'VariableMgrLocalRelaxedReplicated',
+    'VariableMgrLocalReplicated',
+    'main',
+    'make_params',
+    'register_model',
+    'register_variable_mgr',
+]
 
 
 def main() -> None:

@@ -41,7 +41,8 @@ def _copy_access(source: Path, target: Path | int) -> None:
     """Gives a file the owner, group and mode of another one, if that exists, as far as the system allows."""
     with contextlib.suppress(OSError):
         status = source.stat()
-        with contextlib.suppress(PermissionError):
+        # OSError: in a user namespace only the owner and group of the process have a number.
+        with contextlib.suppress(OSError):
             os.chown(target, status.st_uid, status.st_gid)
         os.chmod(target, status.st_mode & 0o777)
 

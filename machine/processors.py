@@ -13,12 +13,24 @@ _MODEL = re.compile(r'^model name\s*:\s*(.+)$', re.MULTILINE)
 _FLAGS = re.compile(r'^(?:flags|Features)\s*:\s*(.+)$', re.MULTILINE)
 # The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
 _FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp')
+# The features that are arithmetic in 16 bits, as Linux names them on x86 and on ARM. F16C only converts.
+_ARITHMETIC = {'fp16': {'avx512_fp16', 'amx_fp16', 'fphp'}, 'bf16': {'avx512_bf16', 'amx_bf16', 'bf16'}}
+
+
+def has_arithmetic(precision: str, root: Path) -> bool:
+    """Returns whether the processor adds and multiplies in fp16, or multiplies in bf16; True if that is unknown."""
+    features = _features(read_text(root / 'proc/cpuinfo'))
+    return not features or not _ARITHMETIC[precision].isdisjoint(features)
+
+
+def _features(cpuinfo: str) -> list[str]:
+    return match[1].split() if (match := _FLAGS.search(cpuinfo)) else []
 
 
 def processor_facts(root: Path) -> dict[str, Any]:
     """Returns the processor's part of the facts of a machine; unknown values are None, features an empty list."""
     text = read_text(root / 'proc/cpuinfo')
-    features = match[1].split() if (match := _FLAGS.search(text)) else []
+    features = _features(text)
     sockets = (root / 'sys/devices/system/cpu').glob('cpu[0-9]*/topology/core_siblings_list')
     policies = (root / 'sys/devices/system/cpu/cpufreq').glob('policy*/scaling_governor')
     return {

@@ -27,6 +27,8 @@ _NO_GPU = 'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU librari
 _DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
 # The libraries whose Python warnings do not help a user of this program.
 _LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
+# The modules in which NumPy warns of numbers beyond its range in a damaged or odd document, which are shown as unknown.
+_STATISTICS = r'(comparison|results|numpy)\b'
 # A process that TensorFlow's start has left behind may hold the pipe open.
 _END_SECS = 5.0
 
@@ -89,6 +91,8 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         for category in () if sys.warnoptions else (DeprecationWarning, FutureWarning, UserWarning):
             warnings.filterwarnings('ignore', category=category, module=_LIBRARIES)
+        if not sys.warnoptions:
+            warnings.filterwarnings('ignore', category=RuntimeWarning, module=_STATISTICS)
         logger = logging.getLogger('tensorflow')
         logger.addFilter(_is_no_deprecation)
         stack.callback(logger.removeFilter, _is_no_deprecation)

@@ -55,6 +55,8 @@ class VariableMgr(ABC):
       variables: the variables of each tower, by their names in the model.
       initializers: ops that initialize the variables, except those that get_post_init_ops() initializes.
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
+      begun: scalars int64, each the number of the last step that began to update some of the variables; for modes whose
+        update may be cut off by a lost worker. While one is above the global step, the variables are of two steps.
       prologue: ops that stage, from one batch, what the first step takes from the step before; empty in most modes.
       bytes_of_servers: the bytes of variables on each parameter server of a cluster, by device.
     """
@@ -67,6 +69,7 @@ class VariableMgr(ABC):
         self.assignments: list[tuple[Variable, Tensor]] = []
         self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
+        self.begun: list[Variable] = []
         self.prologue: list[tf.Operation] = []
         self.bytes_of_servers: dict[str, int] = {}
 
@@ -148,10 +151,10 @@ class VariableMgr(ABC):
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         """Returns the op that takes a step with T x V gradients, and the first tower's (gradient, variable) pairs."""
-        combined_grads = self.preprocess_device_grads(device_grads)
+        combined_grads = self._begin_update(step, global_step, self.preprocess_device_grads(device_grads))
         num_applying = len(self._devices) if self.each_tower_has_variables() else 1
         pairs = [self.get_gradients_to_apply(number, combined_grads) for number in range(num_applying)]
-        before = self._before_update(combined_grads)
+        before = self._before_update()
         done: list[tf.Operation] = []
         with tf.control_dependencies([tf.group(*before)] if before else []):
             self.append_apply_gradients_ops(step, pairs, done)
@@ -169,7 +172,14 @@ class VariableMgr(ABC):
         variables = [[pair] for tower in device_pairs for pair in tower]
         training_ops += step.take(variables, distinct, self._updates_of_step)
 
-    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
+    def _begin_update(
+        self, step: OptimizerStep, global_step: Variable, combined_grads: list[list[Tensor]]
+    ) -> list[list[Tensor]]:
+        """Returns the combined gradients, A x V, each available only after `begun` has the number of this step."""
+        del step, global_step
+        return combined_grads
+
+    def _before_update(self) -> Sequence[Any]:
         """Returns the ops and tensors that must be computed before the first variable changes."""
         return []
 

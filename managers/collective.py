@@ -10,7 +10,7 @@ from managers.local import VariableMgrLocalReplicated
 from managers.parts import ManagerParts
 from params.device_flags import HOST_DEVICE
 from training.optimizers import OptimizerStep, Slots
-from training.variables import Variable, num_bytes
+from training.variables import Variable, create_variable, num_bytes
 
 Tensor = Any
 
@@ -79,10 +79,18 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     """--variable_update=collective_all_reduce: every tower of every worker has all variables, no parameter servers.
 
     worker 0: v0 <- g0 + g1 + ...        worker 1: v1 <- g0 + g1 + ...
+
+    Each variable is updated as soon as the sum of its gradients is there, while other sums are still on their way. The
+    step's number is noted before its first update: if a worker is lost within a step, a checkpoint holds whole steps.
     """
 
     def __init__(self, parts: ManagerParts) -> None:
         super().__init__(parts)
+        begun = create_variable('begun', [], scope='v', device=HOST_DEVICE, dtype=tf.int64)
+        self.initializers.append(begun.assign(tf.constant(0, tf.int64)))
+        self.begun = [begun]
+        # For each variable, the op that notes the step before the update.
+        self._marks: list[tf.Operation] = []
         self._algorithm = by_collective(parts.devices, parts.num_workers, parts.transfer, on_towers=parts.on_towers)
 
     @property
@@ -96,9 +104,36 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         # One tower of every worker, since each takes part in evaluations.
         return device_num == 0
 
-    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        # Wait for all sums: if a worker is lost during a step, the chief applies the whole step or none of it.
-        return [total for tower in combined_grads for total in tower]
+    def _begin_update(
+        self, step: OptimizerStep, global_step: Variable, combined_grads: list[list[Tensor]]
+    ) -> list[list[Tensor]]:
+        sums = list(zip(*combined_grads, strict=True))  # V x T
+        if step.needs_all_gradients:
+            marks = [self._mark(global_step, [total for totals in sums for total in totals])] * len(sums)
+        elif self._parts.on_towers:
+            # The sum that NCCL starts first, of the last variable, also ends first, so the host waits for GPUs once.
+            marks = [self._mark(global_step, sums[-1])] * len(sums)
+        else:
+            marks = [self._mark(global_step, totals) for totals in sums]
+        self._marks = marks
+        return [
+            [self._after(mark, total, device) for mark, total in zip(marks, totals, strict=True)]
+            for device, totals in zip(self._devices, combined_grads, strict=True)
+        ]
+
+    def _mark(self, global_step: Variable, sums: Sequence[Tensor]) -> tf.Operation:
+        """Returns the op that notes the number of this step, after these sums."""
+        with tf.device(HOST_DEVICE), tf.control_dependencies(sums):
+            return self.begun[0].assign(global_step.value + 1)
+
+    def _after(self, mark: tf.Operation, total: Tensor, device: str) -> Tensor:
+        with tf.device(device), tf.control_dependencies([mark]):
+            return tf.identity(total)
+
+    def assign_ops(self) -> list[tf.Operation]:
+        # The moving averages do not depend on any sum.
+        with tf.control_dependencies(self._marks):
+            return super().assign_ops()
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         received = self._receive(self._first_and_slots(slots), _INITIAL)

@@ -46,6 +46,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             self.synchronous_step = SynchronousStep(
                 parts, self.server_variables.refresh, releases_readers=self._reads_updates
             )
+            self.begun = list(self.synchronous_step.begun.values())
         # The order in which a step reads the variables: that of the layers, which use them as they arrive.
         self._reads = {device: Segments() for device in parts.server_devices}
         # The op after which a synchronous step may change the moving averages.

@@ -146,6 +146,6 @@ class VariableMgrLocalRelaxedReplicated(AppliesGradientsOfStepBefore, VariableMg
     So gradients are summed and applied from the beginning of a step, while its towers compute.
     """
 
-    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
+    def _before_update(self) -> Sequence[Any]:
         # The towers of this step compute with the values from before it.
         return [variable.value for tower in self.variables for variable in tower.values()]

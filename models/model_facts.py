@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from machine.user_file import UserFile
+
 if TYPE_CHECKING:
     from models.layers import LayerBuilder
 
@@ -30,14 +32,13 @@ class Network:
     Attributes:
       builder: the function that adds the network to the graph; for a built-in network its name in models.builders.
       options: keyword arguments of the function.
-      file: the path of the --model_file that registered the network, as the user wrote it; `path` is its absolute path.
+      file: the --model_file that registered the network, if one did.
     """
 
     builder: Build | str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     batch_norm: BatchNorm = BatchNorm()
-    file: str | None = None
-    path: str | None = None
+    file: UserFile | None = None
 
     @property
     def is_builtin(self) -> bool:

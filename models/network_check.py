@@ -9,7 +9,6 @@ from errors import UsageError, format_flag
 from models.layers import Tensor
 from models.model_facts import Network
 from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
-from models.registry import error_in_file
 
 
 # The arguments are all that decides how the networks of a run are built.
@@ -59,8 +58,8 @@ def errors_of_network(network: Network, name: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if network.is_builtin or isinstance(error, UsageError):
             raise
-        if network.file and network.path:
-            raise error_in_file(network.file, network.path, error) from error
+        if network.file:
+            raise network.file.explain(error) from error
         reason = ' '.join(str(error).split())
         raise UsageError(
             f'{format_flag("model", name)}: its network fails: {type(error).__name__}: {reason}'

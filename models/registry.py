@@ -1,20 +1,13 @@
 """Every model of this process: the built-in ones, and those that users register. Does not import TensorFlow."""
 
-import contextlib
 import fnmatch
-import os
-import sys
-import traceback
-import types
 from collections import Counter
 from collections.abc import Iterable
-from contextvars import ContextVar
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
-from pathlib import Path
 
 from errors import BenchmarkError, UsageError, alternatives, format_flag, similar
 from inputs.data_sets import DATA_SETS, RECORDS
+from machine.user_file import UserFile, file_being_run
 from models.model_facts import BatchNorm, Build, ModelFacts, Network
 from models.zoo import CATALOG, NOT_CLASSIFIERS
 
@@ -92,9 +85,6 @@ class Registry:
 
 MODELS = Registry(CATALOG)
 
-# The path of the file that is being loaded, as the user wrote it.
-_loading: ContextVar[str | None] = ContextVar('_loading', default=None)
-
 
 def register_model(
     name: str,
@@ -122,9 +112,7 @@ def register_model(
 
     Raises ValueError if there is already a model of this name, or a value makes no sense.
     """
-    file = _loading.get()
-    path = str(Path(file).resolve()) if file else None
-    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file, path=path)
+    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file_being_run())
     MODELS.register(
         ModelFacts(name, data_set, image_size, batch_size, learning_rate, network, residual='resnet' in name)
     )
@@ -133,43 +121,17 @@ def register_model(
 def load_model_file(path: str) -> None:
     """Runs a Python file that calls register_model, unless MODELS has its models already.
 
-    The file's standard output goes to standard error. The file can import modules from its own folder. Raises
-    UsageError if the file cannot be read, fails (the message names its line) or registers no model. MODELS is unchanged
-    then, so that the corrected file can be loaded.
+    Raises UsageError if the file cannot be read, fails (the message names its line) or registers no
+    model. MODELS is unchanged then, so that the corrected file can be loaded.
     """
-    flag = format_flag('model_file', path)
-    file = Path(path).resolve()
-    if not os.path.isfile(file):
-        raise UsageError(f'{flag}: there is no such file; write the path of a Python file')
-    facts = MODELS.list_facts()
-    if any(row.network.path == str(file) for row in facts):
+    file, facts = UserFile.read('model_file', path), MODELS.list_facts()
+    if any(row.network.file and row.network.file.path == file.path for row in facts):
         return
     before = {row.name for row in facts}
-    loader = SourceFileLoader(f'model_file_{file.stem}', str(file))
-    module = types.ModuleType(loader.name)
-    module.__file__ = loader.path
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
-    token = _loading.set(path)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        file.run()
+    except BenchmarkError:
         MODELS.unregister(*{*MODELS.list_models()} - before)
-        if isinstance(error, BenchmarkError):
-            raise
-        raise error_in_file(path, str(file), error) from error
-    finally:
-        _loading.reset(token)
+        raise
     if before == {*MODELS.list_models()}:
-        raise UsageError(f'{flag}: it registers no model; call register_model in it')
-
-
-def error_in_file(file: str, path: str, error: BaseException) -> UsageError:
-    """Returns the error that reports an exception from a --model_file, written as `file` by the user, with its line."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    reason = ' '.join(str(error).split())
-    if isinstance(error, SyntaxError) and error.filename == path:
-        lines, reason = [error.lineno], error.msg
-    place = f', line {lines[-1]}' if lines else ''
-    return UsageError(f'{format_flag("model_file", file)}{place}: {type(error).__name__}: {reason}')
+        raise UsageError(f'{file.written}: it registers no model; call register_model in it')

@@ -31,7 +31,7 @@ class DeviceFlags:
         'CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu with one device.',
         common=True,
         agreed=True,
-        in_sweep='for 2 devices write --grid=shape=1*2, in a file shape = "1*2"',
+        in_sweep='the shape says how many devices each worker has',
     )
     device: str | None = flag(
         None,
@@ -52,7 +52,7 @@ class DeviceFlags:
             NO_MODEL,
             IN_EVAL,
             Idle(
-                lambda p, run: not run.alone and not MODES[p.variable_update].needs_servers,
+                lambda p, run: not run.alone and not run.num_ps,
                 'in a cluster without parameter servers variables are on the devices of the towers, which also sum '
                 'gradients',
             ),

@@ -25,7 +25,8 @@ class FileFlags:
 
     train_dir: str | None = flag(
         None,
-        'Folder for checkpoints and summaries, created if missing. Training continues from its newest checkpoint.',
+        'Folder for checkpoints and summaries, created if missing. Training continues from its newest checkpoint; '
+        '--eval also takes one checkpoint of it, as DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
         inside=(

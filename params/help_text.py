@@ -6,7 +6,7 @@ from typing import Protocol
 
 from errors import UsageError, format_flag, nearest
 from models.registry import MODELS
-from params.original import ELSEWHERE, FLAGS, TABLE
+from params.original import ELSEWHERE, FLAGS, TABLE, flag_with_value
 from params.spec import ITS_DEFAULT, FlagSpec
 from params.table import SPECS
 
@@ -61,7 +61,9 @@ def flag_help(spec: FlagSpec) -> str:
     if spec.original and spec.original.startswith(ITS_DEFAULT):
         facts.append(f'default of the original: {spec.original.removeprefix(ITS_DEFAULT)}')
     usage = f'--[no]{spec.name}' if spec.type is bool else f'--{spec.name}=VALUE'
-    text = f'{spec.help} [{"; ".join(facts)}]'
+    choices = spec.choices.items() if isinstance(spec.choices, Mapping) else ()
+    summaries = [f'{name}: {choice.summary}' for name, choice in choices]
+    text = ' '.join([spec.help, *summaries, f'[{"; ".join(facts)}]'])
     return f'  {usage}\n{filled(text, 6)}'
 
 
@@ -72,7 +74,7 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> str:
     """
     plain = name.lstrip('-')
     if plain not in FLAGS:
-        near = ELSEWHERE.get(plain) or nearest(plain, [*FLAGS, *others])
+        near = ELSEWHERE.get(plain) or flag_with_value(plain) or nearest(plain, [*FLAGS, *others])
         hint = f'did you mean --help={near}?' if near else '--help lists all flags'
         raise UsageError(f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}')
     spec, row = FLAGS[plain], TABLE.get(plain)

@@ -1,12 +1,14 @@
 """The one table of modes: every fact about each value of --variable_update. Does not import TensorFlow.
 
 A mode's name appears here and in managers/classes.py, which has its classes; all other code reads its row. To add a
-mode, see docs/extending.md.
+mode, see docs/extending.md; params/user_modes.py adds the modes of users.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+
+from machine.user_file import UserFile
 
 
 class Place(enum.Enum):
@@ -37,6 +39,8 @@ class Mode:
       sums_in_one_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
       launcher: the only program that can start and number its processes; None if any can.
+      manager: the class of a user's mode, once it is known; other classes are in managers/classes.py.
+      file: the --variable_mgr_file that defines the mode, if one does.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Mode:
     sums_in_one_order: bool = False
     nccl_between_gpus: bool = False
     launcher: str | None = None
+    manager: type | None = None
+    file: UserFile | None = None
 
     @property
     def needs_servers(self) -> bool:
@@ -80,6 +86,14 @@ class Mode:
         return place not in self.refusals
 
 
+_NEEDS_CLUSTER = (
+    '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --ps_hosts and '
+    '--worker_hosts, or --variable_update=replicated for one process'
+)
+_NEEDS_WORKERS = (
+    '{mode} needs several workers, and this process is alone; use --job_name, --task_index and '
+    '--worker_hosts, or --variable_update=replicated for one process'
+)
 _NEEDS_SERVERS = (
     '{mode} needs parameter servers, and here are {members}; add {ps}, or write '
     '--variable_update=collective_all_reduce, which needs none'
@@ -135,10 +149,7 @@ _ROWS = (
         'distributed_replicated',
         'Every tower computes with a copy of the variables, whose master copy is on parameter servers.',
         {
-            Place.ALONE: (
-                '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --ps_hosts and '
-                '--worker_hosts, or --variable_update=replicated for one process'
-            ),
+            Place.ALONE: _NEEDS_CLUSTER,
             Place.AS_PEERS: _NEEDS_SERVERS,
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
@@ -190,10 +201,23 @@ _ROWS = (
         launcher='horovodrun',
     ),
 )
-MODES: Mapping[str, Mode] = {mode.name: mode for mode in _ROWS}
+MODES: dict[str, Mode] = {mode.name: mode for mode in _ROWS}
 DEFAULT_MODE = _ROWS[0].name
 
 
 def modes_that(fits: Callable[[Mode], bool]) -> str:
     """Returns the flag with the values of the modes that fit, as errors and warnings name them."""
-    return ' or '.join(f'--variable_update={mode.name}' for mode in _ROWS if fits(mode))
+    return ' or '.join(f'--variable_update={mode.name}' for mode in MODES.values() if fits(mode))
+
+
+def refusals_outside(places: Collection[Place]) -> dict[Place, str]:
+    """Returns Mode.refusals of a mode that runs in these places, and not under a controller."""
+    refusals = {
+        Place.ALONE: _NEEDS_CLUSTER if Place.WITH_SERVERS in places else _NEEDS_WORKERS,
+        Place.WITH_SERVERS: _HAS_NO_SERVERS,
+        Place.AS_PEERS: _NEEDS_SERVERS,
+        Place.CONTROLLED: _HAS_NO_CONTROLLER,
+    }
+    if {*places} == {Place.ALONE}:
+        refusals |= _ONE_PROCESS
+    return {place: text for place, text in refusals.items() if place not in places}

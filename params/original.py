@@ -189,6 +189,11 @@ _MEANT: Mapping[str, tuple[Value, Value]] = {
 }
 
 
+def flag_with_value(value: str) -> str | None:
+    """Returns the name of the first flag that has this choice: 'variable_update' for 'horovod'; None without one."""
+    return next((name for name, spec in SPECS.items() if value.lower() in map(str.lower, spec.choices or ())), None)
+
+
 def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
     """Adds what the flags of `read` mean that are RENAMED to `values`, which are those of our flags.
 

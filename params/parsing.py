@@ -1,6 +1,7 @@
 """Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
 
-The result depends on the words, the files of --flagfile and, where a path has ~, the home directory alone.
+The result depends on the words, the files of --flagfile and --variable_mgr_file and, where a path
+has ~, the home directory alone.
 """
 
 import warnings
@@ -8,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors import Refusals, format_flag, nearest
-from params.original import ELSEWHERE, FLAGS, answer_original, replace_older_names
+from errors import Refusals, UsageError, format_flag, nearest
+from params.original import ELSEWHERE, FLAGS, answer_original, flag_with_value, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Params, check
+from params.user_modes import read_modes
 from params.words import split_words
 
-_SEE = 'see --help'
+_SEE, _MODES_FILE = 'see --help', 'variable_mgr_file'
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,17 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
     texts = _split(argv, refusals)
     refusals.raise_all()
     return texts
+
+
+def read_modes_of(argv: Sequence[str]) -> None:
+    """Adds the modes of the --variable_mgr_file in a command line, whatever else is wrong in it."""
+    if path := split_words(argv, FLAGS, _SEE).texts.get(_MODES_FILE):
+        _read_modes(path)
+
+
+def _read_modes(value: object) -> None:
+    if path := FLAGS[_MODES_FILE].read(value):
+        read_modes(str(path))
 
 
 def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
@@ -64,8 +77,15 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
 
     Rules between flags are checked only if all flags can be read; otherwise some values are unknown.
     """
-    read: dict[str, Value] = {}
-    for name, value in given:
+    values_of, read = dict(given), dict[str, Value]()
+    if _MODES_FILE in values_of:
+        try:
+            _read_modes(values_of[_MODES_FILE])
+        except UsageError as error:
+            # Otherwise a mode of the file would be refused, too.
+            refusals.add(*error.lines)
+            refusals.raise_all()
+    for name, value in values_of.items():
         with refusals.collecting():
             if name in FLAGS:
                 read[name] = FLAGS[name].read(value)
@@ -88,5 +108,6 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
 
 
 def _unknown(name: str) -> str:
-    near = ELSEWHERE.get(name) or nearest(name, FLAGS)
+    owner = flag_with_value(name)
+    near = ELSEWHERE.get(name) or (owner and f'{owner}={name}') or nearest(name, FLAGS)
     return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'

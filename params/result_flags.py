@@ -77,7 +77,7 @@ class ResultFlags:
         lower_bound=1,
         unit='runs',
         common=True,
-        in_sweep='write repeats = 3',
+        in_sweep='write --repeats=3, in a file repeats = 3',
         only_alone='it is for runs of one process; repeat a cluster with sweep --repeats',
     )
     target_seconds: float | None = flag(
@@ -120,6 +120,11 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
             yield (
                 f'{params.written("result_file")}: {{{field}}} is no flag; write one of the flags, or one of '
                 f'{", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
+            )
+        elif field not in _OTHER_FIELDS and getattr(params, field) is None:
+            yield (
+                f'{params.written("result_file")}: {{{field}}} has no value, since --{field} is not given; '
+                f'use --{field}=VALUE, or remove {{{field}}}'
             )
     if params.repeat > 1:
         if params.result_file == STDOUT:

@@ -44,7 +44,9 @@ class RunFlags:
         'Python file that defines more models with register_model, see docs/models.md.',
         is_path=True,
         original=NEW,
+        # What it contains counts, not its path.
         agreed=False,
+        setting=False,
         idle=(_ONE_TENSOR,),
     )
     batch_size: int = flag(

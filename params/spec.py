@@ -7,7 +7,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -100,6 +100,8 @@ class FlagSpec:
     """One flag, with all that is true of it.
 
     Attributes:
+      choices: the values; of a mapping, what it maps each value to has a `summary` for --help.
+      choices_from: the flag of a file that defines more choices.
       lower_bound: the lowest number, as upper_bound is the highest.
       is_path: whether the text names a file or folder, in which ~ is expanded.
       repeated: whether it may be given several times; the value is then a tuple.
@@ -125,7 +127,8 @@ class FlagSpec:
     default: Value = None
     group: str = ''
     help: str = ''
-    choices: tuple[str, ...] | None = None
+    choices: Collection[str] | None = None
+    choices_from: str | None = None
     lower_bound: float = 0
     upper_bound: float = math.inf
     unit: str | None = None
@@ -188,12 +191,15 @@ class FlagSpec:
         if not isinstance(found, str) and not self.lower_bound <= typing.cast(float, found) <= self.upper_bound:
             raise self._refusal(value)
         if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
-            raise UsageError(f'{format_flag(self.name, value)}: it must be from -{_LARGEST} to {_LARGEST}')
+            lowest = max(self.lower_bound, -_LARGEST)
+            raise UsageError(f'{format_flag(self.name, value)}: it must be from {lowest} to {_LARGEST}')
         return found
 
     def _refusal(self, value: object) -> UsageError:
         near = nearest(str(value), self.choices) if self.choices else None
         hint = f'; did you mean {format_flag(self.name, near)}?' if near else ''
+        if self.choices_from:
+            hint += f'; --{self.choices_from}=FILE adds yours'
         return UsageError(f'{format_flag(self.name, value)}: it must be {self.expects}{hint}')
 
 

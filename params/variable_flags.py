@@ -43,9 +43,10 @@ class VariableFlags:
 
     variable_update: str = flag(
         DEFAULT_MODE,
-        'Where variables live and how gradients are combined. '
-        f'{" ".join(f"{mode.name}: {mode.summary}" for mode in MODES.values())} See docs/distributed.md for clusters.',
-        choices=tuple(MODES),
+        'Where variables live and how gradients are combined; docs/distributed.md explains '
+        'clusters, and --variable_mgr_file adds modes.',
+        choices=MODES,
+        choices_from='variable_mgr_file',
         common=True,
         original='there, towers of one process that each have all variables take steps by the sum of their '
         'gradients, here by the mean in every mode; docs/training.md has the learning rate that takes the same steps',
@@ -54,6 +55,22 @@ class VariableFlags:
             Idle(
                 lambda p, run: p.eval and run.alone,
                 '--eval reads the checkpoints of every --variable_update in the same way',
+            ),
+        ),
+    )
+    variable_mgr_file: str | None = flag(
+        None,
+        'Python file that defines more values of --variable_update with register_variable_mgr, see docs/extending.md.',
+        is_path=True,
+        original=NEW,
+        # What it contains counts, not its path.
+        agreed=False,
+        setting=False,
+        idle=(
+            IN_EVAL,
+            Idle(
+                lambda p, run: MODES[p.variable_update].file is None,
+                'it does not define the mode of --variable_update',
             ),
         ),
     )

@@ -10,6 +10,24 @@ from errors import UsageError
 from params.spec import FlagSpec
 
 _FLAG = re.compile('--?(?P<name>[^-=][^=]*)(=.*)?', re.DOTALL)
+# Characters by which text processors and web pages replace those of the keyboard: dashes, double
+# and single quotes, spaces that do not break a line, and characters without a width.
+_DASHES = '\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d'
+_DOUBLE_QUOTES = '\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02'
+_SINGLE_QUOTES = '\u2018\u2019\u201a\u201b\u2039\u203a\uff07'
+_SPACES = '\u00a0\u2007\u202f\u00ad\u200b\u2060\ufeff'
+_TO_KEYBOARD = str.maketrans(
+    {
+        **dict.fromkeys(_DASHES, '-'),
+        **dict.fromkeys(_DOUBLE_QUOTES, '"'),
+        **dict.fromkeys(_SINGLE_QUOTES, "'"),
+        **dict.fromkeys(_SPACES[:3], ' '),
+        **dict.fromkeys(_SPACES[3:], ''),
+    }
+)
+_JOINED = re.compile(f'[{_SPACES}]+(?=[-{_DASHES}]+[a-z])')
+_DASHED = re.compile(f'(?P<dashes>[-{_DASHES}]+)(?P<name>[^=]*)(?P<value>=?.*)', re.DOTALL)
+_QUOTED = re.compile(f'^(=?[{_DOUBLE_QUOTES}{_SINGLE_QUOTES}])|[{_DOUBLE_QUOTES}{_SINGLE_QUOTES}]$')
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,7 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) ->
     --undefok=NAME, and --, which ends the flags. `see` tells where to read more.
 
     Raises:
-      UsageError: a --flagfile cannot be read.
+      UsageError: a --flagfile cannot be read, or a word has dashes, quotes or spaces that no keyboard has.
     """
     try:
         words = _flags_of(known, {}).read_flags_from_files(argv)
@@ -45,6 +63,8 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) ->
             f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a file in UTF-8 with a flag on '
             'each line'
         ) from None
+    if altered := [word for word in words if to_keyboard(word) != word]:
+        raise UsageError(*map(_describe_altered, altered))
     mistakes = list[str]()
     while True:
         texts: dict[str, list[str]] = {}
@@ -69,6 +89,34 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) ->
         tuple(dict.fromkeys(match['name'] for _, match in rest if match)),
         tuple(mistakes),
     )
+
+
+def to_keyboard(word: str) -> str:
+    """Returns a word as it was before a text processor or a web page altered its characters.
+
+    Names of files may contain all characters, so a value is altered only if it begins or ends with
+    a curly quote or a no-break space, or if such a space joins it with the next flag.
+    """
+    words = []
+    for part in _JOINED.split(word.strip(_SPACES)):
+        if match := _DASHED.fullmatch(part):
+            dashes, name, value = match.groups()
+            if not dashes.isascii():
+                dashes = '-' if len(name) == 1 else '--'
+            words.append(dashes + name.translate(_TO_KEYBOARD) + _plain_quotes(value))
+        else:
+            words.append(_plain_quotes(part))
+    return ' '.join(words)
+
+
+def _plain_quotes(value: str) -> str:
+    return _QUOTED.sub(lambda match: match[0].translate(_TO_KEYBOARD), value)
+
+
+def _describe_altered(word: str) -> str:
+    shown = word if word.isprintable() else repr(word)
+    advice = f'use {to_keyboard(word)}' if to_keyboard(word) else 'remove it'
+    return f'{shown}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
 
 
 class _Text(flags.ArgumentParser[str]):

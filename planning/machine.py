@@ -3,7 +3,7 @@
 Does not import TensorFlow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from errors import Refusals, UsageError, plural
 from machine.data_formats import Capability, choose_data_format, uses_tf32
 from machine.gpus import VISIBLE, has_nvidia_gpu
 from machine.missing_gpu import explain_missing_gpu
+from machine.processors import has_arithmetic
 from machine.surroundings import environment_facts, git_commit, machine_facts
 from params import Params, RunFacts, find_idle
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
@@ -58,7 +59,7 @@ def find_machine(
     if processes.cluster is None:
         places_parameters = mode.parameter_device and not another_flag_places_the_sums(params)
     else:
-        places_parameters = mode.needs_servers
+        places_parameters = bool(processes.cluster.ps_hosts)
     parameter_kind = kind
     # On a CPU 'gpu' means its virtual devices; a single one is the host itself.
     if places_parameters and not params.eval and (kind == 'gpu' or params.num_gpus > 1):
@@ -88,7 +89,10 @@ def find_machine(
 def warn_of_devices(
     params: Params, environment: Environment, machine: Machine, facts: RunFacts, warnings: list[str]
 ) -> None:
-    """Warns about the devices that a run without --device has found."""
+    """Warns about a slow precision on the CPU, and about the devices that a run without --device has found."""
+    computes = not (params.input_only or params.exchange_only)
+    if machine.kind == 'cpu' and params.precision == 'fp16' and computes:
+        warnings += _warn_of_fp16(environment)
     if params.device is not None:
         return
     variables, root = environment.variables, environment.root
@@ -100,6 +104,15 @@ def warn_of_devices(
     # Which flags have no effect on the kind of device that the run has found.
     known = find_idle(params, facts)
     warnings += (line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known)
+
+
+def _warn_of_fp16(environment: Environment) -> Iterator[str]:
+    if not has_arithmetic('fp16', environment.root):
+        faster = 'bf16' if has_arithmetic('bf16', environment.root) else 'fp32'
+        yield (
+            '--precision=fp16 is many times slower than fp32 here: this processor has no arithmetic for fp16; '
+            f'use --precision={faster}'
+        )
 
 
 def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
@@ -179,7 +192,7 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         variable_update=mode.name,
         staged=params.staged_vars and params.trains,
         relaxed=params.variable_consistency == 'relaxed' and params.trains,
-        sync=params.cross_replica_sync and processes.together,
+        sync=params.cross_replica_sync and processes.together and mode.shares_model,
         sums=sums,
         leaders=leaders,
         shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,

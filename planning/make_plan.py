@@ -7,6 +7,8 @@ from cluster.discovery import as_evaluator
 from cluster.environments import is_evaluator
 from errors import Refusals
 from params import Params, find_idle
+from params.modes import MODES
+from params.user_modes import load_manager
 from planning.counts import count_steps, find_evaluations
 from planning.data import find_data
 from planning.environment import Environment
@@ -20,7 +22,7 @@ from planning.machine import (
 from planning.outputs import check_outputs, find_checkpoints, find_instruments, find_reports
 from planning.plan import Machine, Plan, Processes, ServerPlan, Subject
 from planning.process_settings import choose_start, find_visible_gpus
-from planning.processes import find_processes, own_outputs, warn_of_public_hosts
+from planning.processes import agree_on_files, find_processes, own_outputs, warn_of_open_ports
 from planning.subject import check_folder, check_rules, find_subject
 
 
@@ -45,6 +47,7 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
         subject = find_subject(params, reads=computes)
     if processes:
         if subject:
+            processes = agree_on_files(processes, subject)
             with collecting():
                 facts = check_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps)
                 # An evaluator is started with the flags of the training tasks, where they do have an effect.
@@ -85,13 +88,16 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
         return ServerPlan(processes, session, params.ps_linger_secs, tuple(warnings))
     assert machine
     with collecting():
+        if subject.role.has_manager:
+            load_manager(MODES[params.variable_update])
+    with collecting():
         step = describe_step(params, processes, subject, data, machine, counts)
     with collecting():
         session = describe_session(params, environment, processes, machine, start, warnings)
     problems.raise_all()
     warn_of_devices(params, environment, machine, facts, warnings)
-    warn_of_public_hosts(processes, warnings)
-    checkpoints = find_checkpoints(params, processes, warnings)
+    warn_of_open_ports(processes, warnings)
+    checkpoints = find_checkpoints(params, processes, data, warnings)
     variables = place_variables(params, processes, machine, step.precision.compute.name)
     surroundings = find_surroundings(environment, session)
     # The parts in the order of the class, so that all of this stays on one screen.

@@ -18,12 +18,12 @@ from params import Params
 from params.result_flags import FIELD, STDOUT, field_values, fill
 from params.spec import Output, numbers_of
 from params.table import SPECS, outputs_that_are
-from planning.plan import Checkpoints, Counts, Instruments, Losses, Processes, Reports, Subject, Summaries
+from planning.plan import Checkpoints, Counts, Data, Instruments, Losses, Processes, Reports, Subject, Summaries
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
-def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) -> Checkpoints:
+def find_checkpoints(params: Params, processes: Processes, data: Data, warnings: list[str]) -> Checkpoints:
     from training.checkpoint_files import find_checkpoint, latest_checkpoint
 
     is_chief = processes.is_chief
@@ -46,6 +46,8 @@ def find_checkpoints(params: Params, processes: Processes, warnings: list[str]) 
         warm_start=warm_start,
         warm_start_flag=flag,
         export_folder=params.export_saved_model if is_chief and not params.forward_only else None,
+        data_dir=data.folder,
+        class_names=data.data_set.class_names if data.folder else None,
     )
 
 
@@ -92,8 +94,9 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
             because = '--steps_per_run' if params.trains else '--forward_only'
             warnings.append(f'--summary_verbosity={asked} writes as much as {most}, because of {because}')
         elif asked >= 3:
+            every = params.save_summaries_steps
             warnings.append(
-                f'--summary_verbosity={asked}: every {params.save_summaries_steps}th step computes '
+                f'--summary_verbosity={asked}: {"each step" if every == 1 else f"one step in {every}"} computes '
                 'the histograms of its gradients within its timed seconds, which makes it slower'
             )
     return Instruments(
@@ -131,6 +134,8 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
             refusals.add(
                 f'{params.written(name)}: TensorFlow finds no checkpoint where a name has {wrong[0]}; rename it'
             )
+    if refusal := _refuse_checkpoint(params):
+        refusals.add(refusal)
     # Nothing is created under such a name.
     refusals.raise_all()
     for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
@@ -156,6 +161,29 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                     folder = os.path.dirname(os.path.abspath(folder))
                 _make_folder(Path(folder))
     refusals.raise_all()
+
+
+def _refuse_checkpoint(params: Params) -> str | None:
+    """Returns the line about a --train_dir that names one checkpoint and not a folder; None if --eval can read it."""
+    from training.checkpoint_files import named_checkpoint
+
+    prefix = named_checkpoint(params.train_dir) if params.train_dir else None
+    if prefix is None:
+        return None
+    written, folder = params.written('train_dir'), os.path.dirname(prefix) or '.'
+    if not params.eval:
+        return (
+            f'{written}: it names a checkpoint, and training needs a folder; use --train_dir={folder} to continue from '
+            f'the newest checkpoint there, or --backbone_model_path={prefix} to start another training from its weights'
+        )
+    if params.eval_interval_secs:
+        return (
+            f'{written} clashes with {params.written("eval_interval_secs")}: it names one checkpoint, and others are '
+            f'awaited; use --train_dir={folder} for all of them, or remove --eval_interval_secs'
+        )
+    if not os.path.isfile(f'{prefix}.index'):
+        return f'{written}: there is no such checkpoint; use --train_dir={folder} for the newest one there'
+    return None
 
 
 def check_file(name: str, path: str) -> None:

@@ -5,9 +5,10 @@ the facts that it needs.
 """
 
 import enum
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from planning.step import StepSettings
 
 
+# The most characters of a list of class names in a message.
+_LONGEST_NAMES = 200
+
+
 class Role(enum.Enum):
     """What a run does; the values are printed in the banner."""
 
@@ -38,6 +43,11 @@ class Role(enum.Enum):
     EVALUATION = 'evaluation'
     INPUT_ONLY = 'input-only'
     EXCHANGE_ONLY = 'exchange-only'
+
+    @property
+    def has_manager(self) -> bool:
+        """Whether a variable manager takes part."""
+        return self not in (Role.EVALUATION, Role.INPUT_ONLY)
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,8 @@ class Subject:
     model: ModelFacts
     folder: DataFolder | None  # None if the images are synthetic, or this process reads none
     exchange_bytes: int | None = None  # of the tensor that stands for the gradients with --exchange_only, if one does
+    # The SHA-256 of the --model_file and --variable_mgr_file that the run uses, by flag.
+    file_hashes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model_name(self) -> str:
@@ -220,7 +232,7 @@ class VariableFacts:
     variable_update: str  # the name of the mode
     staged: bool  # whether variables are one step old, --staged_vars
     relaxed: bool  # whether gradients are, --variable_consistency=relaxed
-    sync: bool  # whether the steps are synchronous
+    sync: bool  # whether all towers take one step of one model together
     sums: tuple[Range, ...] | None  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
     leaders: tuple[tuple[int, int], ...]  # its pairs of linked towers, see managers.all_reduce.by_halves
     shown_spec: str | None  # the --all_reduce_spec that the banner shows
@@ -288,6 +300,8 @@ class Checkpoints:
     warm_start: str | None  # the prefix of another checkpoint from which training starts
     warm_start_flag: str  # the flag that named it
     export_folder: str | None  # where this process writes a SavedModel at the end
+    data_dir: str | None  # the folder of the images; None if they are synthetic
+    class_names: tuple[str, ...] | None  # of labels 0, 1, ... in it, which checkpoints keep; None if it states none
 
 
 @dataclass(frozen=True)
@@ -364,8 +378,22 @@ class Plan:
     surroundings: Surroundings
 
     @property
-    def agreed_images(self) -> dict[str, int]:
-        """How many images all workers must have, by what they are; empty if nothing that they share depends on it.
+    def agreed_data(self) -> dict[str, str | int]:
+        """What the images of all workers must have in common, by what it is; empty if the images are synthetic.
+
+        With other classes, one label would be a cat to one worker and a dog to another.
+        """
+        if not self.checkpoints.class_names:
+            return self._agreed_images
+        names = ', '.join(self.checkpoints.class_names)
+        if len(names) > _LONGEST_NAMES:
+            digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+            names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {digest})'
+        return {'as class names': names, **self._agreed_images}
+
+    @property
+    def _agreed_images(self) -> dict[str, str | int]:
+        """How many images all workers must have; empty if nothing that they share depends on it.
 
         Workers with other numbers would count other steps in an epoch: their learning rates would differ, or they would
         wait for each other for ever.
@@ -379,7 +407,9 @@ class Plan:
             or params.eval_during_training_at_specified_epochs is not None
             or (params.trains and bool(rate.boundaries or rate.decay_steps or rate.warmup_steps))
         )
-        numbers = {'training images': self.data.data_set.num_train_examples} if has_epochs else {}
+        numbers: dict[str, str | int] = {}
+        if has_epochs:
+            numbers['training images'] = self.data.data_set.num_train_examples
         if has_epochs or self.data.validation is not None:
             numbers['validation images'] = self.data.data_set.num_validation_examples
         return numbers

@@ -5,7 +5,8 @@ from typing import Any
 
 from cluster.discovery import find_cluster
 from cluster.environments import find_launch, find_place_on_host, find_unjoined
-from cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts
+from cluster.private_network import is_private
+from cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts, split_host_port
 from errors import UsageError
 from machine.visible_gpus import ONLY_ONE
 from params import Params
@@ -13,8 +14,11 @@ from params.modes import MODES
 from params.spec import Output
 from params.table import flags_to_agree_on, outputs_that_are
 from planning.environment import Environment
-from planning.plan import Processes
+from planning.plan import Processes, Subject
 from planning.process_settings import find_visible_gpus
+
+# How many ports a rule of iptables may list.
+_MOST_PORTS = 15
 
 
 def find_processes(params: Params, environment: Environment, warnings: list[str]) -> Processes:
@@ -48,6 +52,19 @@ def find_processes(params: Params, environment: Environment, warnings: list[str]
     return processes
 
 
+def agree_on_files(processes: Processes, subject: Subject) -> Processes:
+    """Adds to the settings of the cluster the files of users that define the model and the mode.
+
+    A parameter server needs neither, so it compares only those that it has.
+    """
+    settings = dict(processes.settings)
+    for flag in ('model_file', 'variable_mgr_file'):
+        digest = subject.file_hashes.get(flag)
+        if digest or not processes.serves:
+            settings[f'SHA-256 of --{flag}'] = digest
+    return replace(processes, settings=settings)
+
+
 def own_outputs(params: Params, processes: Processes) -> Params:
     """Returns the flags without the files that another process writes.
 
@@ -60,15 +77,26 @@ def own_outputs(params: Params, processes: Processes) -> Params:
     return replace(params, **without)  # type: ignore[arg-type]
 
 
-def warn_of_public_hosts(processes: Processes, warnings: list[str]) -> None:
-    """Warns if somebody outside of a private network may reach the servers of this cluster."""
-    if processes.cluster is None or processes.horovod:
+def warn_of_open_ports(processes: Processes, warnings: list[str]) -> None:
+    """Warns that others may use the servers of this cluster, and how to close their ports."""
+    cluster = processes.cluster
+    if cluster is None or processes.horovod or is_private():
         return
-    if public := public_hosts(processes.cluster):
-        warnings.append(
-            f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
-            'encryption, and anyone who can reach one can do everything that its user can'
-        )
+    # All tasks write the same line, and a launcher shows it once.
+    ports = sorted({split_host_port(task.host)[1] for task in cluster.tasks})
+    named, in_rule = ', '.join(map(str, ports)), ','.join(map(str, ports))
+    if len(ports) > _MOST_PORTS:
+        named, in_rule = f'{ports[0]} to {ports[-1]}', f'{ports[0]}:{ports[-1]}'
+    if cluster.is_on_one_host:
+        advice = f'`iptables -I INPUT ! -i lo -p tcp -m multiport --dports {in_rule} -j DROP` and the same by ip6tables'
+    else:
+        advice = 'a firewall on each host that lets only the hosts of the cluster connect'
+    public = ', '.join(public_hosts(cluster))
+    warnings.append(
+        f"{f'{public}: not in a private network; ' if public else ''}TensorFlow's servers listen on all addresses of "
+        f'their host without a password: whoever can connect to port {named} can read and write the files of this user '
+        f'and change the weights; close the ports to others by {advice}'
+    )
 
 
 def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluster | None]:

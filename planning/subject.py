@@ -1,8 +1,11 @@
 """Plans what a run is about: the model, and the data set that its folder holds. Does not import TensorFlow."""
 
+from dataclasses import replace
+
 from inputs.data_folder import open_folder, recognise
 from models.registry import MODELS, load_model_file
 from params import Params, RunFacts, check
+from params.modes import MODES
 from planning.plan import Role, Subject
 
 
@@ -10,6 +13,11 @@ def find_subject(params: Params, *, reads: bool) -> Subject:
     """Finds the model for the data set, and the data folder; reads: whether this process reads data."""
     if params.model_file:
         load_model_file(params.model_file)
+    subject = _find_subject(params, reads=reads)
+    return replace(subject, file_hashes=_hash_files(params, subject))
+
+
+def _find_subject(params: Params, *, reads: bool) -> Subject:
     role, model = _role_of(params), MODELS.find_model(params.model, params.data_name)
     if params.data_dir is None or not reads:
         return Subject(role, model, None, params.exchange_bytes if params.exchange_only else None)
@@ -35,6 +43,16 @@ def check_folder(params: Params, subject: Subject) -> None:
         folder.check(folder.subset_of_steps(forward_only=params.forward_only))
     if folder and params.evaluates:
         folder.check('validation')
+
+
+def _hash_files(params: Params, subject: Subject) -> dict[str, str]:
+    """Returns Subject.file_hashes."""
+    hashes, mode = {}, MODES[params.variable_update]
+    if subject.model.network.file and subject.exchange_bytes is None:
+        hashes['model_file'] = subject.model.network.file.sha256
+    if mode.file and subject.role.has_manager:
+        hashes['variable_mgr_file'] = mode.file.sha256
+    return hashes
 
 
 def _role_of(params: Params) -> Role:

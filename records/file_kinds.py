@@ -12,6 +12,16 @@ _KINDS = (
     (rb'version https://git-lfs\.github\.com/spec/', 'a Git LFS pointer', 'fetch the file with: git lfs pull'),
     (rb'(?i)\s*(<!doctype html|<html)', 'an HTML page', 'download the file itself'),
     (rb'\x1f\x8b', 'gzip-compressed data', 'decompress it with gunzip, for which its name must end in .gz'),
+    # RFC 1950, section 2.2: deflate in a window of 32 KB, and a checksum. TFRecords may be written so.
+    (
+        rb'\x78[\x01\x5e\x9c\xda]',
+        'zlib-compressed data',
+        "decompress it with Python's zlib.decompress, or write it again without compression",
+    ),
+    (rb'BZh[1-9]', 'bzip2-compressed data', 'decompress it with bunzip2'),
+    (rb'\xfd7zXZ\x00', 'xz-compressed data', 'decompress it with unxz'),
+    (rb'\x28\xb5\x2f\xfd', 'zstd-compressed data', 'decompress it with unzstd'),
+    (rb'\x04\x22\x4d\x18', 'lz4-compressed data', 'decompress it with unlz4'),
     (rb'PK\x03\x04', 'a ZIP archive', 'unpack it, and use the files in it'),
     (rb'(?s:.{257})ustar', 'a tar archive', 'unpack it, and use the files in it'),
     (rb'\x00\x00\x08[\x01-\x04]', 'an uncompressed idx file, as of MNIST', 'name it as one, without .gz'),

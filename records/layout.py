@@ -38,8 +38,12 @@ _MADE_BY_PROGRAMS = {
 }
 # Line breaks, and bytes that are no UTF-8.
 _NOT_IN_LABELS = re.compile('[\n\r\ud800-\udfff]')
-# Names of subsets, in lower case, which are not classes.
-_SUBSETS = {'train', 'training', 'val', 'valid', 'validation', 'test'}
+# Names of subsets, in lower case, which are not classes; and names that contain one, as seg_train or test2017.
+_SUBSETS = {
+    *('train', 'training', 'val', 'valid', 'validation', 'test', 'testing'),
+    *('dev', 'eval', 'evaluation', 'holdout'),
+}
+_WITH_SUBSET = re.compile(rf'(?:.*[^a-z])?(?:{"|".join(sorted(_SUBSETS))})(?:[^a-z].*)?', re.DOTALL)
 
 
 def shard_name(subset: str, index: int, num_shards: int) -> str:
@@ -98,6 +102,20 @@ def _not_made_by_hand(name: str) -> str | None:
     return 'made by a program' if name.lower() in _MADE_BY_PROGRAMS else None
 
 
+def _is_named_as_image(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _why_broken(entry: os.DirEntry[str]) -> str | None:
+    """Returns why a link leads to nothing; None if it is no link, or leads to something."""
+    if entry.is_symlink():
+        try:
+            os.stat(entry.path)
+        except OSError as error:
+            return error.strerror
+    return None
+
+
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
     """Yields the path of each file at any depth, after the prefix, and the reason to skip it or None."""
     # Not by recursion: folders may be nested more deeply than calls of Python.
@@ -106,15 +124,15 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
         path, entry = waiting.pop()
         if why := _not_made_by_hand(entry.name):
             yield path, why
-        elif entry.is_dir():
+        elif (reason := _why_broken(entry)) is None and entry.is_dir():
             if entry.is_symlink():
                 yield path, 'a link to a folder'
             else:
                 waiting += [(f'{path}/{inner.name}', inner) for inner in reversed(_listing(entry.path))]
-        elif not entry.name.lower().endswith(IMAGE_SUFFIXES):
-            yield path, 'not named as a JPEG or PNG'
+        elif not _is_named_as_image(entry):
+            yield path, 'a broken link' if reason else 'not named as a JPEG or PNG'
         # A broken link counts as an image, so that it is reported with the files that cannot be decoded.
-        elif not entry.is_file() and Path(entry.path).exists():
+        elif reason is None and not entry.is_file():
             yield path, 'not a file'
         else:
             yield path, None
@@ -125,6 +143,9 @@ def scan_folder(root: str) -> ImageFolder:
 
     Classes are sorted by folder name. A class folder may be a link. Inside it, links to files are followed, and links
     to folders are not.
+
+    Raises:
+      UsageError: root is no folder of class folders, or a link beside them is broken: it may be one of them.
     """
     folder = Path(root)
     if not folder.is_dir():
@@ -137,7 +158,12 @@ def scan_folder(root: str) -> ImageFolder:
     for entry in _listing(root):
         if why := _not_made_by_hand(entry.name):
             passed_over[why].append(entry.name)
-        elif not entry.is_dir():
+        elif (reason := _why_broken(entry)) and not _is_named_as_image(entry):
+            raise UsageError(
+                f'--input={root}: {entry.name} is a link to {os.readlink(entry.path)}, which cannot be '
+                f'opened ({reason}), so that a class would be missing; mend the link, or remove it'
+            )
+        elif reason or not entry.is_dir():
             passed_over['in no class folder'].append(entry.name)
         else:
             if _NOT_IN_LABELS.search(entry.name):
@@ -164,11 +190,22 @@ def _check_level(root: str, folders: list[list[str]]) -> None:
     names = sorted({folder[0] for folder in folders}, key=lambda name: ('train' not in name.lower(), name))
     if {name.lower() for name in names} <= _SUBSETS:
         what = f'{", ".join(names)}: these are names of subsets, not of classes'
+    elif shared := _shared_folders(names, folders):
+        what = f'{", ".join(names)}: each contains {shared[0]}, so these are subsets of the same classes'
     elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
         what = f'all images are in folders of {names[0]}, so that there is one class'
     else:
         return
     raise UsageError(f'--input={root}: {what}; write --input={os.path.join(root, names[0])}')
+
+
+def _shared_folders(names: list[str], folders: list[list[str]]) -> list[str]:
+    """Returns the folders of images that all of several folders with names of subsets contain."""
+    is_above = all(len(folder) > 1 for folder in folders)
+    if len(names) < 2 or not is_above or not all(_WITH_SUBSET.fullmatch(name.lower()) for name in names):
+        return []
+    inner = [{folder[1] for folder in folders if folder[0] == name} for name in names]
+    return sorted(set.intersection(*inner))
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:

@@ -57,12 +57,13 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
     if old_labels in (None, labels) or (overwrite and not others):
         return
     assert old_labels is not None
-    old, new = next(pair for pair in itertools.zip_longest(old_labels, labels) if pair[0] != pair[1])
+    pairs = enumerate(itertools.zip_longest(old_labels, labels, fillvalue='no class'))
+    label, (old, new) = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
     needed = f' (the {" and ".join(others)} shards there need it)' if others else ', add --overwrite to replace it'
     raise UsageError(
         f'--output={output}: its {LABELS_FILE} does not agree with the classes of --input={input_dir} '
-        f'({old} instead of {new}); make the class folders (and --first_label) agree with it{needed}, '
-        'or write another folder'
+        f'(label {label} is {old} there and {new} here); make the class folders (and --first_label) '
+        f'agree with it{needed}, or write another folder'
     )
 
 

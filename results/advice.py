@@ -5,6 +5,7 @@ can do. Other runs get no warning: tests/results/test_advice.py limits false ala
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,13 +45,21 @@ DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
 _DOUBTFUL = '!'
 LONGER = '--target_seconds=10'
-# The codes of warnings that name what disturbed a run, and of those that show that something did.
-_CAUSES = ('machine_loaded', 'steal', 'cpu_quota', 'thermal_throttling')
-_SYMPTOMS = ('outliers', 'spread', 'drift')
-_DISTURBED = frozenset((*_CAUSES, *_SYMPTOMS))
+# The codes of warnings that name what disturbed a run, and of those that show that something did, with what tables call
+# them.
+_CAUSES = {
+    'machine_loaded': 'other programs',
+    'steal': 'other virtual machines',
+    'cpu_quota': 'CPU quota',
+    'thermal_throttling': 'heat',
+}
+_SYMPTOMS = {'outliers': 'outliers', 'spread': 'spread', 'drift': 'drift'}
+_DISTURBED = _CAUSES | _SYMPTOMS
+_SHORT = {'too_short': 'too short'}
 # The warnings that doubts() sums up.
-SUMMED_UP = _DISTURBED | {'too_short'}
-_SHARES = {'other_cpu_share': 'other programs used', 'steal_share': 'the host of the virtual machine took'}
+SUMMED_UP = frozenset(_DISTURBED | _SHORT)
+# The share of the cores that a cause took.
+_SHARES = {'machine_loaded': 'other_cpu_share', 'steal': 'steal_share'}
 # The flags that make a cause of time between steps rarer.
 _BETWEEN = {
     'printing': '--display_every',
@@ -79,29 +88,50 @@ def is_short(result: Result) -> bool:
     return 0 < float(result.step_seconds().sum()) < SHORT_SECONDS
 
 
+def doubtful_codes(result: Result) -> list[str]:
+    """Returns the codes of the warnings that make the rate of a run doubtful: it was disturbed, or is too short."""
+    codes = {warning.code for warning in result.warnings}
+    return [*(code for code in _DISTURBED if code in codes), *(_SHORT if is_short(result) else ())]
+
+
 def mark(results: Iterable[Result]) -> str:
-    """Returns the mark that tables put before the rate of these runs if one was disturbed, or is too short, else ''."""
-    return f'{_DOUBTFUL} ' if any(is_short(result) or _is_disturbed(result) for result in results) else ''
+    """Returns the mark that tables put before the rate of these runs if one of them is doubtful, else ''."""
+    return f'{_DOUBTFUL} ' if any(map(doubtful_codes, results)) else ''
 
 
-def _is_disturbed(result: Result) -> bool:
-    return any(warning.code in _DISTURBED for warning in result.warnings)
+def count_doubtful(results: Sequence[Result]) -> str:
+    """Formats how many of these runs are doubtful, and why: '1 of 3: drift', or 'drift' for a single run.
+
+    Returns '' if none is doubtful.
+    """
+    doubtful = [codes for codes in map(doubtful_codes, results) if codes]
+    counts = Counter(code for codes in doubtful for code in codes)
+    names = _DISTURBED | _SHORT
+    is_plain = all(count == len(doubtful) for count in counts.values())
+    reasons = [names[code] if is_plain else f'{names[code]} ({counts[code]})' for code in names if code in counts]
+    how_many = f'{len(doubtful)} of {len(results)}: ' if doubtful and len(results) > 1 else ''
+    return how_many + ', '.join(reasons)
 
 
 def doubts(results: Sequence[Result]) -> list[str]:
     """Returns the lines below a table of these runs: how many of them are doubtful, and by what."""
     lines = []
-    if disturbed := [result for result in results if _is_disturbed(result)]:
-        reasons, every = [], [dict[str, Any](result.disturbance) for result in disturbed]
-        for name, what in _SHARES.items():
-            most = max(found.get(name) or 0.0 for found in every)
-            reasons += [f'{what} up to {_percent(most)} of the cores'] if most > STEAL_SHARE else []
-        reason = ', '.join(reasons) or 'their steps differ much'
-        lines.append(f'{_DOUBTFUL} {_of_runs(disturbed, results)} disturbed: {reason}; measure on an idle machine')
+    if disturbed := [result for result in results if {*doubtful_codes(result)} & {*_DISTURBED}]:
+        reasons = []
+        for code, name in _DISTURBED.items():
+            if found := [result for result in disturbed if code in doubtful_codes(result)]:
+                shares = [dict[str, Any](result.disturbance).get(_SHARES.get(code, '')) or 0.0 for result in found]
+                most = f', up to {_percent(max(shares))} of the cores' if max(shares) else ''
+                reasons.append(f'{name} ({plural(len(found), "run")}{most})')
+        lines.append(
+            f'{_DOUBTFUL} {_of_runs(disturbed, results)} disturbed: {", ".join(reasons)}; measure on an idle machine'
+        )
     if short := [result for result in results if is_short(result)]:
+        # What helps all of them.
+        remedy = _to_measure_longer(min(short, key=lambda result: not result.is_complete))
         lines.append(
             f'{_DOUBTFUL} {_of_runs(short, results)} too short, with less than {SHORT_SECONDS:.0f} s of timed steps: '
-            f'write {LONGER}'
+            f'{remedy}'
         )
     return lines
 
@@ -190,15 +220,21 @@ def _too_short(facts: _Facts) -> str | None:
     if not is_short(facts.result):
         return None
     seconds = _seconds(float(facts.seconds.sum()))
-    return f'the timed steps took {seconds}, too short a time to compare their rate; write {LONGER}'
+    remedy = _to_measure_longer(facts.result)
+    return f'the timed steps took {seconds}, too short a time to compare their rate; {remedy}'
+
+
+def _to_measure_longer(result: Result, flags: str = LONGER) -> str:
+    # The flags of a run that was stopped may be long enough.
+    return f'write {flags}' if result.is_complete else 'measure again, and let the run take all of its steps'
 
 
 def _few_steps(facts: _Facts) -> str | None:
     if not 0 < facts.seconds.size < MIN_STEPS or is_short(facts.result):
         return None
     return (
-        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate to be known; write '
-        f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
+        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate to be known; '
+        + _to_measure_longer(facts.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds')
     )
 
 

@@ -154,8 +154,13 @@ class Result(_Document, tag=RESULT, kw_only=True):
         )
 
     def _resolved(self) -> dict[str, Any]:
-        # Whether TF32 was used, not whether the flag allowed it.
-        names = ('tf32', *(name for name, spec in SPECS.items() if spec.resolved))
+        # Whether TF32 was used, not whether the flag allowed it; the content of a file, not its path.
+        names = (
+            'tf32',
+            'model_file_sha256',
+            'variable_mgr_file_sha256',
+            *(name for name, spec in SPECS.items() if spec.resolved),
+        )
         known = {name: getattr(self.run, name, None) for name in names} | {'model': self.model.name}
         return {name: value for name, value in known.items() if value is not None}
 

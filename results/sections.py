@@ -124,6 +124,8 @@ class RunSection(Section, kw_only=True):
     steps_per_run: Annotated[Count, about('Steps of one call of the session: equal parts of its time.')] = 1
     precision: Annotated[str, about('In what the network computes.')]
     num_skipped_steps: Annotated[Count, about('Steps whose gradients overflowed, so that they changed no variable.')]
+    model_file_sha256: Annotated[str | None, about('Of the --model_file that defines the model.')] = None
+    variable_mgr_file_sha256: Annotated[str | None, about('Of the --variable_mgr_file that defines the mode.')] = None
 
 
 class ClusterSection(Section):

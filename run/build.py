@@ -18,6 +18,7 @@ from inputs.validation import Dataset, Share, ValidationInput, array_examples, r
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from params.device_flags import HOST_DEVICE
+from params.user_modes import errors_of_manager
 from planning.plan import Plan, Role
 from preprocessing import ImageOptions, Scale
 from results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
@@ -39,7 +40,9 @@ _SEEDS_OF_RESTART = 1_000_003
 
 def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     """Adds a step to the current graph. restart is 0 when training starts, another number each time it continues."""
-    manager = _make_manager(plan)
+    mode = plan.variables.variable_update
+    with errors_of_manager(mode):
+        manager = _make_manager(plan)
     chosen = plan.variables.optimizer
     optimizer = UPDATE_RULES[chosen.name](*chosen.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
@@ -56,7 +59,8 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
         pipeline = GradientsInMemory(shapes_of(settings, plan.data.image_shape), settings.first_tower)
     else:
         pipeline = _make_pipeline(plan, manager.get_devices(), restart)
-    return build_step_graph(settings, optimizer, manager, pipeline, frozen)
+    with errors_of_manager(mode):
+        return build_step_graph(settings, optimizer, manager, pipeline, frozen)
 
 
 def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int) -> Evaluation:

@@ -22,12 +22,16 @@ from run.invocation import Invocation
 from run.measurement import Measurement
 from run.process import Process
 from run.session import open_session
-from training.checkpoint_files import has_ended, latest_checkpoint, named_checkpoints, step_of
+from training.checkpoint_files import has_ended, latest_checkpoint, named_checkpoint, named_checkpoints, step_of
 from training.checkpoints import Checkpointer, Slice
+from training.contents import check_classes
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Evaluates the last checkpoint of --train_dir, or each one as it appears. Workers share the images."""
+    """Evaluates the checkpoint that --train_dir names, the last one there, or each as it appears.
+
+    Workers share the images.
+    """
     measurement = Measurement(plan, console, invocation)
     process = Process(plan, console, measurement)
     with process.guarded():
@@ -49,6 +53,9 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
             for number, prefix in enumerate(_checkpoints(plan, worker, console)):
                 console.progress(f'Evaluating {prefix}')
+                line = check_classes(prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir)
+                if line and last is None:
+                    console.note(line)
                 saver.restore(session, prefix, for_training=False, names_in_training=names_in_training)
                 own = evaluation.run(session, step_of(prefix))
                 found = share_accuracy(own, worker, f'accuracy/{number}')
@@ -81,8 +88,14 @@ def _checkpoints(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:
 
 
 def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
-    """The last checkpoint and, with --eval_interval_secs, each new one until the training has ended."""
+    """The checkpoint that --train_dir names; or the last one there.
+
+    With --eval_interval_secs each new one follows, until the training has ended.
+    """
     folder = plan.checkpoints.folder or ''
+    if prefix := named_checkpoint(folder):
+        yield prefix
+        return
     interval = plan.evaluations.interval_secs if plan.evaluations else 0.0
     last = latest_checkpoint(folder)
     if last is None and not interval:

@@ -58,7 +58,7 @@ class Process:
         self._measurement = measurement
         self._keep = keep
         # Other tasks may end because of the same signal; that must not stop this process from saving.
-        self._stop = Stop(self._finish_for_signal, lambda: self.worker.stop_watching())
+        self._stop = Stop(self._finish_for_signal, lambda: self.worker.begin_stop())
         self._interrupts = Interrupts()
         self.worker = Worker(plan.session.config)
         # Until the process has saved what it could after a fault.
@@ -115,11 +115,12 @@ class Process:
         if processes.cluster is None:
             return self.worker
         if processes.horovod:
-            return HorovodWorker(processes.horovod, processes.cluster, self._plan.session.config)
+            config, settings = self._plan.session.config, processes.settings
+            return HorovodWorker(processes.horovod, processes.cluster, config, settings=settings)
         return ClusterWorker(
             processes.cluster,
             self._plan.session.config,
-            settings={**processes.settings, **self._plan.agreed_images},
+            settings={**processes.settings, **self._plan.agreed_data},
             together=processes.together,
             connect=processes.connect,
             console=self._console,
@@ -232,8 +233,9 @@ class Process:
 
     def _finish_for_signal(self, exit_code: int, signal_name: str) -> None:
         self._keep()
-        self._end(Ending(exit_code, f'stopped by {signal_name}'))
-        self._console.warning(f'stopped by {signal_name}')
+        reason = self.worker.name_loss(f'stopped by {signal_name}')
+        self._end(Ending(exit_code, reason))
+        self._console.warning(reason)
         self._console.close()
 
     def _explain(self, error: tf.errors.OpError) -> RunError:

@@ -65,6 +65,7 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
         steps_per_run=1 if evaluated or role is Role.INPUT_ONLY else counts.steps_per_run,
         precision=str(plan.step.precision),
         num_skipped_steps=num_skipped_steps,
+        **{f'{flag}_sha256': digest for flag, digest in plan.subject.file_hashes.items()},
     )
 
 

@@ -14,6 +14,7 @@ from run.schedule import Schedule, make_schedule
 from run.step_graph import StepGraph
 from training.checkpoint_files import forget_begun, mark_begun, mark_ended, read_end, step_of
 from training.checkpoints import Checkpointer, WarmStart
+from training.contents import check_classes, read_class_names
 
 
 class RunState:
@@ -39,11 +40,19 @@ class RunState:
         self._warm_start = None
         if checkpoints.warm_start:
             self._warm_start = WarmStart(
-                checkpoints.warm_start, checkpoints.warm_start_flag, built.model_slices, HOST_DEVICE
+                checkpoints.warm_start,
+                checkpoints.warm_start_flag,
+                built.model_slices,
+                HOST_DEVICE,
+                checkpoints.class_names,
             )
 
     def _make_saver(self, folder: str) -> Checkpointer:
-        return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep)
+        names, resumed = self._checkpoints.class_names, self._checkpoints.resume_from
+        if names is None and resumed:
+            # Steps on images without class names do not make the checkpoint lose its names.
+            names = read_class_names(resumed)
+        return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep, names)
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
         """Gives the variables their first values, and returns the steps that follow."""
@@ -83,8 +92,12 @@ class RunState:
     def _start_from_saved(self, session: tf.Session) -> None:
         if self._checkpoints.resume_from:
             assert self._saver
-            self._saver.restore(session, self._checkpoints.resume_from)
-            self._note(f'Continuing from {self._checkpoints.resume_from}')
+            resumed = self._checkpoints.resume_from
+            line = check_classes(resumed, self._checkpoints.class_names, self._checkpoints.data_dir)
+            self._saver.restore(session, resumed)
+            self._note(f'Continuing from {resumed}')
+            if line:
+                self._note(line)
         elif self._warm_start:
             self._warm_start.restore(session)
             self._note(self._warm_start.summary)
@@ -96,8 +109,8 @@ class RunState:
 
     def _completed_step(self, session: tf.Session) -> int | None:
         """The global step if the variables contain whole steps only; None while an update is being applied."""
-        step, together = self._read_step(session), self._built.synchronous_step
-        begun = session.run([begun.value for begun in together.begun.values()]) if together else []
+        step = self._read_step(session)
+        begun = session.run([begun.value for begun in self._built.begun])
         return step if all(number <= step for number in begun) else None
 
     def prepare_evaluation(self, session: tf.Session) -> None:

@@ -66,6 +66,7 @@ class StepGraph:
       prologue: computes on the first batch what the first step takes from the step before; None if it takes nothing.
       variables: the trainable variables of the first model; gradients has (variable, gradient) pairs for them.
       slices: the parts of each variable in a checkpoint, by name; model_slices those of the model only.
+      begun: see VariableMgr.
       num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
       before_evaluation: makes the slices of all workers equal; None if they always are.
     """
@@ -79,6 +80,7 @@ class StepGraph:
     gradients: list[tuple[Variable, Tensor]]
     global_step: Variable
     synchronous_step: SynchronousStep | None
+    begun: list[Variable]
     bytes_of_servers: dict[str, int]
     transfer: Transfer
     slices: dict[str, list[Slice]]
@@ -205,6 +207,7 @@ def build_step_graph(
             gradients=gradients,
             global_step=global_step,
             synchronous_step=manager.synchronous_step,
+            begun=manager.begun,
             bytes_of_servers=manager.bytes_of_servers,
             transfer=Transfer(
                 tuple(manager.bytes_of_servers.values()),

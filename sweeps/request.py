@@ -1,11 +1,12 @@
 """The request of a sweep, from a file or from flags: values of flags, checked one by one before they are combined."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.shape import Shape
-from errors import UsageError, format_flag, nearest
+from errors import Refusals, UsageError, format_flag, nearest
 from params.modes import MODES
 from params.original import FLAGS
 from params.parsing import split_argv
@@ -68,10 +69,29 @@ class Request:
     published_in: str = ''
 
 
-def read_setting(name: str, value: object, where: str) -> Setting:
-    """Reads the value of a flag, or of a shape; errors begin with `where`, the source and the table."""
-    if name in SPECS and (given := SPECS[name].in_sweep):
-        raise UsageError(f'{where} {shown(name, value, where)}: {given}; leave {name} out')
+def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Setting, ...]:
+    """Reads the values of a flag, or of a shape; errors begin with `where`, the source and the table."""
+    if name in SPECS and (reason := SPECS[name].in_sweep):
+        value = values[0] if len(values) == 1 else values
+        remedy = f'use {_as_shapes(values, where)}' if name == 'num_gpus' else f'leave {name} out'
+        raise UsageError(f'{where} {shown(name, value, where)}: {reason}; {remedy}')
+    refusals, settings = Refusals(), list[Setting]()
+    for value in values:
+        with refusals.collecting():
+            settings.append(_read_setting(name, value, where))
+    refusals.raise_all()
+    return tuple(settings)
+
+
+def _as_shapes(num_gpus: Sequence[object], where: str) -> str:
+    """Formats the shapes of one process with these numbers of devices, as a flag or as in a file."""
+    shapes = [f'1*{number}' for number in num_gpus if re.fullmatch('[1-9][0-9]*', str(number))] or ['1*2']
+    if where.startswith('--'):
+        return f'--grid={SHAPE}={",".join(shapes)}'
+    return shown(SHAPE, shapes[0] if len(shapes) == 1 else shapes)
+
+
+def _read_setting(name: str, value: object, where: str) -> Setting:
     if name == SHAPE:
         try:
             return value if isinstance(value, Shape) else Shape.parse(str(value))
@@ -105,14 +125,17 @@ def shown(name: str, value: object, where: str = '') -> str:
 def read_grid(texts: Sequence[str]) -> Request:
     """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'."""
     values: dict[str, tuple[Setting, ...]] = {}
+    refusals = Refusals()
     for text in texts:
         where = f'--grid={text}:'
         name, equals, several = text.lstrip('-').partition('=')
-        if not equals:
-            raise UsageError(f'{where} it must be FLAG=VALUE,VALUE..., such as --grid=--batch_size=32,64')
-        if name in values:
-            raise UsageError(f'{where} {name} was given before; write all of its values in one --grid')
-        values[name] = tuple(read_setting(name, value, where) for value in several.split(','))
+        with refusals.collecting():
+            if not equals:
+                raise UsageError(f'{where} it must be FLAG=VALUE,VALUE..., such as --grid=--batch_size=32,64')
+            if name in values:
+                raise UsageError(f'{where} {name} was given before; write all of its values in one --grid')
+            values[name] = read_settings(name, several.split(','), where)
+    refusals.raise_all()
     return Request('grid', 'Grid', 'sweep', axes=[Axes('--grid', values)])
 
 
@@ -120,7 +143,7 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
     """Overrides the flags of all runs by those after --, and the settings by those on the command line."""
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
-        value = read_setting(name, text, AFTER_DASHES)
+        (value,) = read_settings(name, [text], AFTER_DASHES)
         for axes in request.axes:
             if name in axes.values:
                 raise UsageError(

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from errors import UsageError, nearest, read_regular
 from params.spec import specs_of
-from sweeps.request import Axes, Request, Settings, read_setting, read_value
+from sweeps.request import Axes, Request, Settings, read_settings, read_value
 
 _FOLDER = Path(__file__).parent
 # The keys of a grid for figures that others published: images/sec, and the speed-up beside it.
@@ -46,6 +46,8 @@ def find_file(name: str) -> Path:
 def read_sweep_file(path: Path) -> Request:
     try:
         file = msgspec.toml.decode(read_regular(path), type=_File)
+        # Read first, since --variable_mgr_file defines values of --variable_update.
+        flags = {name: read_settings(name, [value], f'{path}: [flags]')[0] for name, value in file.flags.items()}
         grids = [('[grid]', file.grid)] if file.grid else []
         grids += [(f'[[grids]] {number}', grid) for number, grid in enumerate(file.grids, 1)]
         grids += [(f'[[include]] {number}', row) for number, row in enumerate(file.include, 1)]
@@ -61,7 +63,7 @@ def read_sweep_file(path: Path) -> Request:
         name=path.stem,
         title=file.title or path.stem,
         source=str(path),
-        flags={name: read_setting(name, value, f'{path}: [flags]') for name, value in file.flags.items()},
+        flags=flags,
         axes=axes,
         # The spec of each field has read its value, which mypy cannot see.
         settings=Settings(**settings),  # type: ignore[arg-type]
@@ -78,5 +80,5 @@ def _axes(table: Mapping[str, Any], where: str) -> Axes:
             continue
         if not (several := value if isinstance(value, list) else [value]):
             raise UsageError(f'{where} {name} = []: it has no value; write one, or leave {name} out')
-        values[name] = tuple(read_setting(name, item, where) for item in several)
+        values[name] = read_settings(name, several, where)
     return Axes(where, values, **published)

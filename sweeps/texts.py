@@ -6,9 +6,9 @@ from typing import Any
 
 from comparison.differences import format_fact, machine_differences
 from comparison.ratios import compare, estimate
-from comparison.tables import Table, ValueColumn, table_of
+from comparison.tables import DOUBTFUL, Table, ValueColumn, table_of
 from errors import plural
-from results.advice import mark
+from results.advice import count_doubtful, mark
 from results.document import Result
 from results.repeats import baselines, grouped
 from sweeps.configurations import LeftOut, SweepPlan, caption
@@ -35,7 +35,7 @@ _OF_EXCHANGES = (
     ValueColumn('algbw GB/s', is_number=True, keys=('algbw',), form='{:.4g}'),
     ValueColumn('busbw GB/s', is_number=True, keys=('busbw',), form='{:.4g}'),
 )
-_NOTHING = dict.fromkeys(('mark', 'rate', 'low', 'high', 'speed_up', 'verdict', 'ms', 'algbw', 'busbw'))
+_NOTHING = dict.fromkeys(('mark', 'doubtful', 'rate', 'low', 'high', 'speed_up', 'verdict', 'ms', 'algbw', 'busbw'))
 
 
 def format_plan(plan: SweepPlan, num_left: int) -> str:
@@ -91,6 +91,7 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
             counting.append(results)
             row |= {
                 'mark': mark(results),
+                'doubtful': count_doubtful(results),
                 'rate': measured.images_per_second,
                 'low': low,
                 'high': high,
@@ -109,7 +110,7 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     statuses = ['status'] if any(row['status'] != 'ok' for row in rows) else []
     names = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     columns = [*(ValueColumn(_TITLES.get(name, name), keys=(name,)) for name in names), *numbers]
-    return table_of([*columns, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows)
+    return table_of([*columns, DOUBTFUL, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows)
 
 
 def _exchange(results: Sequence[Result]) -> dict[str, float]:

@@ -38,6 +38,15 @@ def forget_models() -> Iterator[None]:
 
 
 @pytest.fixture
+def forget_modes() -> Iterator[None]:
+    """Forgets the modes that a test registers."""
+    from params.modes import MODES
+
+    with mock.patch.dict(MODES):
+        yield
+
+
+@pytest.fixture
 def same_environment() -> Iterator[None]:
     """Restores the environment variables that plans of runs set in this process."""
     with mock.patch.dict(os.environ):

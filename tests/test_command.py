@@ -1,5 +1,6 @@
 """The command as users start it: what it answers without TensorFlow, its exit codes, and its standard streams."""
 
+import ast
 import errno
 import os
 import re
@@ -280,6 +281,15 @@ def _catches_sigterm(pid: int) -> bool:
 
 def _has_loaded_tensorflow(pid: int) -> bool:
     return 'libtensorflow' in Path(f'/proc/{pid}/maps').read_text()
+
+
+def test_an_older_python_is_told_in_one_line_which_versions_run_the_program() -> None:
+    path = ROOT / 'tf_cnn_benchmarks.py'
+    ast.parse(path.read_text(encoding='utf-8'), feature_version=(3, 7))
+    code = f'import runpy, sys; sys.version_info = (3, 9, 18); runpy.run_path({str(path)!r}, run_name="__main__")'
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, '')
+    check_line(done.stderr.rstrip(), 'Python 3.9', '3.11')
 
 
 @pytest.mark.distributed

@@ -16,6 +16,10 @@ TEXT = (ROOT / 'docs' / 'extending.md').read_text()
 # The sections that show how to add something, and what the command of each prints if the addition works.
 EXPECTED = {
     'A model': r'^Model: +tiny_squeeze$',
+    'A mode in a file': r'^Variables: +after_backward$',
+    'A mode in a file, in --help': r'after_backward: As collective_all_reduce, but no sum begins',
+    'A mode in a file, in a cluster': r'^Devices: +\[./job:worker(.*\n)+Variables: +after_backward$',
+    'A mode in a file, in a sweep': r'^\| after_backward +\| 1\*2 +\|[ !]+[1-9]',
     'A mode': r'^Variables: +gathered$',
     'A fact': r'^Num devices: 1$',
     # The same run without the flag has learned by now: its loss is below 1.
@@ -62,5 +66,6 @@ def test_the_examples_run(extended: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     outputs = dict(zip(EXPECTED, ran.stdout.split('+ python')[1:], strict=True))
     for title, pattern in EXPECTED.items():
-        assert re.search(pattern, outputs[title], flags=re.MULTILINE), outputs[title]
+        words = ' '.join(outputs[title].split()) if 'help' in title else outputs[title]
+        assert re.search(pattern, words, flags=re.MULTILINE), outputs[title]
     assert json.loads((extended / 'fact.json').read_text())['run']['num_devices'] == 1

@@ -1,6 +1,7 @@
 """An installation from the wheel: one package, which works even where other modules have the same names."""
 
 import ast
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documents import python_block
 from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.distributed
@@ -187,6 +189,32 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     run = output_of([command, 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
     assert 'total images/sec: ' in run
     assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
+
+
+def test_a_mode_of_a_user_runs_by_the_command_and_from_python(
+    binaries: Path, hostile: dict[str, str], tmp_path: Path
+) -> None:
+    manager = python_block('extending.md', 'after_backward.py')
+    (tmp_path / 'mine.py').write_text(manager)
+    mode = ['--variable_mgr_file=mine.py', '--variable_update=after_backward']
+    flags = [*mode, '--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=2', '--num_warmup_batches=1']
+    command = binaries / 'tf_cnn_benchmarks'
+    assert 'after_backward' in output_of([command, '--help', mode[0]], tmp_path, hostile)
+    run = output_of([command, *flags, '--num_gpus=2', '--result_file=r.json'], tmp_path, hostile)
+    assert re.search(r'^Variables: +after_backward$', run, flags=re.MULTILINE)
+    digest = json.loads((tmp_path / 'r.json').read_text())['run']['variable_mgr_file_sha256']
+    assert digest == hashlib.sha256(manager.encode()).hexdigest()
+    assert 'after_backward' in output_of([command, 'cluster', '--workers=2', '--', *flags], tmp_path, hostile)
+    grid = '--grid=--variable_update=after_backward,replicated'
+    sweep: list[str | Path] = [command, 'sweep', grid, '--output=sweep', '--', *flags[:1], *flags[2:]]
+    assert '| after_backward' in output_of(sweep, tmp_path, hostile)
+    (tmp_path / 'program.py').write_text(
+        f'{manager}\n'
+        'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
+        'params = make_params(variable_update="after_backward", model="lenet", device="cpu", num_batches=2)\n'
+        'print(BenchmarkCNN(params).run().run.variable_update)\n'
+    )
+    assert output_of([binaries / 'python', 'program.py'], tmp_path, hostile) == 'after_backward\n'
 
 
 def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes(

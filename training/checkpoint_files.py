@@ -67,6 +67,16 @@ def find_checkpoint(path: str, written: str) -> str:
     return prefix
 
 
+def named_checkpoint(path: str) -> str | None:
+    """Returns the prefix if a path is one, as DIR/model.ckpt-100, which may be missing; None if it is a folder.
+
+    A name that ends with ckpt-STEP is a prefix, as in the original program, unless there is a folder of this name.
+    """
+    prefix = path.rstrip('/')
+    is_prefix = os.path.isfile(f'{prefix}.index') or (re.search(r'ckpt-\d+$', prefix) and not os.path.isdir(prefix))
+    return prefix if is_prefix else None
+
+
 def mark_ended(folder: str, ended: bool) -> None:
     """Records whether training in the folder has ended, for evaluators that wait for checkpoints. Ignores OS errors."""
     file = Path(folder) / _ENDED

@@ -14,12 +14,15 @@ from errors import RunError, plural
 from machine.atomic import move_whole
 from training.checkpoint_files import READY, UNFINISHED, data_files, publish_checkpoint, remove_stage
 from training.contents import (
+    CLASS_NAMES,
     OPTIONAL,
     Tensors,
     cause,
+    class_difference,
     content_difference,
     first_names,
     is_of_model,
+    read_class_names,
     read_contents,
 )
 from training.variables import Variable
@@ -75,9 +78,17 @@ class Checkpointer:
       folder: on the machine of this process; it must exist when a checkpoint is saved.
       variables: the slices of each variable, by its name in the checkpoint, which stores them as one tensor.
       max_to_keep: the number of checkpoints to keep, of those that the state file of the folder names.
+      class_names: the names of labels 0, 1, ..., which checkpoints keep for contents.check_classes; None for none.
     """
 
-    def __init__(self, folder: str, variables: Mapping[str, Sequence[Slice]], device: str, max_to_keep: int) -> None:
+    def __init__(
+        self,
+        folder: str,
+        variables: Mapping[str, Sequence[Slice]],
+        device: str,
+        max_to_keep: int,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
         self._folder = Path(folder)
         self._max_to_keep = max_to_keep
         self._saving = threading.Lock()
@@ -88,11 +99,13 @@ class Checkpointer:
         with tf.name_scope('checkpoint'):
             with tf.device(device):
                 self._prefix = tf.placeholder(tf.string, [])
+                names = [] if class_names is None else [tf.constant(list(class_names), tf.string)]
+                values = [tf.cast(part.variable.value, _stored_dtype(part.variable)) for _, part in parts]
                 self._save = tf.raw_ops.SaveV2(
                     prefix=self._prefix,
-                    tensor_names=[name for name, _ in parts],
-                    shape_and_slices=[part.spec for _, part in parts],
-                    tensors=[tf.cast(part.variable.value, _stored_dtype(part.variable)) for _, part in parts],
+                    tensor_names=[name for name, _ in parts] + [CLASS_NAMES] * len(names),
+                    shape_and_slices=[part.spec for _, part in parts] + [''] * len(names),
+                    tensors=values + names,
                 )
             self._restore = self._add_restore([entry for entry in parts if not _is_optional(entry[0])], device)
             optional = [entry for entry in parts if _is_optional(entry[0])]
@@ -233,12 +246,20 @@ class WarmStart:
     Args:
       flag: the flag and its value as the user wrote them, for messages.
       variables: the slices of the model's variables by name, including moving averages but not optimizer slots.
+      class_names: the names of labels 0, 1, ... of this training; None if unknown.
 
     Raises:
       RunError: the checkpoint is missing or cannot be read, or no variable matches.
     """
 
-    def __init__(self, prefix: str, flag: str, variables: Mapping[str, Sequence[Slice]], device: str) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        flag: str,
+        variables: Mapping[str, Sequence[Slice]],
+        device: str,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
         self._prefix = prefix
         found = read_contents(prefix)
         matching, unmatched = {}, []
@@ -272,6 +293,10 @@ class WarmStart:
                 f'{flag}: {len(unused)} of the {plural(len(of_model), "variable")} of the checkpoint will not be '
                 f'used: {first_names(unused, _MAX_NAMES)}'
             )
+        saved = read_class_names(prefix)
+        # With another number of classes the last layer has another shape, and is among the variables named above.
+        if saved and class_names and len(saved) == len(class_names) and (other := class_difference(saved, class_names)):
+            self.warnings.append(f'{flag}: its last layer was trained on other classes: {other}')
         self._checkpointer = Checkpointer('', matching, device, 1)
 
     def restore(self, session: tf.Session) -> None:

@@ -71,6 +71,11 @@ def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyP
     [
         ({'num_batches': 100, 'model': 'lenet'}, {'num_batches': 90}, ('--num_batches=100', '--num_batches=90')),
         ({'num_epochs': None}, {'num_epochs': 1.5}, ('no --num_epochs', '--num_epochs=1.5')),
+        (
+            {'SHA-256 of --model_file': None},
+            {'SHA-256 of --model_file': 64 * 'a'},
+            ('no --model_file', f'--model_file with SHA-256 {12 * "a"}...'),
+        ),
         ({'training images': 8}, {'training images': 7}, ('8 training images', '7 training images')),
         (
             settings_of(CLUSTER, {}),

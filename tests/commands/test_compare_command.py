@@ -79,11 +79,12 @@ def test_two_results_are_compared_and_what_differs_is_named(capsys: pytest.Captu
     write_sample(Path('b.json'), seed=2, rate=80, warnings=slow, flags={'batch_size': 64}, machine={'hostname': 'beta'})
     lines = run_compare(capsys, 'a.json', 'b.json').splitlines()
     titles, _, first, second, *told = lines
-    assert titles.split() == ['run', 'shape', 'runs', 'images/sec', '95', '%', 'ratio', '95', '%', 'verdict']
+    columns = 'run shape runs images/sec 95 % ratio 95 % verdict doubtful runs'
+    assert titles.split() == columns.split()
     assert first.split()[:3] == ['a.json', '1*1', '1']
     assert first.endswith('baseline')
     assert '+/-' in second
-    assert second.endswith('too few runs')
+    assert second.split()[-4:] == ['too', 'few', 'runs', 'outliers']
     text = '\n'.join(told)
     assert 'batch_size 32 -> 64' in text
     assert 'hostname alpha -> beta' in text
@@ -92,6 +93,29 @@ def test_two_results_are_compared_and_what_differs_is_named(capsys: pytest.Captu
     assert '\x1b' not in text
     assert not any(line.startswith('fake') for line in told)
     assert '--repeat' in text
+
+
+def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for number in range(3):
+        write_sample(Path(f'good/{number}.json'), seconds=[0.02 + number / 1e4] * 400, flags={'batch_size': 32})
+    for number, (rate, code) in enumerate([(2403.6, 'drift'), (2163.8, None), (1553.2, 'machine_loaded')]):
+        warnings = [{'code': code, 'text': 'so it was'}] if code else []
+        path = Path(f'bad/{number}.json')
+        write_sample(path, seconds=[32 / rate] * 400, gap=0, seed=number, warnings=warnings, flags={'batch_size': 32})
+    lines = run_compare(capsys, 'good', 'bad').splitlines()
+    assert lines[2].endswith('baseline')
+    assert lines[3].endswith('2 of 3: other programs (1), drift (1)')
+    (line,) = (line for line in lines if line.startswith('bad: doubtful'))
+    assert line == 'bad: doubtful: bad/0.json (2403.60, drift), bad/2.json (1553.20, machine_loaded)'
+    (line,) = (line for line in lines if line.startswith('! '))
+    check_line(line, '2 of 6 runs were disturbed', 'other programs (1 run', 'drift (1 run')
+    good, bad = rows_of(capsys, 'good', 'bad')
+    assert (good['doubtful_runs'], bad['doubtful_runs']) == (
+        {},
+        {'bad/0.json': ['drift'], 'bad/2.json': ['machine_loaded']},
+    )
 
 
 def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:

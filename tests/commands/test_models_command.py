@@ -49,6 +49,23 @@ def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> Non
     assert (vgg['default_learning_rate'], vgg['learning_rate_images']) == (0.005, None)
 
 
+@pytest.mark.parametrize(
+    ('pattern', 'facts'),
+    [
+        ('resnet', ("models 'resnet*'", 'and 17 more')),
+        ('ResNet', ("models 'resnet*'",)),
+        ('v2.5', ("models '*v2.5*'", 'resnet50_v2.5')),
+        ('lenett', ('did you mean lenet?',)),
+        ('zzqq', ("models 'resnet*'",)),
+    ],
+)
+def test_a_part_of_names_is_answered_with_the_pattern_that_lists_them(
+    pattern: str, facts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tf_cnn_benchmarks.main(['models', pattern]) == 2
+    check_line(capsys.readouterr().err.strip(), pattern, *facts)
+
+
 @pytest.mark.parametrize('body', ["raise ValueError('oops')", 'return images'])
 def test_a_network_that_fails_is_an_error_of_one_line(
     body: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -186,6 +186,43 @@ def test_exchanges_alone_are_a_link_for_their_mode(capsys: pytest.CaptureFixture
     assert rules['parameter_server', '4*1+1'] == 'band: --network'
 
 
+def share_a_host(name: str, host: str = 'laptop') -> str:
+    """Lets all workers of a result run on one host."""
+    document = json.loads(Path(name).read_text())
+    document['workers'] = [{**worker, 'host': host} for worker in document['workers']]
+    Path(name).write_text(json.dumps(document))
+    return name
+
+
+@pytest.mark.parametrize('role', ['training', 'exchange-only'])
+@pytest.mark.parametrize('mode', ['parameter_server', 'collective_all_reduce'])
+def test_workers_that_share_a_host_do_not_show_what_more_hosts_reach(
+    mode: str, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = '+1' * (mode == 'parameter_server')
+    shared = [share_a_host(write(11.0, f'{number}*1{servers}', mode=mode, role=role)) for number in (2, 4)]
+    assert tf_cnn_benchmarks.main(['predict', write(10.0), *shared, '--workers=8']) == 2
+    *warnings, error = capsys.readouterr().err.splitlines()
+    assert 'say nothing about these devices' in error
+    for line, name, number in zip(warnings, shared, (2, 4), strict=True):
+        assert f'{name}: its {number} workers ran on 1 host (laptop)' in line
+    # A link still gives a band.
+    assert tf_cnn_benchmarks.main(['predict', write(10.0), *shared, '--workers=8', '--network=10Gbit']) == 0
+    assert 'band: --network' in capsys.readouterr().out
+
+
+def test_workers_of_a_controller_are_told_apart_by_their_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    name = write(11.0, '2*1', mode='distributed_all_reduce')
+    for addresses, is_shared in (('a:5000,b:5000', False), ('127.0.0.1:5000,127.0.0.1:5001', True)):
+        document = json.loads(Path(name).read_text())
+        document['workers'] = document['workers'][:1]
+        document['command']['flags']['worker_hosts'] = addresses
+        Path(name).write_text(json.dumps(document))
+        assert tf_cnn_benchmarks.main(['predict', write(10.0), name, '--workers=4', '--network=1Gbit']) == 0
+        out, err = capsys.readouterr()
+        assert ('more devices' in out, '1 host (127.0.0.1)' in err) == (not is_shared, is_shared)
+
+
 def test_the_table_says_what_is_not_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     write(100.0), write(190.0, '1*2'), write(90.0, model='vgg16', precision='fp16')
     Path('failed.json').write_text(json.dumps(sample_failure()))

@@ -1,8 +1,11 @@
 """The subcommand `report` writes a page."""
 
+import contextlib
+import json
 import re
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ import tf_cnn_benchmarks
 from commands import report
 from errors import to_install
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import write_sample
+from tests.support.programs import check_warning, run_process
+from tests.support.sample_results import sample_document, write_sample
 
 pytestmark = pytest.mark.unit
 
@@ -21,6 +25,16 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / 'results'
     write_sample(folder / 'first.json')
     return folder
+
+
+@contextlib.contextmanager
+def limited_file_size(size: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_page_and_the_plots_are_written(
@@ -43,6 +57,29 @@ def test_the_page_and_the_plots_are_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ['figures', 'new', 'results']
 
 
+def test_no_warning_of_a_library_reaches_the_user(tmp_path: Path) -> None:
+    """Letters that the font lacks, numbers beyond the range of arithmetic, wrong settings of matplotlib."""
+    for number, seconds in enumerate([1e-90, 1e-5, 1e90]):
+        write_sample(tmp_path / f'results/{number}.json', seconds=[seconds] * 20, flags={'num_gpus': number + 1})
+    for number, rate in enumerate([1e-100, 1e100, 1e-9]):
+        document = sample_document(seed=number, flags={'model': '\N{CJK UNIFIED IDEOGRAPH-6A21}\x07\x1b[31m'})
+        document['throughput'] |= {'images_per_second': rate, 'images': 0}
+        (tmp_path / f'results/rate{number}.json').write_text(json.dumps(document))
+    (tmp_path / 'matplotlibrc').write_text('no.such.key: 1\nfont.family: no such font\n')
+    code, out, err = run_process('report', 'results', '--plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing')
+    assert code == 0
+    check_line(out.strip(), 'report.html: 6 results')
+    (line,) = err
+    check_warning(line, '--plots=plots', '\N{CJK UNIFIED IDEOGRAPH-6A21}', 'PNG')
+    code, _, err = run_process('compare', 'results', '--force', cwd=tmp_path)
+    assert (code, err) == (0, [])
+    # The page and its plots have no character that could control a terminal or a browser.
+    for path in (tmp_path / 'report.html', *tmp_path.glob('plots/*.svg')):
+        text = path.read_text(encoding='utf-8')
+        assert {letter for letter in text if not letter.isprintable()} == {'\n'}
+    assert '\\x1b[31m' in (tmp_path / 'report.html').read_text(encoding='utf-8')
+
+
 @pytest.mark.parametrize('name', ['jinja2', 'matplotlib'])
 def test_a_missing_extra_is_named(results: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
@@ -53,12 +90,24 @@ def test_a_missing_extra_is_named(results: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Path, tmp_path: Path) -> None:
     page = tmp_path / 'page.html'
     page.write_text('<!doctype html>old')
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        with failed(page):
-            report.main([str(results), f'--output={page}'])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with limited_file_size(10_000), failed(page):
+        report.main([str(results), f'--output={page}'])
     assert page.read_text() == '<!doctype html>old'
     assert not list(tmp_path.glob('.*'))
+
+
+@pytest.mark.parametrize('is_there', [False, True])
+def test_a_plot_is_whole_or_not_there_if_the_disk_is_full(results: Path, tmp_path: Path, is_there: bool) -> None:
+    argv = [str(results), '--output=/dev/null', f'--plots={tmp_path / "plots"}']
+    if is_there:
+        report.main(argv)
+        write_sample(results / 'second.json', seed=2)
+    old = {path.name: path.read_bytes() for path in tmp_path.glob('plots/*')}
+    # The SVG file fits, the PNG file does not.
+    with limited_file_size(12_000), failed(tmp_path / 'plots' / 'steps.png'):
+        report.main(argv)
+    new = {path.name: path.read_bytes() for path in tmp_path.glob('plots/*')}
+    assert new.keys() == {'steps.svg', *old}
+    assert new['steps.svg'].endswith(b'</svg>\n')
+    assert new.get('steps.png') == old.get('steps.png')
+    assert not [*tmp_path.glob('plots/.*')]

@@ -3,9 +3,12 @@
 import itertools
 import json
 import re
+import shlex
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tf_cnn_benchmarks
@@ -70,6 +73,22 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run() -> None:
+    document = sample_document(flags={'repeat': 1, 'model': 'lenet', 'result_file': '/tmp/a.json'})
+    document['command']['argv'] = ['--repeat=3', '--model', 'alexnet', '--model=lenet', '--result_file', '/tmp/a.json']
+    document['command']['argv'].append('--repeat=1')
+    (command,) = re.findall(r'<code[^>]*>(.*?)</code>', page_of(record_of(document)).html)
+    given = [text for name, text in document['command']['given'].items() if name not in ('repeat', 'result_file')]
+    assert '--model=lenet' in given
+    assert shlex.split(command) == ['tf_cnn_benchmarks', *given]
+
+
+def test_the_link_to_the_warnings_ends_a_sentence() -> None:
+    disturbed = sample_record(warnings=[{'code': 'spread', 'text': 'the steps spread'}])
+    notice = re.findall(r'<p class="notice">(.*?)</p>', page_of(disturbed).html)[0]
+    assert re.sub('<[^>]*>', '', notice).endswith('measure on an idle machine (which runs).')
+
+
 def test_scaling_is_told_within_one_setting() -> None:
     rates = {(16, 1): 100, (16, 2): 150, (64, 1): 200, (64, 2): 300}
     results = [
@@ -123,13 +142,56 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
     check_line(line, 'others used up to 76 %', '3 of 4 runs')
 
 
-def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
+def test_doubtful_runs_are_marked_one_by_one() -> None:
+    results = [
+        sample_record(
+            seconds=[32 / rate] * 400, gap=0, seed=seed, warnings=[{'code': code, 'text': ''}] if code else []
+        )
+        for seed, (rate, code) in enumerate([(2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded')])
+    ]
+    steady = [sample_record(seconds=[0.02] * 400, seed=seed, flags={'batch_size': 64}) for seed in range(3)]
+    page = page_of(*results, *steady)
+    heading, first, second = rows_of(page.html)[:3]
+    column = heading.index('doubtful runs')
+    assert (first[column], second[column]) == ('2 of 3: other programs (1), drift (1)', '—')
+    for code, rate in (('drift', '2,404'), ('machine_loaded', '1,553')):
+        (line,) = re.findall(f'<li><strong>{code}</strong>.*', page.html)
+        check_line(line, '1 of 6 runs', f'({rate} images/sec)')
+    # Each run is a dot, and a doubtful one is hollow.
+    plot = page.plots[0]
+    dots = [line for line in plot.figure.axes[0].lines if line.get_marker() == 'o']
+    hollow = sorted(float(np.ravel(dot.get_xdata())[0]) for dot in dots if dot.get_markerfacecolor() == 'white')
+    assert len(dots) == 6
+    assert hollow == pytest.approx([1553.2, 2403.6])
+    assert 'hollow' in plot.help
+
+
+def test_an_interval_that_a_plot_cuts_off_ends_in_an_arrow() -> None:
+    def runs(rates: Iterable[float], devices: int, **flags: object) -> list[Result]:
+        flags |= {'num_gpus': devices}
+        return [
+            sample_record(seconds=[32 * devices / rate] * 400, gap=0, seed=seed, flags=flags)
+            for seed, rate in enumerate(rates)
+        ]
+
+    steady, wide = (2000, 2010, 1990), (2403.6, 2163.8, 1553.2)
+    for rates, expected in ((steady, []), (wide, ['>'])):
+        plots = plots_of(*runs(steady, 1, variable_update='independent'), *runs(rates, 1))
+        assert [
+            line.get_marker() for line in plots['rates'].figure.axes[0].lines if line.get_marker() == '>'
+        ] == expected
+    axes = plots_of(*runs(steady, 1), *runs(wide, 2))['scaling'].figure.axes[0]
+    (arrow,) = (line for line in axes.lines if line.get_marker() in ('^', 'v') and line.get_linestyle() == 'None')
+    assert float(np.ravel(arrow.get_ydata())[0]) in axes.get_ylim()
+
+
+def test_text_in_plots_is_escaped_and_formulas_are_text() -> None:
     label = '<b>$x$ & "y" url(#z) #1f5fa8 12.3456'
     results = [sample_record(seed=1, rate=1, flags={'model': label}), sample_record(seed=2)]
     plot = plots_of(*results)['rates']
-    plot.save(tmp_path)
-    assert (tmp_path / 'rates.png').read_bytes().startswith(b'\x89PNG')
-    assert '&lt;b&gt;$x$ &amp; "y" url(#z)' in (tmp_path / 'rates.svg').read_text(encoding='utf-8')
+    files = dict(plot.files())
+    assert files['rates.png'].startswith(b'\x89PNG')
+    assert '&lt;b&gt;$x$ &amp; "y" url(#z)' in files['rates.svg'].decode()
     # The same results give the same bytes.
     first, second = (plots_of(*results)['rates'].image() for _ in range(2))
     assert first == second

@@ -121,6 +121,34 @@ def test_settings_are_named_by_what_tells_them_apart_and_long_names_are_numbered
     assert max(map(len, names)) < 60
 
 
+def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
+    flags = {'variable_update': 'parameter_server', 'batch size': '32', 'W*G+P': '2*1+1', 'model': 'lenet'}
+    settings = [
+        {
+            **flags,
+            'model': model,
+            'machine': 'a-host-with-a-long-name',
+            'cross_replica_sync': sync,
+            'staged_vars': staged,
+        }
+        for model in ('lenet', 'resnet50')
+        for sync in ('true', 'false')
+        for staged in ('false', 'true')
+    ]
+    names = names_of(settings, [*settings[0]])
+    assert names[:4] == ['lenet · sync · not staged', 'lenet · sync · staged', *names[2:4]]
+    assert names[2:4] == ['lenet · async · not staged', 'lenet · async · staged']
+    # Also where a long value differs only at its end.
+    paths = [f'/{"data/" * 20}{name}' for name in ('imagenet', 'flowers')]
+    settings = [{**row, 'data_dir': path} for row in settings for path in paths]
+    for name, row in zip(names_of(settings, [*settings[0]]), settings, strict=True):
+        assert ('async' in name, 'not staged' in name) == (
+            row['cross_replica_sync'] == 'false',
+            row['staged_vars'] == 'false',
+        )
+        assert row['data_dir'].rpartition('/')[2] in name or name.endswith('…')
+
+
 @pytest.mark.parametrize(
     ('value', 'text'),
     [(0.0123456, '0.01235'), (184.59, '184.6'), (12345.6, '12,346'), (0, '0'), (None, '—'), (math.nan, '—')],

@@ -1,6 +1,7 @@
 """The one value that all tables of results are printed from."""
 
 import io
+import re
 
 import pytest
 
@@ -29,6 +30,21 @@ def test_a_cell_that_wraps_has_several_lines_on_a_narrow_terminal(monkeypatch: p
     assert '1,000' in narrow
 
 
+@pytest.mark.parametrize('terminal', ['xterm', 'dumb', 'unknown'])
+@pytest.mark.parametrize('columns', [10, 40, 60])
+def test_every_terminal_shows_all_words_of_every_column(
+    terminal: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('TERM', terminal)
+    monkeypatch.setenv('COLUMNS', str(columns))
+    wide = [TableColumn(f'number {index}', is_number=True) for index in range(6)]
+    table = Table(
+        (*COLUMNS, *wide, TableColumn('verdict', wraps=True)), [('a long name', *'1234567', 'baseline of all')]
+    )
+    words = ' '.join(table.as_text(Terminal()).split())
+    assert all(word in words for word in ('a', 'long', 'name', *'1234567', 'baseline', 'of', 'all'))
+
+
 def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
     table = Table(COLUMNS, [('a | b', '1'), ('cd', '20')])
     assert table.as_markdown().splitlines() == [
@@ -37,6 +53,18 @@ def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
         '| a \\| b |    1 |',
         '| cd     |   20 |',
     ]
+
+
+@pytest.mark.parametrize(
+    'text', ['<img src=x onerror=alert(1)>', '[a](javascript:b)', '![a](http://b/c.png)', '`a`', '&lt;', 'a\\b', 'a|b']
+)
+def test_text_of_a_document_stays_text_in_markdown(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(Table(COLUMNS, [(text, '1')]), 'markdown', {}, [f'note: {text}'])
+    _, _, cell, _, note = capsys.readouterr().out.splitlines()
+    for written in (cell.removeprefix('| ').partition(' |')[0].rstrip(), note.removeprefix('- note: ')):
+        # CommonMark 0.31, section 2.4: a backslash makes punctuation a plain character.
+        assert re.sub(r'\\([\\`\[\]<&|])', r'\1', written) == text
+        assert not re.search(r'(?<!\\)(\\\\)*[`\[\]<&|]', written)
 
 
 def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from tests.support.programs import members
 
 # Of a loaded machine; a cluster of four processes takes 15 seconds.
 DEADLINE_SECS = 240.0
+ROOT = Path(__file__).resolve().parent.parent.parent
 _WITHOUT_SKLEARN = Path(__file__).parent / 'without_sklearn'
 
 
@@ -131,6 +133,12 @@ def launched(command: Command, folder: Path) -> Iterator[Process]:
     finally:
         process.kill()
         print(process.log)
+
+
+def cluster_command(*words: str) -> Command:
+    """The command that starts a whole cluster."""
+    command = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'cluster', *words)
+    return Command('cluster', command, env={**environment(), 'PYTHONUNBUFFERED': '1'})
 
 
 class Processes:

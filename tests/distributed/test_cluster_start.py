@@ -1,5 +1,6 @@
 """A cluster starts in any order of its tasks, or each task names the one, or the flag, because of which it does not."""
 
+import hashlib
 import os
 import re
 import socket
@@ -29,7 +30,7 @@ from tests.support.graphs import open_session
 from tests.support.images import write_mnist
 from tests.support.outputs import failed
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures('forget_modes', 'forget_models')]
 
 WRONG_USE = 2
 
@@ -108,6 +109,80 @@ def test_processes_with_different_flags_all_end_and_name_both(
         processes.start()
         assert_all_end(processes, WRONG_USE)
         assert_each_names(processes.tasks.values(), f'{expected} in {processes.described(task)}')
+
+
+MANAGER = """\
+from tf_cnn_benchmarks import VariableMgrDistributedFetchFromPS, register_variable_mgr
+@register_variable_mgr('mine', summary='Ours.', topologies=['parameter_servers'])
+class VariableMgrMine(VariableMgrDistributedFetchFromPS):
+    pass
+"""
+MODEL = """\
+from tf_cnn_benchmarks import register_model
+def network(cnn, x, num_classes):
+    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+register_model('mine', network)
+"""
+
+
+@pytest.mark.parametrize(
+    ('flag', 'other', 'text', 'task'),
+    [
+        ('variable_mgr_file', '--variable_update=mine', MANAGER, 'worker 1'),
+        ('variable_mgr_file', '--variable_update=mine', MANAGER, 'ps 0'),
+        ('model_file', '--model=mine', MODEL, 'worker 1'),
+    ],
+)
+def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
+    flag: str, other: str, text: str, task: str, tmp_path: Path
+) -> None:
+    paths = [tmp_path / name for name in ('first.py', 'second.py')]
+    for path, end in zip(paths, ('', '# Changed.\n'), strict=True):
+        path.write_text(text + end)
+    flags = [ENDLESS, other, f'--{flag}={paths[0]}']
+    with cluster_of('parameter_server', tmp_path, *flags) as processes:
+        processes.tasks[task].add_flags(f'--{flag}={paths[1]}')
+        processes.start()
+        assert_all_end(processes, WRONG_USE)
+        digest = hashlib.sha256(paths[1].read_bytes()).hexdigest()[:12]
+        described = processes.described(task)
+        assert_each_names(processes.tasks.values(), f'--{flag} with SHA-256 {digest}... in {described}')
+
+
+@pytest.mark.parametrize('servers_have_it', [True, False])
+def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(servers_have_it: bool, tmp_path: Path) -> None:
+    path = tmp_path / 'mine.py'
+    path.write_text(MANAGER)
+    with cluster_of('parameter_server', tmp_path, '--num_batches=2') as processes:
+        for name, task in processes.tasks.items():
+            if servers_have_it or name != 'ps 0':
+                task.add_flags(f'--variable_mgr_file={path}', '--variable_update=mine')
+        processes.start()
+        assert_all_end(processes, 0)
+        assert re.search(r'^Variables: +mine$', processes.tasks['worker 0'].out, flags=re.MULTILINE)
+
+
+def test_a_worker_whose_manager_fails_ends_all_which_name_its_line(tmp_path: Path) -> None:
+    path = tmp_path / 'mine.py'
+    body = '    def __init__(self, parts):\n        super().__init__(parts)\n        1 // (1 - parts.worker)\n'
+    path.write_text(MANAGER.replace('    pass\n', body))
+    flags = [ENDLESS, f'--variable_mgr_file={path}', '--variable_update=mine']
+    with cluster_of('parameter_server', tmp_path, *flags) as processes:
+        processes.start()
+        assert_all_end(processes, WRONG_USE)
+        assert_each_names(processes.tasks.values(), f'--variable_mgr_file={path}, line 6: ZeroDivisionError')
+
+
+def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / 'mine.py'
+    path.write_text(MANAGER)
+    with cluster_of('parameter_server', tmp_path, ENDLESS, '--connect_timeout_secs=8') as processes:
+        for name, task in processes.tasks.items():
+            own = [] if name == 'worker 1' else [f'--variable_mgr_file={path}']
+            task.add_flags('--variable_update=mine', *own)
+        processes.start()
+        assert_all_end(processes, FAILED, **{'worker 1': WRONG_USE})
+        assert_each_names([processes.tasks['worker 1']], '--variable_update=mine', '--variable_mgr_file=FILE')
 
 
 def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 A signal to all tasks ends them, too, and the chief saves its last step.
 """
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from results.document import Result, read_result_file
-from tests.distributed.milestones import FIRST_STEP, INCOMPLETE
-from tests.distributed.processes import DEADLINE_SECS, await_line
+from tests.distributed.milestones import FIRST_STEP, INCOMPLETE, UNDER_WAY
+from tests.distributed.processes import DEADLINE_SECS, await_line, cluster_command, launched
 from tests.distributed.scenarios import (
     ENDLESS,
     FAILED,
+    FLAGS,
     KILLED,
     LOSS_SECS,
     MARGIN_SECS,
@@ -83,12 +85,44 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         assert processes.described(lost) in (record.reason or '')
         steps = record.workers[0].steps.global_step
         weights = values_in(tmp_path / 'train')
-        # Parameter servers update each variable on its own: a step that had begun leaves the last checkpoint.
-        is_between_steps = not (processes.of('ps') and 'a step is being applied' in processes.trainers[0].err)
+        # Variables are updated one by one: a step that had begun leaves the last checkpoint.
+        is_between_steps = 'a step is being applied' not in processes.trainers[0].err
         if is_between_steps and (number == signal.SIGTERM or lost not in [task.name for task in processes.servers]):
             assert weights['global_step'] >= steps[-1]
         if MODES[mode].is_exact and weights['global_step']:
             assert_trained(weights, int(weights['global_step']))
+
+
+@pytest.mark.parametrize(
+    ('mode', 'lost'),
+    scenarios(
+        ['staged: worker 1', 'two_servers: ps 1'],
+        [
+            *('parameter_server: worker 0', 'parameter_server: worker 1', 'parameter_server: ps 0', 'staged: ps 0'),
+            *('asynchronous: worker 1', 'asynchronous: ps 0', 'distributed_replicated: ps 0'),
+            *('collective_all_reduce: worker 0', 'collective_all_reduce: worker 1'),
+            *('distributed_all_reduce: worker 0', 'distributed_all_reduce: worker 1'),
+        ],
+    ),
+)
+def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(mode: str, lost: str, tmp_path: Path) -> None:
+    """The signal of the launcher comes before they have noticed."""
+    path, kind = tmp_path / 'result.json', MODES[mode]
+    servers = [f'--ps={kind.num_ps}'] if kind.num_ps else []
+    words = (*servers, '--verbose', '--', *FLAGS, *kind.flags, ENDLESS, f'--result_file={path}')
+    with launched(cluster_command(*words), tmp_path) as cluster:
+        await_line(cluster, UNDER_WAY)
+        pids = dict(re.findall(r'^(\w+ \d+) is process (\d+) of this machine', cluster.err, re.MULTILINE))
+        os.kill(int(pids.pop(lost)), signal.SIGKILL)
+        assert cluster.has_ended(LOSS_SECS + MARGIN_SECS)
+        assert cluster.exit_code == -KILLED + 128
+        for task in pids:
+            lines = re.findall(rf'^{task} +\| tf_cnn_benchmarks: (?:error|warning): (.*)$', cluster.err, re.MULTILINE)
+            assert any(re.search(rf'{lost} \(127\.0\.0\.1:\d+\) was lost', line) for line in lines), task
+    if not lost.startswith('worker 0') or kind.num_controllers:
+        record = read_result_file(path)
+        assert isinstance(record, Result)
+        assert re.search(rf'{lost} \(127\.0\.0\.1:\d+\) was lost', record.reason or '')
 
 
 @pytest.mark.parametrize(('mode', 'lost'), scenarios([], ['asynchronous: worker 0', 'asynchronous: worker 1']))

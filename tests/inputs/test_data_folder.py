@@ -46,7 +46,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
     return to_records({'one': [(8, 8)] * 2, 'two': [(8, 8)] * 2}, tmp / 'val', tmp / 'out', '--subset=validation')
 
 
-EXPECTED = DataSet('records', 3, 3, 5, 4, has_records=True, image_size=8)
+EXPECTED = DataSet('records', 3, 3, 5, 4, has_records=True, image_size=8, class_names=('background', 'one', 'two'))
 
 
 def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> None:
@@ -100,7 +100,7 @@ def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) ->
 def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(tmp_path: Path) -> None:
     sizes = {'one': [(8, 4)], 'two': [(8, 4)]}
     output = to_records(sizes, tmp_path / 'photos', tmp_path / 'out', '--first_label=0')
-    expected = DataSet('records', 3, num_classes=2, num_train_examples=2, num_validation_examples=0, has_records=True)
+    expected = DataSet('records', 3, 2, 2, 0, has_records=True, class_names=('one', 'two'))
     assert open_folder(output, 'records').data_set == expected
 
 

@@ -212,7 +212,8 @@ def test_a_name_of_a_host_counts_however_generated_it_looks(names: tuple[str, st
 def test_only_variables_that_change_the_computation_are_kept() -> None:
     names = (
         'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES NCCL_DEBUG XLA_FLAGS '
-        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD'
+        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ GRPC_VERBOSITY GLIBC_TUNABLES '
+        'TF_GPU_HOST_MEM_LIMIT_IN_MB TF_NUM_INTRAOP_THREADS NCCL_IB_ADDR_RANGE NVIDIA_TF32_OVERRIDE'
     )
     kept = dict.fromkeys(names.split(), '1')
     others = {'HOME': '/h', 'AWS_SECRET_ACCESS_KEY': 's', 'MY_TF_TOKEN': 's', 'CUDA_VISIBLE_DEVICES_OLD': '1', 'LD': ''}
@@ -223,6 +224,12 @@ def test_only_variables_that_change_the_computation_are_kept() -> None:
     others |= {'HOROVOD_GLOO_RENDEZVOUS_PORT': '40123'}
     # Secrets of other programs that begin alike.
     others |= dict.fromkeys(('TF_VAR_db_password', 'TF_TOKEN_app_terraform_io', 'HOROVOD_SECRET_KEY'), 's')
+    others |= dict.fromkeys(('TF_VAR_DB', 'TF_CLI_ARGS', 'TF_ENCRYPTION', 'TF_HTTP_USERNAME', 'GRPC_PROXY'), 's')
+    # Those of Kubernetes, for services of these names.
+    others |= dict.fromkeys(('TF_SERVING_SERVICE_HOST', 'TF_SERVING_PORT', 'GRPC_PORT_80_TCP_ADDR'), '10.0.0.1')
+    prefixes = ('KMP', 'XLA', 'ONEDNN', 'GOMP', 'NCCL', 'OMP', 'TF', 'GRPC', 'MALLOC')
+    words = ('TOKEN', 'API_KEY', 'CLIENT_SECRET', 'PASSWORD', 'DB_PASS', 'CREDENTIALS', 'AUTH_HEADER')
+    others |= {f'{prefix}_{word}': 's' for prefix in prefixes for word in words}
     assert environment_facts(kept | others) == kept
     assert list(environment_facts(kept)) == sorted(kept)
 

@@ -220,7 +220,7 @@ for name, (flags, environ, _) in cases.items():
         found = [os.environ.get(VISIBLE), towers, surroundings and surroundings.environment.get(VISIBLE)]
         if 'horovod.tensorflow' in sys.modules:
             from cluster.horovod_worker import HorovodWorker
-            worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.session.config)
+            worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.session.config, settings={})
             options = worker.config.gpu_options
             found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
         print(json.dumps([name, found]), flush=True)

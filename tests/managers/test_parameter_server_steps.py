@@ -13,6 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from cluster.hosts import reserved_addresses
+from models.layers import LayerBuilder
 from params.device_flags import HOST_DEVICE
 from tests.support.graphs import cpus
 from tests.support.networks import (
@@ -129,7 +130,7 @@ class WorkerSessions:
             tf.Session.reset(target)
 
 
-@pytest.fixture(scope='module', name='targets')
+@contextlib.contextmanager
 def running_servers() -> Iterator[list[str]]:
     """Starts the servers of all tasks in this process, and yields the targets of the workers."""
     config = tf.ConfigProto(device_count={'CPU': NUM_TOWERS})
@@ -140,6 +141,12 @@ def running_servers() -> Iterator[list[str]]:
         tasks = [('ps', index) for index in range(NUM_SERVERS)] + [('worker', index) for index in range(NUM_WORKERS)]
         running = [tf.train.Server(hosts, job, index, config=config) for job, index in tasks]
         yield [server.target for server in running[NUM_SERVERS:]]
+
+
+@pytest.fixture(scope='module', name='targets')
+def servers_of_module() -> Iterator[list[str]]:
+    with running_servers() as targets:
+        yield targets
 
 
 @pytest.fixture(name='start')
@@ -314,6 +321,51 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
     step.result(DEADLINE_SECS)
     assert_close(chief.read(), expected, 1e-2 if precision.doubled_every else 1e-5)
     assert chief.session.run(begun) == [2] * NUM_SERVERS
+
+
+def gated_backwards(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """The network `plain`, whose gradients of the first layer wait for a number in the queue of their worker."""
+
+    @tf.custom_gradient
+    def gated(values: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
+            (number,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])
+            return dy + tf.reshape(number, [])
+
+        return tf.identity(values), gradient
+
+    hidden = cnn.relu(gated(cnn.dense(cnn.flatten(x), 7, 'hidden')))
+    return cnn.dense(hidden, num_classes, 'logits')
+
+
+@pytest.fixture(name='start_apart')
+def starter_on_new_servers() -> Iterator[Callable[..., WorkerSessions]]:
+    """Starts workers on servers of their own: a server remembers the shapes of all collective sums."""
+    with running_servers() as targets, contextlib.ExitStack() as started:
+        yield lambda mode, **more: started.enter_context(contextlib.closing(WorkerSessions(targets, mode, **more)))
+
+
+def test_a_collective_sum_updates_its_variable_while_other_sums_wait(
+    start_apart: Callable[..., WorkerSessions],
+) -> None:
+    cluster = start_apart(COLLECTIVE, network=gated_backwards, optimizer='momentum', server_devices=())
+    chief, other = cluster.members
+    [begun] = chief.built.step.begun
+    before = chief.read()
+    steps = cluster.begin(0, 1)
+    chief.open_gate()
+    first = {'logits/kernel', 'logits/bias'}
+    wait_until(lambda: have_changed(chief.read(), before, first))
+    now = chief.read()
+    assert {name for name in now if np.any(now[name] != before[name])} == first | {f'{name}/momentum' for name in first}
+    # A checkpoint of this moment would hold half a step.
+    assert (now['global_step'], chief.session.run(begun.value)) == (0, 1)
+    other.open_gate()
+    for step in steps:
+        step.result(DEADLINE_SECS)
+    assert_close(chief.read(), train_alone(plain, 'momentum', WHOLE_BATCH, 1))
+    assert chief.session.run(begun.value) == 1
 
 
 def wait_until(is_reached: Callable[[], bool]) -> None:

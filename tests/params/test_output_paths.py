@@ -132,3 +132,12 @@ def test_a_result_replaces_a_result_or_an_empty_file_only(tmp_path: Path) -> Non
     check_file('result_file', str(tmp_path / 'empty'))
     check_file('result_file', str(write_sample(tmp_path / 'result.json')))
     assert notes.read_text() == '{"mine": 1}'
+
+
+@pytest.mark.parametrize('name', ['data_dir', 'train_dir', 'device', 'num_epochs'])
+def test_a_result_file_is_not_named_after_a_flag_without_a_value(name: str) -> None:
+    flag = f'--result_file={{{name}}}-x.json'
+    with refused(flag, f'--{name}=VALUE'):
+        parse_argv([flag])
+    given = {'data_dir': '/data', 'train_dir': '/train', 'device': 'cpu', 'num_epochs': '2'}[name]
+    assert parse_argv([flag, f'--{name}={given}']).params.result_file == f'{{{name}}}-x.json'

@@ -14,6 +14,7 @@ from errors import UsageError
 from inputs.stages import STAGES
 from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
+from params.help_text import describe_flag
 from params.table import outputs_that_are
 from tests.support.outputs import refused
 
@@ -59,7 +60,12 @@ def test_flags_are_read_from_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ('content', 'fact'),
-    [(b'--batch_size=8\nstray\n', "'stray'"), (b'--model=caf\xe9', 'UTF-8'), (b'--data_dir=a\0b\n', '--data_dir=')],
+    [
+        (b'--batch_size=8\nstray\n', "'stray'"),
+        ('\u2013model=lenet'.encode(), 'use --model=lenet'),
+        (b'--model=caf\xe9', 'UTF-8'),
+        (b'--data_dir=a\0b\n', '--data_dir='),
+    ],
 )
 def test_a_wrong_flag_file_is_refused(content: bytes, fact: str, tmp_path: Path) -> None:
     (tmp_path / 'flags').write_bytes(content)
@@ -94,12 +100,48 @@ def test_a_wrong_flag_file_is_refused(content: bytes, fact: str, tmp_path: Path)
         (['--forward_only=maybe'], ['--forward_only=maybe', 'true', 'false']),
         (['--learning_rate=-1'], ['--learning_rate=-1', '0']),
         (['--num_eval_epochs=1e300'], ['--num_eval_epochs=1e300', '0', '1e+09']),
-        ([f'--batch_size={2**31}'], [f'--batch_size={2**31}', str(2**31 - 1)]),
+        ([f'--batch_size={2**31}'], [f'--batch_size={2**31}', f'from 0 to {2**31 - 1}']),
+        ([f'--display_every={2**31}'], [f'--display_every={2**31}', f'from 1 to {2**31 - 1}']),
+        ([f'--tf_random_seed={2**31}'], [f'--tf_random_seed={2**31}', f'from -{2**31 - 1} to {2**31 - 1}']),
     ],
 )
 def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: list[str]) -> None:
     with refused(*facts):
         parse_argv(argv)
+
+
+@pytest.mark.parametrize(
+    ('word', 'plain'),
+    [
+        ('\u2013model=lenet', '--model=lenet'),
+        ('\u2014\u2014model=lenet', '--model=lenet'),
+        ('-\u2212model=lenet', '--model=lenet'),
+        ('\u2013h', '-h'),
+        ('\u2014', '--'),
+        ('--num\u2010gpus=1', '--num-gpus=1'),
+        ('--model=\u201clenet\u201d', '--model="lenet"'),
+        ('\u2018lenet\u2019', "'lenet'"),
+        ('--hosts=\u00aba,b\u00bb', '--hosts="a,b"'),
+        ('--model=lenet\u00a0', '--model=lenet'),
+        ('\ufeff--model=lenet', '--model=lenet'),
+        ('--batch\u00ad_size=4', '--batch_size=4'),
+        ('--model\u00a0lenet', '--model lenet'),
+        ('--model=lenet\u00a0\u2013batch_size=4', '--model=lenet --batch_size=4'),
+        ('\u00a0', 'remove it'),
+    ],
+)
+def test_a_word_that_a_text_processor_altered_is_refused_with_the_word_of_the_keyboard(word: str, plain: str) -> None:
+    for argv in ([word], ['--model', 'lenet', word]):
+        with pytest.raises(UsageError) as caught:
+            parse_argv(argv)
+        [line] = caught.value.lines
+        assert line.endswith(plain if plain == 'remove it' else f'use {plain}')
+
+
+def test_a_path_may_contain_typographic_characters() -> None:
+    for path in ('/data/l\u2019\u00e9t\u00e9', '/a\u2013b', 'Bild um\u202f3.04\u202fUhr', './\u2013photos'):
+        assert parse_argv([f'--data_dir={path}']).params.data_dir == path
+        assert parse_argv(['--data_dir', path]).params.data_dir == path
 
 
 def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
@@ -185,7 +227,8 @@ def test_params_cannot_be_changed() -> None:
 def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('HOME', '/home/me')
     paths = [name for name, spec in SPECS.items() if spec.is_path]
-    assert {*outputs_that_are(), 'data_dir', 'model_file', 'backbone_model_path'} == {*paths}
+    read = {'data_dir', 'model_file', 'variable_mgr_file', 'backbone_model_path'}
+    assert {*outputs_that_are(), *read} == {*paths}
     others = {'num_warmup_batches': 1, 'profile_steps': '1,2'}
     for name in paths:
         assert SPECS[name].read(f'~/{name}') == f'/home/me/{name}'
@@ -203,6 +246,18 @@ def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list() -> Non
         parse_argv(['--model=resent50'])
     words = re.findall(r'[\w.]+', str(caught.value))
     assert len({*words} & {*MODELS.list_models()}) == 3
+
+
+@pytest.mark.parametrize(
+    'flag', ['--variable_update=horovod', '--precision=fp16', '--optimizer=adam', '--data_format=NHWC']
+)
+def test_a_value_that_is_written_as_a_flag_is_told_its_flag(flag: str) -> None:
+    value = flag.partition('=')[2]
+    for argv in ([f'--{value}'], [f'--{value}=True']):
+        with refused(f'--{value}', f'did you mean {flag}?'):
+            parse_argv(argv)
+    with refused(f'--help={value}', f'--help={flag[2:].partition("=")[0]}?'):
+        describe_flag(value)
 
 
 def test_nothing_is_suggested_that_is_not_similar() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 import variable_mgr
+from commands.for_python import NAMES
 from managers.base import VariableMgr
 from managers.classes import MANAGERS, RELAXED, STAGED
 from params import make_params
@@ -44,5 +45,6 @@ def test_the_managers_of_the_modes_are_those_that_are_exported() -> None:
     exported = {getattr(variable_mgr, name) for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
     managers = {*MANAGERS.values(), *STAGED.values(), *RELAXED.values()}
     assert exported - {VariableMgr} == managers
+    assert {each.__name__ for each in exported} == {name for name in NAMES if name.startswith('VariableMgr')}
     assert len(managers) == len({*MANAGERS.values()}) + len(STAGED) + len(RELAXED)
     assert not any(map(inspect.isabstract, managers))

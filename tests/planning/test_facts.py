@@ -65,6 +65,13 @@ def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
     ]
 
 
+def test_towers_that_train_models_apart_are_not_synchronous() -> None:
+    modes = {'independent': False, 'replicated': True, 'parameter_server': True}
+    for mode, sync in modes.items():
+        assert f'Sync:        {sync}' in banner(variable_update=mode, num_gpus=2)
+        assert run_section(plan_of(variable_update=mode, num_gpus=2)).sync is sync
+
+
 def test_an_evaluation_has_no_input_pipeline_of_steps() -> None:
     assert run_section(plan_of(eval=True, train_dir='t')).input_pipeline is None
     assert run_section(plan_of()).input_pipeline == 'synthetic'

@@ -87,6 +87,28 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
         check_line(line, explain_missing_gpu(), '--device=cpu')
 
 
+@pytest.mark.parametrize(
+    ('features', 'advised'),
+    [
+        ('sse2 avx2 f16c', '--precision=fp32'),
+        ('sse2 avx512f avx512_bf16', '--precision=bf16'),
+        ('fp asimd asimdhp fphp', None),
+        ('amx_bf16 avx512_fp16', None),
+    ],
+)
+def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
+    features: str, advised: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / 'proc').mkdir()
+    (tmp_path / 'proc/cpuinfo').write_text(f'flags\t\t: {features}\n')
+    for precision in ('fp32', 'bf16', 'fp16'):
+        params = make_params(model='lenet', device='cpu', precision=precision)
+        lines = [line for line in make_plan(params, Environment({}, root=tmp_path)).warnings if 'arithmetic' in line]
+        assert len(lines) == (precision == 'fp16' and advised is not None)
+        for line in lines:
+            check_line(line, '--precision=fp16', f'use {advised}')
+
+
 @pytest.mark.parametrize('device', [None, 'gpu'])
 def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str | None) -> None:
     # With some GPUs it says how many there are; with none it names the flag that asked for GPUs.

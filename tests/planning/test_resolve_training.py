@@ -59,7 +59,7 @@ def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int)
     flags: Flags = {**WORKERS, 'ps_hosts': '10.0.0.3:1,10.0.0.4:1', 'variable_update': mode, 'model': 'lenet'}
     for slices, most in ((True, parts), (False, 1)):
         plan = plan_of(slice_variables=slices, **flags)
-        assert plan.warnings == ()
+        assert not any('slice_variables' in line for line in plan.warnings)
         with tf.Graph().as_default():
             # 3136 x 512 values, 6.1 MiB, on two servers.
             assert max(map(len, build_step(plan).model_slices.values())) == most

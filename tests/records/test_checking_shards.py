@@ -1,7 +1,9 @@
 """Damaged shards and records are found, and named by path and record, also by the quick checks that runs make."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +69,16 @@ def with_feature(name: str, kind: str, *values: object, record: int = 3) -> Dama
     return damage
 
 
+def with_record(data: bytes, record: int = 3) -> Damage:
+    """Writes a shard anew with another record in place of one."""
+
+    def damage(path: Path) -> None:
+        records = list(tf.io.tf_record_iterator(str(path)))
+        write_shard(path, [*records[:record], data, *records[record + 1 :]])
+
+    return damage
+
+
 def with_image(data: bytes, record: int = 3) -> Damage:
     return with_feature('image/encoded', 'bytes_list', data, record=record)
 
@@ -90,10 +102,12 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'a flipped bit': (flip_a_bit, 'corrupt', ['record ']),
     'text': (with_bytes(lambda _: b'404: no such file'), 'not TFRecords', ['404: no such file']),
     'gzip': (with_bytes(gzip.compress), 'not TFRecords', ['gzip', 'gunzip']),
+    'bzip2': (with_bytes(bz2.compress), 'not TFRecords', ['bzip2', 'bunzip2']),
+    'xz': (with_bytes(lzma.compress), 'not TFRecords', ['xz', 'unxz']),
     'zeros': (with_bytes(lambda _: bytes(100_000)), 'not TFRecords', ['x00']),
     'a length of 2^60': (with_bytes(lambda whole: header_of(2**60) + whole[12:]), 'cut short', ['record 0', 'length']),
     'no record': (with_bytes(lambda _: b''), 'empty shard', []),
-    'text in a record': (lambda path: write_shard(path, [b'\xff\xff']), 'no Example', ['record 0', 'tf.train.Example']),
+    'text in a record': (with_record(b'\xff\xff'), 'no Example', ['record 3', 'tf.train.Example']),
     'no image': (with_feature(IMAGE, ''), 'no image', ['record 3', IMAGE]),
     'an empty image': (with_image(b''), 'no image', ['record 3', IMAGE]),
     'no label': (with_feature(LABEL, ''), 'no label', ['record 3', LABEL]),
@@ -125,6 +139,20 @@ def test_a_fault_is_found_named_and_counted(
     assert first_fault(paths, 4, deadline_secs=60) == line
     # Without reading the records.
     assert walk_shards(paths, deadline_secs=60).fault == (line if kind in ('cut short', 'not TFRecords') else None)
+
+
+@pytest.mark.parametrize('level', [None, 1, 9])
+@pytest.mark.parametrize(('kind', 'facts'), [('ZLIB', ['zlib', 'zlib.decompress']), ('GZIP', ['gzip', 'gunzip'])])
+def test_a_shard_that_was_written_with_compression_is_said_to_be_compressed(
+    shards: list[Path], kind: str, facts: list[str], level: int | None
+) -> None:
+    data = list(tf.io.tf_record_iterator(str(shards[0])))
+    options = tf.io.TFRecordOptions(compression_type=kind, compression_level=level)
+    with tf.io.TFRecordWriter(str(shards[0]), options) as writer:
+        for record in data:
+            writer.write(record)
+    line = check_line(walk_shards([str(shards[0])], deadline_secs=60).fault, shards[0], *facts)
+    assert 'corrupt' not in line
 
 
 def test_a_fault_in_a_record_names_its_image_file(good_shards: Path, shards: list[Path]) -> None:
@@ -183,6 +211,47 @@ def test_the_counts_of_dataset_json_are_compared_with_the_shards(shards: list[Pa
     os.mkfifo(path)
     with refused(path):
         check()
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'kind', 'facts'),
+    [
+        ('images', 7, 'wrong', ['7 train images', 'there are 24']),
+        ('shards', 5, 'wrong', ['5 train shards', 'there are 4']),
+        ('shards', 'four', 'unusable', ['shards']),
+        ('images', 0, 'unusable', ['images']),
+    ],
+)
+def test_records_check_finds_what_is_wrong_with_dataset_json(
+    shards: list[Path], capsys: pytest.CaptureFixture[str], name: str, value: object, kind: str, facts: list[str]
+) -> None:
+    path = shards[0].parent / 'dataset.json'
+    assert records.main([f'--check={path.parent}']) == 0
+    content = json.loads(path.read_text())
+    content['train'][name] = value
+    path.write_text(json.dumps(content))
+    capsys.readouterr()
+    with failed(f'--check={path.parent}: 1 fault', path, *facts):
+        records.main([f'--check={path.parent}'])
+    assert f'  faults: {kind} dataset.json 1' in capsys.readouterr().out.splitlines()
+    # Without labels.txt a run does not read the file, which may be another program's.
+    (path.parent / 'labels.txt').unlink()
+    assert records.main([f'--check={path.parent}']) == 0
+
+
+def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(
+    shards: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shards[0].parent / 'dataset.json'
+    shards[1].write_bytes(shards[1].read_bytes()[:-20])
+    # A shard that is cut short hides records, so that their number says nothing about the file.
+    with failed(f'--check={path.parent}: 1 fault', shards[1]):
+        records.main([f'--check={path.parent}'])
+    path.write_text('{"train": ')
+    with failed(f'--check={path.parent}: 2 faults', path):
+        records.main([f'--check={path.parent}'])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith((f'{path}: it cannot be used', f'{shards[1]}, record'))]
 
 
 def test_a_shard_without_a_record_is_named_before_training(shards: list[Path]) -> None:

@@ -33,6 +33,21 @@ def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_pa
     assert sorted(folder.passed_over.values()) == [('a/loop', 'b/loop'), ('a/pipe.jpg', 'b/pipe.jpg')]
 
 
+@pytest.mark.parametrize('target', ['nothing', 'owl', 'cat/1.jpg/owl'], ids=['dangling', 'loop', 'below a file'])
+def test_a_link_where_a_class_folder_may_be_must_lead_to_one(tmp_path: Path, target: str) -> None:
+    photos = write_files(tmp_path, {'cat/1.jpg': b'x', 'dog/1.jpg': b'x'})
+    (photos / 'owl').symlink_to(target)
+    with refused(f'--input={photos}: owl is a link to {target}'):
+        scan_folder(str(photos))
+    # Inside a class it is passed over, as every link to a folder; an image is reported when it is decoded.
+    (photos / 'owl').rename(photos / 'cat' / 'owl')
+    (photos / 'cat' / '2.jpg').symlink_to(target)
+    (photos / '3.jpg').symlink_to(target)
+    folder = scan_folder(str(photos))
+    assert folder.passed_over == {'a broken link': ('cat/owl',), 'in no class folder': ('3.jpg',)}
+    assert [image.path for image in folder.images] == ['cat/1.jpg', 'cat/2.jpg', 'dog/1.jpg']
+
+
 def test_a_folder_without_class_folders_is_refused_with_what_it_has(tmp_path: Path) -> None:
     write_files(tmp_path, {f'{index}.jpg': b'x' for index in range(3)})
     with refused(f'--input={tmp_path}', ' 3 ', '0.jpg'):
@@ -47,9 +62,11 @@ def images(root: Path, *paths: str) -> str:
     ('paths', 'remedy'),
     [
         (['Train/cat/1.jpg', 'val/cat/1.jpg', 'test/1.jpg', 'annotations/list.xml'], 'Train'),
+        (['testing/cat/1.jpg', 'training/cat/1.jpg', 'training/dog/1.jpg'], 'training'),
+        (['seg_test/cat/1.jpg', 'seg_test/dog/1.jpg', 'seg_train/cat/1.jpg', 'seg_train/dog/1.jpg'], 'seg_train'),
         (['photos/photos/cat/1.jpg', 'photos/photos/dog/1.jpg', '__MACOSX/photos/1.jpg'], 'photos'),
     ],
-    ids=['subsets', 'one folder'],
+    ids=['subsets', 'training and testing', 'names with subsets', 'one folder'],
 )
 def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     tmp_path: Path, paths: list[str], remedy: str
@@ -63,6 +80,8 @@ def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     [
         ['test/1.jpg', *(f'{number}/1.jpg' for number in range(9))],
         ['train/red/1.jpg', 'bus/red/1.jpg'],
+        ['train ticket/red/1.jpg', 'test tube/glass/1.jpg'],
+        ['test pattern/1.jpg', 'train ticket/1.jpg'],
         ['cat/2020/1.jpg', 'cat/1.jpg'],
     ],
     ids=lambda value: value[0],

@@ -136,6 +136,10 @@ def test_shards_of_other_classes_or_labels_do_not_join(
     with refused(f'--output={output}', f'--input={others}', 'labels.txt', 'cat', 'dog') as error:
         convert(others, output, '--subset=validation', *more)
     assert 'bird' not in str(error.value)
+    more_classes = {name: encoded(picture()) for name in ('bird/1.jpg', 'cat/1.jpg', 'zebra/1.jpg', 'zoo/1.jpg')}
+    longer = write_files(tmp_path / 'longer', more_classes)
+    with refused('label 4 is no class there and zoo here'):
+        convert(longer, output, '--subset=validation', *more)
     with refused(f'--output={output}', 'labels.txt', 'background'):
         convert(photos, output, '--subset=validation', '--first_label=0', *more)
     assert content(output) == content(shards)

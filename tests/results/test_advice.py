@@ -12,7 +12,7 @@ from results import advice
 from results.document import Result, as_json
 from results.sections import StatisticsSection, WarningRow
 from tests.support.outputs import check_line
-from tests.support.sample_results import record_of, sample_document
+from tests.support.sample_results import cut_off, record_of, sample_document, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -116,6 +116,21 @@ def test_a_run_under_2_seconds_is_told_that_and_nothing_that_follows() -> None:
     the_warning('too_short', document, '0.307 s', '--target_seconds=10')
 
 
+def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps() -> None:
+    for seconds, code in ((step_seconds(0.01, 20), 'too_short'), (step_seconds(3.0, 4), 'few_steps')):
+        document = sample_document(
+            seconds=seconds, flags={'target_seconds': 600.0, 'num_batches': None}, **cut_off('stopped by SIGINT')
+        )
+        (warning,) = advise(document)
+        assert warning.code == code
+        check_line(warning.text, 'let the run take all of its steps')
+        assert '--' not in warning.text
+    stopped = record_of(sample_document(seconds=[0.1] * 10, **cut_off('stopped by SIGINT')))
+    assert '--target_seconds' not in advice.doubts([stopped])[0]
+    complete = record_of(sample_document(seconds=[0.1] * 10))
+    assert advice.doubts([stopped, complete])[0].endswith('write --target_seconds=10')
+
+
 def test_one_disturbance_is_one_warning() -> None:
     seconds = steps(noise=0.3, likeness=0) * np.linspace(0.5, 1.5, NUM_STEPS)
     seconds[30] = 9.0
@@ -148,6 +163,12 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
     check_line(second, '! 1 of 4 runs was too short')
     assert [advice.mark([result]) for result in (*disturbed, short)] == ['! ', '! ', '', '! ']
     assert advice.doubts(disturbed[2:]) == []
+    found = [advice.count_doubtful([result]) for result in (*disturbed, short)]
+    assert found == ['other programs', 'spread', '', 'too short']
+    # One cause does not stand for another one.
+    check_line(first, 'other programs (1 run, up to 88 % of the cores)', 'spread (1 run)')
+    assert advice.count_doubtful([*disturbed, short]) == '3 of 4: other programs (1), spread (1), too short (1)'
+    assert advice.count_doubtful([short, disturbed[2], short]) == '2 of 3: too short'
 
 
 @pytest.mark.parametrize('value', [None, math.nan])

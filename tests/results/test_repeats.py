@@ -36,6 +36,16 @@ def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_defa
     assert key_of(older | {'command': {**older['command'], 'flags': flags}}) == key_of()
 
 
+@pytest.mark.parametrize('flag', ['model_file', 'variable_mgr_file'])
+def test_the_content_of_a_file_of_a_user_counts_and_not_its_path(flag: str) -> None:
+    def key(path: str, content: str) -> str:
+        document = sample_document(flags={flag: path})
+        document['run'][f'{flag}_sha256'] = content
+        return key_of(document)
+
+    assert key('a/mine.py', '1') == key('b/mine.py', '1') != key('a/mine.py', '2') != key_of()
+
+
 @pytest.mark.parametrize(
     ('name', 'unset', 'value', 'other'),
     [

@@ -206,6 +206,24 @@ def test_a_checkpoint_that_is_missing_or_of_another_model_is_named(
         evaluate(trained[0], noise, model='trivial')
 
 
+def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
+    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(trained[0], tmp_path / 'train')
+    [first] = evaluate(folder / 'model.ckpt-0', noise)
+    assert counts(first) == (0, NUM_VALIDATION, *by_numpy(folder / 'model.ckpt-0', noise))
+    before = sorted(folder.iterdir())
+    # Also where no checkpoint has this name.
+    for name in ('model.ckpt-0', 'model.ckpt-4', 'model.ckpt-7'):
+        with refused(f'--train_dir={folder}/{name}', f'use --train_dir={folder} ', f'--backbone_model_path={folder}/'):
+            train(noise, train_dir=str(folder / name))
+    with refused(f'--train_dir={folder}/model.ckpt-7', f'use --train_dir={folder} '):
+        evaluate(folder / 'model.ckpt-7', noise)
+    with refused(f'--train_dir={folder}/model.ckpt-4', '--eval_interval_secs=1.0'):
+        evaluate(folder / 'model.ckpt-4', noise, eval_interval_secs=1.0)
+    assert sorted(folder.iterdir()) == before
+
+
 def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
     auxiliary = None
     if cnn.is_training:

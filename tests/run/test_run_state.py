@@ -222,8 +222,8 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         built = build_step(plan)
         cpu = ['/cpu:0']
         together = SynchronousStep(ManagerParts(cpu, 1, cpu, by_copies(cpu), server_devices=cpu), refresh=dict)
-        state = state_of(plan, dataclasses.replace(built, synchronous_step=together))
         [begun] = together.begun.values()
+        state = state_of(plan, dataclasses.replace(built, synchronous_step=together, begun=[begun]))
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
     with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])

@@ -60,8 +60,10 @@ def shell_lines() -> Iterator[ShellLine]:
                 yield ShellLine(page.relative_to(ROOT).as_posix(), number, text, needs)
 
 
-def python_block(page: str) -> str:
-    (block,) = re.findall(r'^```python\n(.*?)^```$', (ROOT / 'docs' / page).read_text(), flags=re.M | re.S)
+def python_block(page: str, file: str = '') -> str:
+    """Returns the only example in Python of a page, or the one that begins with the name of a file."""
+    head, text = re.escape(f'# {file}\n') if file else '', (ROOT / 'docs' / page).read_text()
+    (block,) = re.findall(rf'^```python\n({head}.*?)^```$', text, flags=re.M | re.S)
     return str(block)
 
 

@@ -17,6 +17,7 @@ from planning.plan import Plan
 from results import schema
 from results.console import Console
 from results.document import Result, as_float
+from training.contents import CLASS_NAMES
 
 
 def plan_of(**flags: Any) -> Plan:
@@ -65,4 +66,4 @@ def document_in(path: Path) -> dict[str, Any]:
 def values_in(checkpoint: str | Path) -> dict[str, np.ndarray]:
     """Returns the variables in a checkpoint, or in the latest one of a folder, by name."""
     reader = tf.train.load_checkpoint(str(checkpoint))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != CLASS_NAMES}

@@ -119,9 +119,14 @@ def _make_cluster(document: dict[str, Any]) -> None:
     run |= {'devices': [f'/cpu:{number}' for number in range(devices)]}
     run |= {'images_per_step': images, 'global_batch_size': images}
     (worker,) = document['workers']
-    worker['host'] = document['machine']['hostname']
+    host = document['machine']['hostname']
     document['workers'] = [
-        {**worker, 'task': None if is_alone else f'worker {number}', 'steps': {**worker['steps']}}
+        {
+            **worker,
+            'task': None if is_alone else f'worker {number}',
+            'host': f'{host}-{number}' if number else host,
+            'steps': {**worker['steps']},
+        }
         for number in range(workers)
     ]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.shape import Shape
+from errors import UsageError
 from models.registry import MODELS
 from params import Params
 from params.modes import MODES
@@ -110,11 +111,21 @@ def test_a_grid_of_flags_is_one_of_a_file() -> None:
     for text, facts in (('--batch_size', ()), ('--batch_size=8,two', ('batch_size', 'two')), ('x=1', ('x',))):
         with refused('--grid', *facts):
             read_grid([text])
+    with refused('--grid=num_gpus=1,2', 'use --grid=shape=1*1,1*2'):
+        read_grid(['num_gpus=1,2'])
     wide, narrow, named = (read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu']))
     # A machine without a GPU gets its device where a sweep names none.
     assert with_device_cpu(wide).flags == {'device': 'cpu'}
     assert with_device_cpu(narrow) is narrow
     assert with_device_cpu(named) is named
+
+
+def test_all_wrong_values_of_a_grid_are_reported_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_grid(['batch_size=one,2,three', 'modle=lenet', 'num_gpus=4,8'])
+    facts = ['"one"', '"three"', '--modle', 'shape=1*4,1*8']
+    for line, fact in zip(caught.value.lines, facts, strict=True):
+        check_line(line, '--grid=', fact)
 
 
 def check_launch_of(params: Params, alone: bool) -> None:
@@ -129,7 +140,8 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
     [
         ('[flags]\nbatch_sizes = 3\n' + GRID, ('[flags]', 'batch_sizes', 'batch_size')),
         ('[flags]\nnum_batches = "two"\n' + GRID, ('[flags]', 'num_batches = "two"', 'integer')),
-        ('[flags]\nnum_gpus = 2\n' + GRID, ('num_gpus = 2', 'shape')),
+        ('[flags]\nnum_gpus = 2\n' + GRID, ('num_gpus = 2', 'use shape = "1*2"')),
+        ('[grid]\nnum_gpus = [1, 2, 8]\n', ('num_gpus = [1, 2, 8]', 'use shape = ["1*1", "1*2", "1*8"]')),
         ('[flags]\ntrain_dir = "out"\n' + GRID, ('--train_dir=out',)),
         ('[grid]\nshape = ["two"]\n', ('[grid]', 'shape = "two"', 'W*G')),
         ('[grid]\nbatch_size = []\n', ('[grid]', 'batch_size')),
