@@ -1,5 +1,6 @@
 """The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -174,11 +175,11 @@ def answers(rows: Sequence[ReportRow]) -> list[str]:
     """Returns what the shown rows of each work say about which is fastest, in a sentence; none for a single row."""
     works: list[list[ReportRow]] = []
     for row in sorted(rows, key=lambda row: -row.rate):
-        if same := next((found for found in works if row.has_work_of(found[0])), None):
-            same.append(row)
+        if same_work := next((others for others in works if row.has_work_of(others[0])), None):
+            same_work.append(row)
         else:
             works.append([row])
-    return [_answer(found) for found in works if len(found) > 1]
+    return [_answer(same_work) for same_work in works if len(same_work) > 1]
 
 
 def _answer(rows: Sequence[ReportRow]) -> str:
@@ -194,12 +195,12 @@ def _answer(rows: Sequence[ReportRow]) -> str:
     if by_verdict:
         parts = [
             f'{best.label} with {number(best.rate)} images/sec and '
-            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in found])}: {verdict.value}'
-            for verdict, found in by_verdict.items()
+            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in compared])}: {verdict.value}'
+            for verdict, compared in by_verdict.items()
         ]
         if Significance.FEW_RUNS in by_verdict:
             parts.append('three or more runs of each would show which is faster')
-        text, named = '; '.join(parts), [best, *(row for found in by_verdict.values() for row in found)]
+        text, named = '; '.join(parts), [best, *itertools.chain(*by_verdict.values())]
     else:
         second = faster_than[0]
         times = f'{number(best.ratio_to(second).value, 3)} times {second.label} with {number(second.rate)}'

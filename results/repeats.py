@@ -33,18 +33,18 @@ def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[i
     """
     by_work: list[list[int]] = []
     for index, result in enumerate(results):
-        same = (found for found in by_work if across_work or not work_differences(results[found[0]], result))
-        if found := next(same, None):
-            found.append(index)
+        same_work = (indices for indices in by_work if across_work or not work_differences(results[indices[0]], result))
+        if indices := next(same_work, None):
+            indices.append(index)
         else:
             by_work.append([index])
     firsts: dict[int, int] = {}
     for indices in by_work:
-        of_size: dict[int | None, list[int]] = {}
+        by_size: dict[int | None, list[int]] = {}
         for index in indices:
-            of_size.setdefault(results[index].run.batch_size, []).append(index)
-        for found in of_size.values():
-            firsts |= dict.fromkeys(found, found[0] if len(found) > 1 else indices[0])
+            by_size.setdefault(results[index].run.batch_size, []).append(index)
+        for same_size in by_size.values():
+            firsts |= dict.fromkeys(same_size, same_size[0] if len(same_size) > 1 else indices[0])
     return [firsts[index] for index in range(len(results))]
 
 
