@@ -193,6 +193,9 @@ def _judge(sides: Sequence[Side], options: CompareOptions, folder: str) -> int:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     document = regression.judgement_document(rows)
     print_table(regression.judgement_table(rows), options.format, document, regression.judgement_notes(rows))
+    if options.fail_below is not None:
+        written = format_flag('fail_below', options.fail_below)
+        warn(*(f'{written}: {row.name} is not judged: {row.verdict}' for row in rows if not row.is_judged))
     slower = {row.name: row.ratio for row in rows if row.ratio and row.is_slower}
     return _exit_code(slower, sides, options, earlier.problems)
 

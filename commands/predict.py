@@ -236,8 +236,8 @@ def _limit_notes(works: Sequence[_Work]) -> list[str]:
     notes: dict[str, None] = {}
     for first, other in itertools.combinations(works, 2):
         if replace(first, limits='') == replace(other, limits=''):
-            found = limit_differences([first.result, other.result]).items()
-            text = ', '.join(f'{name} {" and ".join(map(format_fact, values))}' for name, values in found)
+            differences = limit_differences([first.result, other.result]).items()
+            text = ', '.join(f'{name} {" and ".join(map(format_fact, values))}' for name, values in differences)
             notes[f'runs of {first.model} are not combined where what limited them differs: {text}'] = None
     return [*notes]
 

@@ -75,16 +75,19 @@ class ChangeRow:
 
 def make_rows(sides: Sequence[Side], *, force: bool = False) -> list[ChangeRow]:
     """Compares the runs of the sides with the first side. UsageError if the runs did different work, without force."""
-    paired = pairs(sides)
+    paired = pairs(sides, across_work=force)
     estimates = {id(pair.group): estimate(pair.group.results) for pair in paired}
     flags = [name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS]
     names = group_names(sides)
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
+    alone = 'only here' if len(sides) > 1 else 'no other of its batch size'
     rows = []
     for pair in paired:
-        if pair.baseline and (work := work_differences(pair.baseline.first, pair.group.first)) and not force:
-            raise UsageError(_refusal(pair.baseline, pair.group, work))
-        rows.append(_row(pair, names, estimates, flags, has_partner=id(pair.group) in matched))
+        # A single folder with different work is refused as a whole.
+        other = pair.baseline if len(sides) > 1 else paired[0].group
+        if other and (work := work_differences(other.first, pair.group.first)) and not force:
+            raise UsageError(_refusal(other, pair.group, work))
+        rows.append(_row(pair, names, estimates, flags, has_partner=id(pair.group) in matched, alone=alone))
     return rows + [_left_out(left) for side in sides for left in side.left_out]
 
 
@@ -147,11 +150,12 @@ def _row(
     flags: Sequence[str],
     *,
     has_partner: bool,
+    alone: str,
 ) -> ChangeRow:
     group, baseline = pair.group, pair.baseline
     ratio = compare(estimates[id(baseline)], estimates[id(group)]) if baseline else None
     remarks = [f'incomplete: {group.reason}'] if group.reason else []
-    remarks += [] if baseline or (pair.is_baseline and has_partner) else ['only here']
+    remarks += [] if baseline or (pair.is_baseline and has_partner) else [alone]
     warnings = {warning.text: warning for result in group.results for warning in result.warnings}
     compared = [baseline.first, group.first] if baseline else []
     return ChangeRow(

@@ -49,7 +49,7 @@ def limit_differences(results: Sequence[Result]) -> Differences:
         {**result.limits, **{f'environment.{name}': value for name, value in result.environment.items()}}
         for result in results
     ]
-    return {name: tuple(found.get(name) for found in facts) for name in varying(facts)}
+    return {name: tuple(run.get(name) for run in facts) for name in varying(facts)}
 
 
 def format_fact(value: object) -> str:

@@ -92,8 +92,9 @@ class _Output:
     @property
     def different(self) -> dict[str, list[str]]:
         """The lines of the banners in which runs differ, by label."""
-        values = {name: [*found] for name, found in self.values.items() if name not in _OF_TASK}
-        return {name: found for name, found in values.items() if len(found) > 1 and len(self.models) > 1}
+        if len(self.models) < 2:
+            return {}
+        return {name: [*texts] for name, texts in self.values.items() if name not in _OF_TASK and len(texts) > 1}
 
     @property
     def num_runs(self) -> int:
@@ -137,7 +138,7 @@ def read_log(text: str, source: str) -> LogRecord:
             'or the text that a run printed'
         )
     if run.num_runs > 1:
-        differences = ''.join(f' ({name}: {" and ".join(found)})' for name, found in [*run.different.items()][:1])
+        differences = ''.join(f' ({name}: {" and ".join(texts)})' for name, texts in [*run.different.items()][:1])
         raise UsageError(
             f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; give a file for each run'
         )

@@ -83,6 +83,10 @@ class Judgement:
         return self.rate / self.median if self.median else None
 
     @property
+    def is_judged(self) -> bool:
+        return self.interval is not None and not self.is_short
+
+    @property
     def is_slower(self) -> bool:
         return self.interval is not None and self.rate < self.interval[0] and not self.is_short
 

@@ -1,5 +1,6 @@
 """The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from params.table import SPECS
 from results.advice import mark
 from results.collection import Collection, SourceFile
 from results.document import Failure, Result, default_fact, is_of_setting
-from results.repeats import limits_that_differ, repeat_key, work_differences
+from results.repeats import baselines, limits_that_differ, repeat_key, work_differences
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -41,7 +42,7 @@ class ReportRow:
       work: names what was measured: model, data set, image size, role; empty for failures.
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
-      base: the first shown row of the same folder and work, which speed-ups are against; None if it is not shown.
+      base: the shown row of the same folder which speed-ups are against, see baselines; None if it is not shown.
       label: tells it from other rows, in a few words; see names_of.
     """
 
@@ -161,13 +162,12 @@ def summarize_collection(collection: Collection) -> Summary:
     columns = _columns(rows)
     labels = names_of([row.traits for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    shown = [row for row in rows if row.is_shown]
-
-    def base_of(row: ReportRow) -> ReportRow | None:
-        in_folder = (other for other in shown if other.place.folder == row.place.folder)
-        return next(filter(row.has_work_of, in_folder)) if row.is_shown else None
-
-    based = [replace(row, base=base_of(row)) for row in rows]
+    bases: dict[int, ReportRow] = {}
+    for folder in folders:
+        shown = [row for row in rows if row.is_shown and row.place.folder == folder]
+        firsts = baselines([row.runs[0] for row in shown])
+        bases |= {id(row): shown[first] for row, first in zip(shown, firsts, strict=True)}
+    based = [replace(row, base=bases.get(id(row))) for row in rows]
     return Summary(tuple(based), columns, collection.problems)
 
 
@@ -175,11 +175,11 @@ def answers(rows: Sequence[ReportRow]) -> list[str]:
     """Returns what the shown rows of each work say about which is fastest, in a sentence; none for a single row."""
     works: list[list[ReportRow]] = []
     for row in sorted(rows, key=lambda row: -row.rate):
-        if same := next((found for found in works if row.has_work_of(found[0])), None):
-            same.append(row)
+        if same_work := next((others for others in works if row.has_work_of(others[0])), None):
+            same_work.append(row)
         else:
             works.append([row])
-    return [_answer(found) for found in works if len(found) > 1]
+    return [_answer(same_work) for same_work in works if len(same_work) > 1]
 
 
 def _answer(rows: Sequence[ReportRow]) -> str:
@@ -195,12 +195,12 @@ def _answer(rows: Sequence[ReportRow]) -> str:
     if by_verdict:
         parts = [
             f'{best.label} with {number(best.rate)} images/sec and '
-            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in found])}: {verdict.value}'
-            for verdict, found in by_verdict.items()
+            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in compared])}: {verdict.value}'
+            for verdict, compared in by_verdict.items()
         ]
         if Significance.FEW_RUNS in by_verdict:
             parts.append('three or more runs of each would show which is faster')
-        text, named = '; '.join(parts), [best, *(row for found in by_verdict.values() for row in found)]
+        text, named = '; '.join(parts), [best, *itertools.chain(*by_verdict.values())]
     else:
         second = faster_than[0]
         times = f'{number(best.ratio_to(second).value, 3)} times {second.label} with {number(second.rate)}'

@@ -12,7 +12,7 @@ from comparison.tables import format_setting
 from errors import UsageError, read_regular
 from results.collection import collect, is_folder
 from results.document import MOST_BYTES, Failure, Result, read_document
-from results.repeats import as_key, grouped, limits_that_differ
+from results.repeats import as_key, baselines, grouped, limits_that_differ
 
 # The argument that stands for standard input.
 STDIN = '-'
@@ -123,22 +123,29 @@ def _read_text(data: bytes, source: str) -> Result | Failure:
     return read_document(text, source) if text.lstrip().startswith('{') else read_log(text, source)
 
 
-def pairs(sides: Sequence[Side]) -> list[Pair]:
+def pairs(sides: Sequence[Side], *, across_work: bool = False) -> list[Pair]:
     """Pairs each group with its baseline, which is in the first side; that side's pairs come first.
 
-    If there is a single side, or the baseline has a single group, all other groups are compared with one group.
-    Otherwise a group is compared with the group of the same setting. Flags, versions and variables that are constant
-    within each side may differ, since comparing them is the purpose.
+    If the baseline has a single group, all other groups are compared with it. The groups of a single side are compared
+    with each other: see baselines, of which complete groups come first. Otherwise a group is compared with the group of
+    the same setting. Flags, versions and variables that are constant within each side may differ, since comparing them
+    is the purpose.
     """
     baseline, *others = sides
     if not baseline.groups:
         return [Pair(group) for side in others for group in side.groups]
-    if not others or len(baseline.groups) == 1:
-        groups = [group for side in sides for group in side.groups]
-        # The baseline within a single folder is its first complete setting, if there is one.
-        first = next((group for group in baseline.groups if not group.reason), groups[0])
-        rest = [group for group in groups if group is not first]
-        return [Pair(first, is_baseline=True), *(Pair(group, first) for group in rest)]
+    if not others:
+        groups = sorted(baseline.groups, key=lambda group: group.reason is not None)
+        firsts = baselines([group.first for group in groups], across_work=across_work)
+        found = []
+        for index in dict.fromkeys(firsts):
+            rest = (group for group, first in zip(groups, firsts, strict=True) if first == index)
+            found += [Pair(groups[index], is_baseline=True)]
+            found += [Pair(group, groups[index]) for group in rest if group is not groups[index]]
+        return found
+    if len(baseline.groups) == 1:
+        first = baseline.groups[0]
+        return [Pair(first, is_baseline=True), *(Pair(group, first) for side in others for group in side.groups)]
     found = [Pair(group, is_baseline=True) for group in baseline.groups]
     for side in others:
         names = sorted({name for groups in (baseline.groups, side.groups) for name in varying(_all_facts(groups))})

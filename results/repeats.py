@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from results.document import Result
@@ -21,6 +21,31 @@ def work_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]
     """
     pairs = {name: (value, other.work[name]) for name, value in first.work.items()}
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+
+
+def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[int]:
+    """Returns the index of the result with which each of these, of one setting each, is compared.
+
+    That is the first one of the same work, and of the same batch size where at least two have it.
+
+    Args:
+      across_work: whether all count as the same work.
+    """
+    by_work: list[list[int]] = []
+    for index, result in enumerate(results):
+        same_work = (indices for indices in by_work if across_work or not work_differences(results[indices[0]], result))
+        if indices := next(same_work, None):
+            indices.append(index)
+        else:
+            by_work.append([index])
+    firsts: dict[int, int] = {}
+    for indices in by_work:
+        by_size: dict[int | None, list[int]] = {}
+        for index in indices:
+            by_size.setdefault(results[index].run.batch_size, []).append(index)
+        for same_size in by_size.values():
+            firsts |= dict.fromkeys(same_size, same_size[0] if len(same_size) > 1 else indices[0])
+    return [firsts[index] for index in range(len(results))]
 
 
 def repeat_key(result: Result, *, across_versions: bool = False) -> str:

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comparison.differences import format_fact, machine_differences
-from comparison.intervals import Estimate
 from comparison.ratios import compare, estimate
 from comparison.tables import DOUBTFUL, Table, ValueColumn, table_of
 from errors import plural
 from results.advice import count_doubtful, mark
 from results.document import Result
-from results.repeats import grouped, work_differences
+from results.repeats import baselines, grouped
 from sweeps.configurations import LeftOut, SweepPlan, caption
 from sweeps.folder import Outcome
 from sweeps.runner import describe, succeeded
@@ -69,11 +68,11 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     """Makes the table of configurations.
 
     The columns are the values that differ between rows, images/sec, its 95 % interval if there are repeats, the
-    speed-up over the first row of the same work that has a rate, what `compare` concludes about both, and the status if
+    speed-up over another row (see baselines), what `compare` concludes about both, and the status if
     a row lacks runs. Exchanges alone have their milliseconds and bandwidths instead of images/sec.
     """
     rows: list[dict[str, Any]] = []
-    bases: list[tuple[Result, Estimate]] = []
+    counting: list[Sequence[Result]] = []
     for one in plan.configurations:
         found = outcomes[one.id]
         results = [outcome for outcome in found if isinstance(outcome, Result) and outcome.is_complete]
@@ -89,22 +88,22 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         if results:
             measured = estimate(results)
             low, high = measured.interval or (None, None)
-            base = next((found for first, found in bases if not work_differences(first, results[0])), None)
-            if base is None:
-                bases.append((results[0], measured))
-            ratio = compare(base or measured, measured)
+            counting.append(results)
             row |= {
                 'mark': mark(results),
                 'doubtful': count_doubtful(results),
                 'rate': measured.images_per_second,
                 'low': low,
                 'high': high,
-                'speed_up': ratio.value,
-                'verdict': ratio.verdict.value if base else 'baseline',
                 _FOUND_SIZE: results[-1].run.batch_size,
                 **_exchange(results),
             }
         rows.append(row)
+    measured_rows = [row for row in rows if row['rate'] is not None]
+    for index, first in enumerate(baselines([results[0] for results in counting])):
+        ratio = compare(estimate(counting[first]), estimate(counting[index]))
+        verdict = 'baseline' if index == first else ratio.verdict.value
+        measured_rows[index] |= {'speed_up': ratio.value, 'verdict': verdict}
     numbers: Sequence[ValueColumn] = _OF_EXCHANGES
     if not any(row['ms'] for row in rows):
         numbers = (_RATE, *(_OF_REPEATS if any(row['runs'] > 1 for row in rows) else ()), *_SPEED_UP)

@@ -10,6 +10,8 @@ import pytest
 
 import commands.compare
 import tf_cnn_benchmarks
+from comparison.report_rows import summarize_collection
+from results.collection import collect
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
     assert_ended,
@@ -235,8 +237,10 @@ def test_results_are_judged_by_earlier_ones(capsys: pytest.CaptureFixture[str]) 
         'other.json': 'no run before this one',
     }
     assert [row['is_regression'] for row in document['rows']] == [False, True, False]
-    text = run_compare(capsys, *argv, '--fail_below=0.95', code=1)
-    check_line(text.splitlines()[-1], '--fail_below=0.95', 'slow.json')
+    assert tf_cnn_benchmarks.main(['compare', *argv, '--fail_below=0.95']) == 1
+    unjudged, slow = capsys.readouterr().err.splitlines()
+    check_line(unjudged, '--fail_below=0.95', 'other.json', 'no run before this one')
+    check_line(slow, '--fail_below=0.95', 'slow.json')
     assert len(run_compare(capsys, *argv, '--format=csv').splitlines()) == 4
     assert run_compare(capsys, *argv, '--format=markdown').split()[:4] == ['|', 'run', '|', 'shape']
 
@@ -346,3 +350,35 @@ def test_standard_input_is_a_result_or_a_log(
             monkeypatch.setattr('sys.stdin', text)
             assert tf_cnn_benchmarks.main(['compare', *argv]) == 2
         check_line(capsys.readouterr().err.strip(), fact)
+
+
+def test_settings_of_one_folder_are_compared_within_their_batch_size(capsys: pytest.CaptureFixture[str]) -> None:
+    for mode, rate in (('replicated', 100), ('independent', 120)):
+        write_repeats(f'all/{mode}', rate, (32, 64), flags={'variable_update': mode})
+    # No other setting has this batch size.
+    write_repeats('all/replicated', 50, (16,))
+    rows = {row['name']: row for row in rows_of(capsys, 'all')}
+    found = {name: row['baseline'] for name, row in rows.items()}
+    first, second = (f'batch_size={size} variable_update=independent' for size in (32, 64))
+    assert found == {
+        first: None,
+        second: None,
+        'batch_size=32 variable_update=replicated': first,
+        'batch_size=64 variable_update=replicated': second,
+        'batch_size=16 variable_update=replicated': first,
+    }
+    assert [*rows['batch_size=64 variable_update=replicated']['different_flags']] == ['variable_update']
+    page = summarize_collection(collect(['all'])).rows
+    for row in page:
+        assert row.base
+        same_size = [other for other in page if other.traits['batch size'] == row.traits['batch size']]
+        assert len(same_size) == 1 or row.base.traits['batch size'] == row.traits['batch size']
+    # Where every setting has a batch size of its own, batch sizes are compared.
+    write_repeats('sizes', 100, (32, 64, 128))
+    assert len({row['baseline'] for row in rows_of(capsys, 'sizes')}) == 2
+    # Different work in one folder is refused as before, also where batch sizes differ.
+    write_repeats('works', 100, (32, 64))
+    write_repeats('works/more', 10, (16, 8), flags={'model': 'trivial'})
+    assert tf_cnn_benchmarks.main(['compare', 'works']) == 2
+    check_line(capsys.readouterr().err.strip(), 'different work', 'lenet', 'trivial')
+    assert len([row for row in rows_of(capsys, 'works', '--force') if row['baseline']]) == 3
