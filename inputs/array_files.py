@@ -1,6 +1,7 @@
 """Loads whole data sets: the published files of CIFAR-10 and MNIST -> NumPy arrays. Does not import TensorFlow."""
 
 import gzip
+import io
 import math
 import os
 import pickle
@@ -8,11 +9,11 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from errors import UsageError, plural
+from errors import UsageError, plural, read_regular
 from inputs.data_sets import DATA_SETS, list_folder
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
@@ -30,6 +31,8 @@ _CIFAR_PYTHON_FOLDER = 'cifar-10-batches-py'
 _CIFAR_PYTHON_FILES = {
     subset: tuple(name.removesuffix('.bin') for name in names) for subset, names in _CIFAR_FILES.items()
 }
+# In bytes; those of CIFAR-10 have 31 MB.
+_LARGEST_PICKLE = 1 << 30
 
 # The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of the values (8:
 # unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit integers; the values.
@@ -144,8 +147,30 @@ class _Array:
         self.state = state
 
 
-class _Unpickler(pickle.Unpickler):
-    """Calls no function: loading a pickle could call any."""
+# The implementation in Python, since the one in C does not let a subclass see the keys. Its stack has no types.
+_PythonUnpickler: Any = pickle._Unpickler
+
+
+class _Unpickler(_PythonUnpickler):
+    """Calls no function, since a pickle could call any, and takes only text as a key.
+
+    The hash of a tuple is computed from all tuples in it: from 2^40 if 40 are nested and each is in
+    the next one twice.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[['_Unpickler'], None]]] = dict(_PythonUnpickler.dispatch)
+
+    def _load_keys(self, code: int, keys: Sequence[Any]) -> None:
+        if not all(isinstance(key, (bytes, str)) for key in keys):
+            raise ValueError('a key is neither bytes nor text')
+        _PythonUnpickler.dispatch[code](self)
+
+    # Keys and values alternate on the stack.
+    dispatch[pickle.SETITEM[0]] = lambda self: self._load_keys(pickle.SETITEM[0], self.stack[-2:-1])
+    dispatch[pickle.SETITEMS[0]] = lambda self: self._load_keys(pickle.SETITEMS[0], self.stack[::2])
+    dispatch[pickle.DICT[0]] = lambda self: self._load_keys(pickle.DICT[0], self.stack[::2])
+    # CIFAR-10 has no sets.
+    del dispatch[pickle.FROZENSET[0]], dispatch[pickle.ADDITEMS[0]]
 
     def find_class(self, module: str, name: str) -> type[_Array]:
         if module.partition('.')[0] != 'numpy':
@@ -156,12 +181,15 @@ class _Unpickler(pickle.Unpickler):
 def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads a file such as data_batch_1: rows [N, 3072] uint8, labels [N] int64."""
     try:
-        with open(path, 'rb') as file:
-            entries = _Unpickler(file, encoding='bytes').load()
+        file = io.BytesIO(read_regular(path, _LARGEST_PICKLE))
+        entries = _Unpickler(file, encoding='bytes').load()
         _, (count, size), kind, is_fortran, pixels = entries[b'data'].state
         if (size, kind.arguments[0], is_fortran) != (_CIFAR_BYTES - 1, b'u1', False):
             raise ValueError('its data is no array of 3072 * uint8 for each image')
         rows = np.frombuffer(pixels, np.uint8).reshape(count, size)
+        # NumPy would search lists in the list, which may be nested as often.
+        if not all(type(label) is int for label in entries[b'labels']):
+            raise ValueError('its labels are not all numbers')
         labels = np.array(entries[b'labels'], np.int64).reshape(count)
     except OSError as error:
         raise _unreadable(path, error) from error

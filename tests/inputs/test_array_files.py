@@ -131,6 +131,14 @@ def test_no_function_of_a_pickle_is_called(tmp_path: Path) -> None:
     assert witness.exists(), 'the pickle does nothing'
 
 
+def nested(start: bytes, opcodes: bytes) -> bytes:
+    """Returns a pickle's opcodes for forty values, each of which contains the one before twice."""
+    by_memo = (b'q' + bytes([n]) + opcodes.replace(b'h', b'h' + bytes([n])) for n in range(10, 50))
+    return start + b''.join(by_memo)
+
+
+TUPLES, LISTS = nested(b')', b'h\x86'), nested(b']', b'0](hhe')
+SETS = nested(b'(\x91', b'0(hK\x01\x91')
 # By what is wrong: the content, and what the error names.
 PICKLE_FAULTS: dict[str, tuple[bytes, list[str]]] = {
     'cut in the pixels': (WHOLE[:30_000], []),
@@ -142,6 +150,12 @@ PICKLE_FAULTS: dict[str, tuple[bytes, list[str]]] = {
     'fewer labels': (python2_pickle(ROWS, LABELS[:2]), ['20']),
     'a label out of range': (python2_pickle(ROWS, np.array([0, 10] * 10)), ['image 1', '10', '0..9']),
     'the order of Fortran': (WHOLE.replace(b'tb\x89T', b'tb\x88T'), ['uint8']),
+    'nested tuples as a key': (b'\x80\x02}(' + TUPLES + b'K\x01u.', ['key']),
+    'nested tuples as the only key': (b'\x80\x02}' + TUPLES + b'K\x01s.', ['key']),
+    'nested tuples as a key in protocol 0': (b'(' + TUPLES + b'K\x01d.', ['key']),
+    'nested tuples in a set': (b'\x80\x04\x8f(' + TUPLES + b'\x90.', []),
+    'nested sets': (b'\x80\x04' + SETS + b'.', []),
+    'nested lists of labels': (WHOLE[: WHOLE.index(b']q\x05(')] + LISTS + b'u.', ['labels']),
     'more images than pixels': (WHOLE.replace(b'M\x14\0', b'M\x15\0'), ['21']),
 }
 
