@@ -13,6 +13,7 @@ from cluster.worker import Worker
 from errors import RunError, UsageError, format_flag, plural
 from inputs.buffers import format_memory
 from machine.peak import measure_peak
+from machine.quiet import quiet_start
 from machine.tensorflow_import import without_collecting
 from params import Params
 from planning.environment import Environment
@@ -315,7 +316,8 @@ def _plan(params: Params) -> Plan:
         raise UsageError(
             f'{format_flag("repeat", params.repeat)}: it is for the command; from Python, call run() each time'
         )
-    plan = make_plan(params, Environment())
+    with quiet_start(verbose=params.verbose):
+        plan = make_plan(params, Environment())
     if isinstance(plan, ServerPlan):
         raise UsageError(f'--job_name={plan.processes.job}: this process serves others and runs no benchmark')
     return plan

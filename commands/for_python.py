@@ -1,7 +1,10 @@
 """The names that Python code imports as `from tf_cnn_benchmarks import NAME`, in a checkout and installed."""
 
 import importlib
+import sys
 from typing import Any
+
+from machine.quiet import quiet_start
 
 # The module that defines each name.
 NAMES = {
@@ -35,4 +38,9 @@ NAMES = {
 def find(name: str) -> Any:
     if name not in NAMES:
         raise AttributeError(f"module 'tf_cnn_benchmarks' has no attribute {name!r}")
-    return getattr(importlib.import_module(NAMES[name]), name)
+    module = NAMES[name]
+    if module not in sys.modules:
+        # BenchmarkCNN imports TensorFlow.
+        with quiet_start(verbose=False):
+            importlib.import_module(module)
+    return getattr(sys.modules[module], name)

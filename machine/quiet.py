@@ -48,7 +48,12 @@ class _Filter:
         self.end()
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        if fullname == 'tensorflow' and self._shown is None:
+        if fullname == 'tensorflow':
+            self.begin()
+
+    def begin(self) -> None:
+        """Filters what is written from now on."""
+        if self._shown is None:
             pattern = _NOTICES if has_nvidia_gpu() else f'{_NOTICES}|{_NO_GPU}'
             command = ['grep', '--line-buffered', '-avE', pattern]
             reader, writer = os.pipe()
@@ -96,9 +101,12 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
         logger = logging.getLogger('tensorflow')
         logger.addFilter(_is_no_deprecation)
         stack.callback(logger.removeFilter, _is_no_deprecation)
-        if 'tensorflow' not in sys.modules and (own := _own_stderr()):
+        if own := _own_stderr():
             stack.enter_context(contextlib.redirect_stderr(own))
             stack.enter_context(_FILTER)
+            if 'tensorflow' in sys.modules:
+                # Python code may have imported it before the run looks for GPUs.
+                _FILTER.begin()
         yield
 
 

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from errors import format_flag, plural
 from machine.cgroups import cpu_limit
@@ -33,6 +33,8 @@ XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _XLA_FLAGS = 'TF_XLA_FLAGS'
 # Environment variables by which users set up malloc, or choose another one.
 _MALLOC_VARIABLES = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
+# Environment variables by which users limit the threads of OpenMP and of MKL.
+_OPENMP_THREADS = ('OMP_NUM_THREADS', 'OMP_THREAD_LIMIT', 'MKL_NUM_THREADS')
 _NO_OPENMP = "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see --num_intra_threads"
 
 _THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
@@ -69,6 +71,11 @@ def choose_start(
     else:
         given = {flag: value for flag, value in asked.items() if value is not None}
         warnings += (f'{format_flag(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in given.items())
+        warnings += (
+            f'{name}={text} has no effect on TensorFlow: {_NO_OPENMP}'
+            for name, text in environment.variables.items()
+            if name in _OPENMP_THREADS and processes.computes_here
+        )
     flags: dict[str, object] = {}
     if not processes.holds_variables_only:
         flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
@@ -137,8 +144,9 @@ def choose_threads(
     # TensorFlow keeps the threads within operations from the first session of a process.
     earlier: int | None = environment.process.setting(INTRA)
     if params.num_intra_threads is not None:
-        return Threads(params.num_intra_threads, chosen.inter_op, ' '.join(given))
-    if earlier is None or earlier == chosen.intra_op:
+        chosen = Threads(params.num_intra_threads, chosen.inter_op, ' '.join(given))
+    chosen = _apply_thread_variables(chosen, params, environment, warnings)
+    if params.num_intra_threads is not None or earlier is None or earlier == chosen.intra_op:
         return chosen
     if machine.kind == 'cpu' and (earlier or num_cores) < (chosen.intra_op or num_cores):
         warnings.append(
@@ -146,6 +154,32 @@ def choose_threads(
             'TensorFlow keeps its threads until the process ends; start a new process for each run'
         )
     return Threads(earlier, chosen.inter_op, 'an earlier run of this process had them')
+
+
+def _apply_thread_variables(threads: Threads, params: Params, environment: Environment, warnings: list[str]) -> Threads:
+    """Returns the threads that TensorFlow uses with the environment's variables for them.
+
+    It reads these variables only where the session leaves the number to it
+    (tensorflow/core/common_runtime/local_device.cc and process_util.cc). Warns of those without effect.
+    """
+    for flag, field, name in (
+        ('num_intra_threads', 'intra_op', 'TF_NUM_INTRAOP_THREADS'),
+        ('num_inter_threads', 'inter_op', 'TF_NUM_INTEROP_THREADS'),
+    ):
+        text, number = environment.variables.get(name), getattr(threads, field)
+        if not text or text == str(number):
+            continue
+        setting = f'{name}={text}'
+        if not (text.isdecimal() and 0 < int(text) < 2**31):
+            warnings.append(f'{setting} has no effect: it must be an integer of at least 1; use --{flag}')
+        elif number:
+            given = params.given.get(flag)
+            reason = f'{given} is given' if given else f'the run has {plural(number, "thread")}, as {threads.reason}'
+            warnings.append(f'{setting} has no effect: {reason}; use --{flag}={text}, or unset the variable')
+        else:
+            reason = f'{threads.reason}, {setting}' if threads.reason else setting
+            threads = replace(threads, **{field: int(text)}, reason=reason)
+    return threads
 
 
 def _beside_gpus(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:

@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from results.console import Console
 from results.document import Result, read_result_file
 from results.sections import Phase
 from tests.support.outputs import check_warning, failed, refused
+from tests.support.programs import ROOT
 from tests.support.runs import losses, made, ran
 from training.checkpoint_files import has_ended, latest_checkpoint
 
@@ -150,3 +153,15 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     after = losses(train_dir=str(tmp_path), num_batches=1, num_warmup_batches=0)
     assert after[0] == pytest.approx(losses(num_batches=2)[2], rel=1e-5)
+
+
+def test_tensorflow_starts_without_notices_from_python_too() -> None:
+    code = (
+        'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
+        'BenchmarkCNN(make_params(model="lenet", num_batches=2, batch_size=2)).run()'
+    )
+    variables = {name: value for name, value in os.environ.items() if not name.startswith('TF_CPP')}
+    command = [sys.executable, '-c', code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if re.match('[IWE][0-9]{4} ', line)] == []

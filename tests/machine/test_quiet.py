@@ -131,3 +131,12 @@ def test_notices_are_shown_where_no_program_can_filter_them(stand_in: Path) -> N
 def test_standard_error_may_be_a_pipe(stand_in: Path, redirection: str) -> None:
     done = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r})', redirection=redirection)
     assert (done.stdout, done.stderr) == (f'before\n{SUBSTANCE}', '')
+
+
+def test_a_tensorflow_that_is_loaded_finds_no_gpu_in_silence(stand_in: Path) -> None:
+    action = f'os.write(2, {(ABOUT_GPUS + SUBSTANCE).encode()!r})'
+    done = run(stand_in, action, preparation='import tensorflow')
+    assert done.returncode == 0
+    # What it printed when the user imported it is the user's.
+    assert done.stderr.count('cuInit') == 1
+    assert done.stderr.endswith(SUBSTANCE)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,11 @@ def with_quota(root: Path, cores: float | None) -> Path:
 
 
 def threads_of(
-    params: Params, num_towers: int, earlier: int | None = None, root: Path = Path('/')
+    params: Params,
+    num_towers: int,
+    earlier: int | None = None,
+    root: Path = Path('/'),
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[Threads, list[str]]:
     """The threads of a run on 12 cores, and warnings; earlier: those of an earlier run within an operation."""
     process = ThisProcess({})
@@ -163,7 +167,7 @@ def threads_of(
         process.keep({INTRA: earlier})
     machine = Machine('cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC')
     warnings: list[str] = []
-    return choose_threads(params, Environment({}, process, root), machine, 12, warnings), warnings
+    return choose_threads(params, Environment(variables or {}, process, root), machine, 12, warnings), warnings
 
 
 @pytest.mark.parametrize(
@@ -201,6 +205,35 @@ def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_
     later, (line,) = threads_of(make_params(), 1, 1)
     assert later.intra_op == 1
     check_line(line, '1 thread', 'new process')
+
+
+def test_the_environments_numbers_of_threads_count_where_tensorflow_reads_them_and_bring_a_warning_elsewhere() -> None:
+    intra, inter = 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'
+    both = {intra: '3', inter: '4'}
+    threads, warnings = threads_of(make_params(), 1, variables=both)
+    assert (threads.intra_op, threads.inter_op, warnings) == (3, 4, [])
+    assert f'{intra}=3' in threads.reason
+    # The towers of a CPU share its cores, and a given flag counts.
+    threads, (line,) = threads_of(make_params(), 12, variables=both)
+    assert (threads.intra_op, threads.inter_op) == (1, 4)
+    check_line(line, f'{intra}=3 has no effect', '12 towers', '--num_intra_threads=3')
+    flags = {'num_intra_threads': 5, 'num_inter_threads': 2}
+    threads, lines = threads_of(make_params(**flags), 1, variables=both)
+    assert (threads.intra_op, threads.inter_op) == (5, 2)
+    for line, variable, (name, number) in zip(lines, (intra, inter), flags.items(), strict=True):
+        check_line(line, f'{variable}={both[variable]} has no effect', f'--{name}={number}')
+    assert threads_of(make_params(**flags), 1, variables={intra: '5', inter: '2'})[1] == []
+    for text in ('all', '-1', '2.5'):
+        _, (line,) = threads_of(make_params(), 1, variables={inter: text})
+        check_line(line, f'{inter}={text} has no effect')
+
+
+def test_threads_of_openmp_are_named_if_this_tensorflow_has_none() -> None:
+    environment = Environment({'OMP_NUM_THREADS': '4', 'OMP_DISPLAY_ENV': 'true'})
+    params, warnings = make_params(), list[str]()
+    choose_start(params, environment, find_processes(params, environment, []), None, warnings)
+    (line,) = warnings
+    check_line(line, 'OMP_NUM_THREADS=4 has no effect', '--num_intra_threads')
 
 
 def test_the_summary_tells_the_threads_and_why() -> None:
