@@ -17,7 +17,7 @@ from managers.local import (
     VariableMgrLocalReplicated,
 )
 from managers.parts import ManagerParts
-from params.modes import MODES, Place
+from params.modes import Place
 
 __all__ = [
     'ManagerParts',
@@ -41,8 +41,6 @@ __all__ = [
 def make_variable_mgr(
     mode: str, place: Place, parts: ManagerParts, *, staged: bool = False, relaxed: bool = False
 ) -> VariableMgr:
-    """Makes the variable manager of a mode, which must run in this place."""
-    if of_user := MODES[mode].manager:
-        return of_user(parts)
+    """Makes the variable manager of a built-in mode, which must run in this place."""
     key = mode, place
     return ((staged and STAGED.get(key)) or (relaxed and RELAXED.get(key)) or MANAGERS[key])(parts)

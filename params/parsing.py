@@ -16,7 +16,7 @@ from params.table import SPECS, Params, check
 from params.user_modes import read_modes
 from params.words import split_words
 
-_SEE, _MODES_FILE = 'see --help', 'variable_mgr_file'
+_SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
 
 def read_modes_of(argv: Sequence[str]) -> None:
     """Adds the modes of the --variable_mgr_file in a command line, whatever else is wrong in it."""
-    if path := split_words(argv, FLAGS, _SEE).texts.get(_MODES_FILE):
+    if path := split_words(argv, FLAGS, _SEE).texts.get(MODES_FILE):
         _read_modes(path)
 
 
 def _read_modes(value: object) -> None:
-    if path := FLAGS[_MODES_FILE].read(value):
+    if path := FLAGS[MODES_FILE].read(value):
         read_modes(str(path))
 
 
@@ -78,9 +78,9 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
     Rules between flags are checked only if all flags can be read; otherwise some values are unknown.
     """
     values_of, read = dict(given), dict[str, Value]()
-    if _MODES_FILE in values_of:
+    if MODES_FILE in values_of:
         try:
-            _read_modes(values_of[_MODES_FILE])
+            _read_modes(values_of[MODES_FILE])
         except UsageError as error:
             # Otherwise a mode of the file would be refused, too.
             refusals.add(*error.lines)

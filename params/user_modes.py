@@ -10,7 +10,7 @@ import ast
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -50,7 +50,8 @@ class Registration:
         if known and is_read:
             MODES[known.name] = replace(known, manager=manager)
         else:
-            _add(replace(self.mode, manager=manager))
+            _check_name(self.mode, MODES.values())
+            MODES[self.mode.name] = replace(self.mode, manager=manager)
         return manager
 
 
@@ -128,27 +129,33 @@ def register_variable_mgr(
 def read_modes(path: str) -> None:
     """Adds the modes of a --variable_mgr_file to MODES without running the file.
 
-    Modes of an earlier version of the file are replaced. Raises UsageError, with the line of the
-    file, if it is not Python, registers no mode, or registers one wrongly; then none is added.
+    They replace those of an earlier version of the file, and those of the same names in other
+    files, since a run has one file. Raises UsageError, with the line of the file, if it is not
+    Python, registers no mode, or registers one wrongly; then none is added.
     """
-    file = UserFile.read('variable_mgr_file', path)
-    earlier = _modes_of(file)
-    if earlier and all(mode.file and mode.file.source == file.source for mode in earlier):
-        return
-    _forget(file)
+    file, modes = UserFile.read('variable_mgr_file', path), list[Mode]()
     try:
         tree = ast.parse(file.source, file.path)
     except (SyntaxError, ValueError) as error:
         raise file.explain(error) from error
+    others = [mode for mode in MODES.values() if mode.file is None]
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_decorator(node.func):
             try:
-                _add(replace(_read_call(node).mode, file=file))
+                mode = replace(_read_call(node).mode, file=file)
+                _check_name(mode, [*others, *modes])
             except (TypeError, ValueError) as error:
-                _forget(file)
                 raise file.explain(error, node.lineno) from error
-    if not _modes_of(file):
+            modes.append(mode)
+    if not modes:
         raise UsageError(f'{file.written}: it has no mode; decorate a class with @{_DECORATOR}')
+    for known in [*MODES.values()]:
+        is_same_file = known.file is not None and known.file.path == file.path
+        is_unchanged = is_same_file and known.file and known.file.source == file.source
+        if known.file and not is_unchanged and (is_same_file or _has_name_of(known, modes)):
+            del MODES[known.name]
+    for mode in modes:
+        MODES.setdefault(mode.name, mode)
 
 
 def load_manager(mode: Mode) -> None:
@@ -170,18 +177,17 @@ def load_manager(mode: Mode) -> None:
 
 
 @contextlib.contextmanager
-def errors_of_manager(name: str) -> Iterator[None]:
+def errors_of_manager(mode: Mode) -> Iterator[None]:
     """Converts exceptions of a user's manager to UsageError, with the line of its file."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        mode = MODES[name]
         if mode.manager is None or isinstance(error, BenchmarkError):
             raise
         if mode.file:
             raise mode.file.explain(error) from error
         reason = f'{type(error).__name__}: {" ".join(str(error).split())}'
-        written = format_flag('variable_update', name)
+        written = format_flag('variable_update', mode.name)
         raise UsageError(f'{written}: its variable manager fails: {reason}') from error
 
 
@@ -200,16 +206,15 @@ def _read_call(node: ast.Call) -> Registration:
     return register_variable_mgr(*arguments, **facts)
 
 
-def _add(mode: Mode) -> None:
-    if mode.name.lower() in map(str.lower, MODES):
+def _check_name(mode: Mode, others: Iterable[Mode]) -> None:
+    if _has_name_of(mode, others):
         raise ValueError(f'{mode.name}: there is already a mode of this name; choose another name')
-    MODES[mode.name] = mode
+
+
+def _has_name_of(mode: Mode, others: Iterable[Mode]) -> bool:
+    # The values of flags are read in any case.
+    return mode.name.lower() in {other.name.lower() for other in others}
 
 
 def _modes_of(file: UserFile | None) -> list[Mode]:
     return [mode for mode in MODES.values() if mode.file and file and mode.file.path == file.path]
-
-
-def _forget(file: UserFile) -> None:
-    for mode in _modes_of(file):
-        del MODES[mode.name]

@@ -189,7 +189,7 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
     if place is Place.AS_PEERS:
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
     return VariableFacts(
-        variable_update=mode.name,
+        mode=mode,
         staged=params.staged_vars and params.trains,
         relaxed=params.variable_consistency == 'relaxed' and params.trains,
         sync=params.cross_replica_sync and processes.together and mode.shares_model,

@@ -6,9 +6,9 @@ Checks that need no TensorFlow run first, so most errors appear together and wit
 from cluster.discovery import as_evaluator
 from cluster.environments import is_evaluator
 from errors import Refusals
-from params import Params, find_idle
+from params import SPECS, Params, find_idle
 from params.modes import MODES
-from params.user_modes import load_manager
+from params.user_modes import load_manager, read_modes
 from planning.counts import count_steps, find_evaluations
 from planning.data import find_data
 from planning.environment import Environment
@@ -36,6 +36,10 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     """
     problems, warnings = Refusals(), list[str]()
     collecting = problems.collecting
+    if params.variable_mgr_file:
+        # The file may have changed since, or another run may have read one with the same modes.
+        read_modes(params.variable_mgr_file)
+        SPECS['variable_update'].read(params.variable_update)
     params = with_a_device(as_evaluator(params, environment.variables))
     processes: Processes | None = None
     subject: Subject | None = None

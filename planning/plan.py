@@ -25,6 +25,7 @@ from models.model_facts import ModelFacts
 from params import Params
 from params.all_reduce_spec import Range
 from params.device_flags import HOST_DEVICE
+from params.modes import Mode
 
 if TYPE_CHECKING:
     from planning.session import SessionFacts
@@ -229,7 +230,7 @@ class OptimizerFacts:
 class VariableFacts:
     """Where variables live, and how gradients are summed and applied; see also managers.buckets.Packing."""
 
-    variable_update: str  # the name of the mode
+    mode: Mode
     staged: bool  # whether variables are one step old, --staged_vars
     relaxed: bool  # whether gradients are, --variable_consistency=relaxed
     sync: bool  # whether all towers take one step of one model together
@@ -244,6 +245,10 @@ class VariableFacts:
     horovod_device: str | None  # on which Horovod sums
     by_nccl: bool  # whether NCCL sums, at least gradients of some sizes
     optimizer: OptimizerFacts
+
+    @property
+    def variable_update(self) -> str:
+        return self.mode.name
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ _SEEDS_OF_RESTART = 1_000_003
 
 def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     """Adds a step to the current graph. restart is 0 when training starts, another number each time it continues."""
-    mode = plan.variables.variable_update
+    mode = plan.variables.mode
     with errors_of_manager(mode):
         manager = _make_manager(plan)
     chosen = plan.variables.optimizer
@@ -159,6 +159,8 @@ def _make_manager(plan: Plan) -> VariableMgr:
         horovod_device=variables.horovod_device,
         variable_dtype=precision.variables,
     )
+    if variables.mode.manager:
+        return variables.mode.manager(parts)
     place = place_of(processes.cluster)
     return make_variable_mgr(
         variables.variable_update, place, parts, staged=variables.staged, relaxed=variables.relaxed

@@ -146,10 +146,11 @@ def _text(name: str, values: Mapping[str, object]) -> str:
 def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check) -> Configuration:
     assert isinstance(shape, Shape)
     argv = tuple(format_flag(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
-    mode = MODES[str(values.get('variable_update', SPECS['variable_update'].default))]
+    params = parse_argv(argv).params
+    mode = MODES[params.variable_update]
     if reason := shape.why_not(mode):
         raise UsageError(reason)
-    alone, params = shape.place(mode) is Place.ALONE, parse_argv(argv).params
+    alone = shape.place(mode) is Place.ALONE
     for name in outputs_that_are():
         if getattr(params, name) and not (params.eval and name == 'train_dir'):
             written = format_flag(name, getattr(params, name))

@@ -9,9 +9,10 @@ from cluster.shape import Shape
 from errors import Refusals, UsageError, format_flag, nearest
 from params.modes import MODES
 from params.original import FLAGS
-from params.parsing import split_argv
+from params.parsing import MODES_FILE, split_argv
 from params.spec import FlagSpec, Value, flag
 from params.table import SPECS
+from params.user_modes import read_modes
 
 SHAPE = 'shape'
 Setting = Value | Shape
@@ -107,11 +108,19 @@ def _read_setting(name: str, value: object, where: str) -> Setting:
 
 def read_value(spec: FlagSpec, value: object, where: str) -> Value:
     try:
-        return spec.read(value)
+        setting = spec.read(value)
     except UsageError as error:
         # The error begins with the flag as on a command line, but the file writes it differently.
         reason = str(error).removeprefix(f'{format_flag(spec.name, value)}: ')
         raise UsageError(f'{where} {shown(spec.name, value, where)}: {reason}') from None
+    if spec.name == MODES_FILE and setting:
+        read_modes(str(setting))
+    return setting
+
+
+def files_first(name: str) -> int:
+    """The sort key that puts --variable_mgr_file first, which defines values of another flag."""
+    return name != MODES_FILE
 
 
 def shown(name: str, value: object, where: str = '') -> str:
@@ -126,7 +135,7 @@ def read_grid(texts: Sequence[str]) -> Request:
     """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'."""
     values: dict[str, tuple[Setting, ...]] = {}
     refusals = Refusals()
-    for text in texts:
+    for text in sorted(texts, key=lambda text: files_first(text.lstrip('-').partition('=')[0])):
         where = f'--grid={text}:'
         name, equals, several = text.lstrip('-').partition('=')
         with refusals.collecting():

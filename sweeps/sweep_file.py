@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from errors import UsageError, nearest
 from machine.documents import read_toml
 from params.spec import specs_of
-from sweeps.request import Axes, Request, Settings, read_settings, read_value
+from sweeps.request import Axes, Request, Settings, files_first, read_settings, read_value
 
 _FOLDER = Path(__file__).parent
 # The keys of a grid for figures that others published: images/sec, and the speed-up beside it.
@@ -75,7 +75,8 @@ def read_sweep_file(path: Path) -> Request:
 def _axes(table: Mapping[str, Any], where: str) -> Axes:
     """Reads the values of each flag of a table: one, or a list."""
     values, published = {}, {}
-    for name, value in table.items():
+    for name in sorted(table, key=files_first):
+        value = table[name]
         if name in _PUBLISHED:
             published[name] = msgspec.convert(value, Annotated[float, Meta(gt=0)])
             continue

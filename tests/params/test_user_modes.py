@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tf_cnn_benchmarks
+from benchmark_cnn import BenchmarkCNN
 from cluster.discovery import check_mode
 from cluster.topology import Cluster
 from commands.for_python import NAMES
@@ -72,7 +73,7 @@ WRONG_FILES: dict[str, tuple[str, list[str]]] = {
     ),
     'a name that is no word': (f"{HEAD}@register_variable_mgr('a,b', summary='A')\n{CLASS}", ['line 2', "'a,b'"]),
     'no summary': (f"{HEAD}@register_variable_mgr('mine', summary=' ')\n{CLASS}", ['line 2', 'summary=']),
-    'an unknown argument': (f"{HEAD}@register_variable_mgr('mine', sumary='A')\n{CLASS}", ['line 2', 'sumary']),
+    'an unknown argument': (f"{HEAD}@register_variable_mgr('mine', about='A')\n{CLASS}", ['line 2', 'about']),
     'an unknown topology': (
         f"{HEAD}@register_variable_mgr('mine', summary='A', topologies=['ps'])\n{CLASS}",
         ['line 2', "['ps']", 'parameter_servers'],
@@ -185,6 +186,31 @@ def test_runs_with_the_same_content_are_repeats_wherever_the_file_is(tmp_path: P
 
     first, same, changed = run_in('a'), run_in('b'), run_in('a', ' new one')
     assert repeat_key(first) == repeat_key(same) != repeat_key(changed)
+
+
+def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path: Path) -> None:
+    body = '    def preprocess_device_grads(self, device_grads):\n        raise {}Error\n'
+    files = [str(write(tmp_path / name, MANAGER + body.format(name))) for name in ('Key', 'Index')]
+    runs = [made(variable_mgr_file=file, variable_update='mine') for file in files]
+    for run, file, name in zip(runs, files, ('KeyError', 'IndexError'), strict=True):
+        with refused(f'--variable_mgr_file={file}, line 6', name):
+            run.run()
+    params = make_params(variable_mgr_file=files[0], variable_update='mine', model='lenet', device='cpu')
+    write(tmp_path / 'Key', MANAGER.replace('mine', 'renamed'))
+    with refused('--variable_update=mine', 'renamed'):
+        BenchmarkCNN(params)
+
+
+def test_versions_of_a_file_are_compared_in_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(write(tmp_path / name, f'{MANAGER}# {name}\n')) for name in ('a', 'b')]
+    grid = ['--grid=--variable_update=mine,replicated', f'--grid=--variable_mgr_file={",".join(files)}']
+    toml = tmp_path / 'versions.toml'
+    toml.write_text(f"[grid]\nvariable_update = ['mine', 'replicated']\nvariable_mgr_file = {files}\n")
+    for request in (grid, [str(toml)]):
+        MODES.pop('mine', None)
+        assert tf_cnn_benchmarks.main(['sweep', '--dry_run', *request, '--', '--model=lenet', '--device=cpu']) == 0
+        commands = [line for line in capsys.readouterr().out.splitlines() if '--variable_mgr_file=' in line]
+        assert len(commands) == 4
 
 
 def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Path) -> None:
