@@ -197,7 +197,7 @@ class BenchmarkCNN:
         self, session: tf.Session, built: _Built, schedule: Schedule, profiler: StepProfiler
     ) -> Iterator[Step[StepValues]]:
         """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
-        state, images_of_step = built.state, self.plan.counts.images_of_step
+        state, images_of_step, worker = built.state, self.plan.counts.images_of_step, self._process.worker
         tracer = StepTracer(self.plan.instruments)
         step_graph, num_warmup = built.step_graph, schedule.num_warmup
         stepper = Stepper(
@@ -205,7 +205,7 @@ class BenchmarkCNN:
         )
         self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')
-        if self._process.worker.agreed['end'] is not None and schedule.start:
+        if worker.agreed['end'] is not None and schedule.start:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
         taken = state.steps_taken
@@ -233,7 +233,7 @@ class BenchmarkCNN:
                         scalars = scalars_of(step, self.plan.reports.losses.name, images_of_step)
                         built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
             if state.is_save_due(taken_before):
-                with self._measurement.doing(Cause.CHECKPOINT):
+                with self._measurement.doing(Cause.CHECKPOINT), worker.pausing():
                     state.save(session)
             self._measurement.show_steps(steps)
             yield from steps
@@ -263,7 +263,7 @@ class BenchmarkCNN:
         evaluations, worker, step = self.plan.evaluations, self._process.worker, built.state.steps_taken
         if built.evaluation is None or evaluations is None or not evaluations.schedule.is_due(step, taken_before):
             return
-        with self._measurement.doing(Cause.EVALUATION), self._process.evaluating():
+        with self._measurement.doing(Cause.EVALUATION), self._process.evaluating(), worker.pausing():
             built.state.prepare_evaluation(session)
             self._console.progress(f'Evaluating after {self._measurement.name_step(step)}')
             found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')

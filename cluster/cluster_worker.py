@@ -1,6 +1,8 @@
 """A worker of a cluster: it joins the others, and ends with them if one is lost."""
 
+import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -9,10 +11,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end, find_loss
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit, failure_of_end, find_loss
 from cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
 from cluster.server import KeyValueStore, start_server
-from cluster.topology import Cluster, Timeout
+from cluster.topology import Cluster, Timeout, name_tasks
 from cluster.worker import Worker
 from errors import UsageError, format_error
 from results.console import Console
@@ -27,6 +29,8 @@ _SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
 # How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
+# How an error of TensorFlow names the task that did not answer.
+_TARGET = r'remote target /job:(\w+)/replica:0/task:(\d+)'
 # The errors of TensorFlow for a lost connection.
 _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
@@ -34,8 +38,9 @@ _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.erro
 class ClusterWorker(Worker):
     """A worker, or the controller, of a cluster.
 
-    connect limits the wait for the other tasks at the start. conclude keeps what was measured, with the reason in one
-    line, if this process must end while its main thread is stuck in TensorFlow; it is called on another thread.
+    connect limits the wait for the other tasks at the start, step_limit the wait in a step. conclude keeps what was
+    measured, with the reason in one line, if this process must end while its main thread is stuck in TensorFlow; it is
+    called on another thread.
     """
 
     cluster: Cluster
@@ -48,6 +53,7 @@ class ClusterWorker(Worker):
         settings: Settings,
         together: bool,
         connect: Timeout,
+        step_limit: Timeout,
         console: Console,
         conclude: Callable[[str], object],
     ) -> None:
@@ -64,6 +70,7 @@ class ClusterWorker(Worker):
         self.config.device_filters.extend([cluster.own.device, *used])
         self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
         self._connect = connect
+        self._limit = StepLimit(self._rendezvous, step_limit)
         self._console = console
         self._conclude = conclude
         self._watch: FailureWatch | None = None
@@ -91,8 +98,14 @@ class ClusterWorker(Worker):
                 saving.start()
                 saving.join(_SAVE_SECS)
 
-        self._watch = watch = FailureWatch(FailureDetector(self._rendezvous), save_after, interrupt)
+        self._watch = watch = FailureWatch(FailureDetector(self._rendezvous), save_after, interrupt, self._limit)
         watch.start()
+
+    def taking_steps(self) -> contextlib.AbstractContextManager[None]:
+        return self._limit.step()
+
+    def pausing(self) -> contextlib.AbstractContextManager[None]:
+        return self._limit.paused()
 
     def end_if_lost(self, step_secs: float) -> None:
         if self._watch:
@@ -133,8 +146,13 @@ class ClusterWorker(Worker):
         return self._watch.wait(calm_secs) or find_loss(self._rendezvous)
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        lost = 'the connection to another task was lost during a step'
-        return f'{lost} ({line})' if isinstance(error, _LOST_CONNECTIONS) else line
+        if not isinstance(error, _LOST_CONNECTIONS):
+            return line
+        # As device_filters above.
+        peers = self.cluster.servers or [task for task in self.cluster.trainers if task != self.cluster.own]
+        targets = re.findall(_TARGET, str(error.message))
+        tasks = [task for task in peers if (task.job, str(task.index)) in targets] or peers
+        return f'the connection to {name_tasks(tasks, " or ")} was lost during a step ({line})'
 
     def announce(self, start: int, end: int) -> None:
         if self.is_chief and self.cluster.servers:

@@ -1,12 +1,13 @@
-"""Detects that another task is lost: killed, ended with a fault, or out of reach."""
+"""Detects that another task is lost: killed, ended with a fault, out of reach, or that a step waits for it too long."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.rendezvous import End, Rendezvous
-from cluster.topology import Task
+from cluster.topology import Task, Timeout, name_tasks
 from errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
@@ -26,6 +27,96 @@ class PeerError(RunError):
         self.task = task
         self.exit_code = exit_code
         self.answers = answers
+
+
+class StepTimeoutError(PeerError):
+    """A step has waited for these tasks for too long, although they answer."""
+
+    def __init__(self, tasks: Sequence[Task], timeout: Timeout, secs: float) -> None:
+        # Not the message of a lost task.
+        RunError.__init__(
+            self,
+            f'a step has waited {secs:.0f} s for {name_tasks(tasks)}, although each answers; a connection was '
+            f'cut, or a process stands still; --{timeout.flag}={timeout.secs:g} limits the wait',
+        )
+        self.task = tasks[0]
+        self.answers = True
+
+
+class StepLimit:
+    """Limits how long a step of this process waits for other tasks.
+
+    A step may take as long as timeout, or twice the time of the longest step so far if that is longer. There is no
+    limit for the first step, which may compile, and while another task evaluates or saves a checkpoint.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, timeout: Timeout, clock: Callable[[], float] = time.monotonic) -> None:
+        cluster = rendezvous.cluster
+        # Asynchronous workers wait for servers only.
+        tasks = cluster.tasks if rendezvous.together else cluster.servers
+        self._others = [task for task in tasks if task != cluster.own]
+        self._rendezvous = rendezvous
+        self._timeout = timeout
+        self._clock = clock
+        self._num_calls = 0
+        self._longest_secs = 0.0
+        # When the current step began; None between steps and in the first one.
+        self._since: float | None = None
+        # When another task was last known to evaluate or save.
+        self._paused_at = 0.0
+        self._has_told = False
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Runs the block, a session call that takes steps."""
+        began = self._clock()
+        self._num_calls += 1
+        self._has_told = False
+        self._since = began if self._num_calls > 1 else None
+        try:
+            yield
+        finally:
+            self._since = None
+        self._longest_secs = max(self._longest_secs, self._clock() - began)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Runs the block, which evaluates or saves, while other tasks may wait in their next step."""
+        key = self._key('paused', self._rendezvous.cluster.own)
+        self._rendezvous.put(key, True)
+        yield
+        self._rendezvous.put(key, False)
+
+    def check(self) -> StepTimeoutError | None:
+        """Returns the failure of a step that has waited too long. Call it every second or so, on another thread."""
+        since, num_calls = self._since, self._num_calls
+        if since is None or not self._timeout.secs:
+            return None
+        limit_secs = max(self._timeout.secs, 2 * self._longest_secs)
+        waited_secs = self._clock() - max(since, self._paused_at)
+        if waited_secs > limit_secs / 2 and not self._has_told:
+            # The others wait for the tasks that do not tell this.
+            self._has_told = True
+            self._rendezvous.put(self._key('waiting', self._rendezvous.cluster.own), num_calls)
+        if waited_secs < limit_secs:
+            return None
+        entries = self._rendezvous.entries(patient=False) or {}
+        if any(entries.get(self._key('paused', task)) for task in self._others):
+            self._paused_at = self._clock()
+            return None
+        if since != self._since:
+            # The step has ended in the meantime.
+            return None
+        late = [
+            task
+            for task in self._others
+            if task in self._rendezvous.cluster.trainers and entries.get(self._key('waiting', task)) != num_calls
+        ]
+        return StepTimeoutError(late or self._others, self._timeout, limit_secs)
+
+    @staticmethod
+    def _key(what: str, task: Task) -> str:
+        return f'{what}/{task.job}/{task.index}'
 
 
 class FailureDetector:
@@ -71,11 +162,16 @@ class FailureWatch(threading.Thread):
     """
 
     def __init__(
-        self, detector: FailureDetector, save: Callable[[PeerError], None], interrupt: Callable[[], None]
+        self,
+        detector: FailureDetector,
+        save: Callable[[PeerError], None],
+        interrupt: Callable[[], None],
+        limit: StepLimit | None = None,
     ) -> None:
         super().__init__(name='failure detector', daemon=True)
         self.failure: PeerError | None = None
         self._detector = detector
+        self._limit = limit
         self._save = save
         self._interrupt = interrupt
         self._found, self._between_steps = threading.Event(), threading.Event()
@@ -84,7 +180,7 @@ class FailureWatch(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(_INTERVAL_SECS):
-            failure = self._detector.check()
+            failure = self._detector.check() or (self._limit and self._limit.check())
             if failure and not self._stopped.is_set():
                 self._found.set()
                 self._save(failure)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import tensorflow.compat.v1 as tf
 
 from cluster.server import Health, KeyValueStore
-from cluster.topology import HOSTS_FLAGS, LOOPBACK, Cluster, Task, Timeout, join_host_port, split_host_port
+from cluster.topology import HOSTS_FLAGS, LOOPBACK, Cluster, Task, Timeout, join_host_port, name_tasks, split_host_port
 from errors import RunError, UsageError, format_flag
 
 Result = TypeVar('Result')
@@ -27,8 +27,8 @@ _SETTINGS = 'settings/'
 _OF_FILE, _DIGITS = ' of --', 12
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
-# After how many seconds a task reports again for which tasks it waits, and how many it names.
-_FIRST_LINE_SECS, _MOST_NAMED = 10.0, 5
+# After how many seconds a task reports again for which tasks it waits.
+_FIRST_LINE_SECS = 10.0
 # How long the task with the store stays for tasks that still read it.
 _STAY_SECS = 10.0
 # How long the task with the store stays for tasks that have not started yet.
@@ -61,7 +61,7 @@ class StrangerError(UsageError):
 
 
 class Rendezvous:
-    """One task's view of the cluster and its access to the key-value store. restart: as in Worker."""
+    """One task's view of the cluster and its access to the key-value store. together, restart: as in Worker."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Rendezvous:
         show: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.cluster = cluster
+        self.together = together
         self._show = show
         self._next_line_secs = 0.0
         self._settings = settings_of(cluster, settings)
@@ -191,8 +192,7 @@ class Rendezvous:
         others = [task for task in missing if task != own]
         if secs < self._next_line_secs or not others:
             return
-        named = ', '.join(map(str, others[:_MOST_NAMED])) + ' ...' * (len(others) > _MOST_NAMED)
-        self._show(f'{own.job} {own.index}, waiting for {named} ({secs:.0f} s)')
+        self._show(f'{own.job} {own.index}, waiting for {name_tasks(others)} ({secs:.0f} s)')
         self._next_line_secs = max(_FIRST_LINE_SECS, 2 * self._next_line_secs)
 
     def enter(self, entries: Mapping[str, Any], found: Incarnations) -> bool:

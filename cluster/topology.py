@@ -4,7 +4,7 @@ import contextlib
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from errors import UsageError
@@ -14,6 +14,8 @@ Hosts = tuple[str, ...]
 LOOPBACK = '127.0.0.1'
 # HOST:PORT; an IPv6 address stands in brackets.
 _HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
+# How many tasks a message names.
+_MOST_NAMED = 5
 # The flag that names the hosts of each job.
 HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
 
@@ -124,6 +126,11 @@ def place_of(cluster: Cluster | None) -> Place:
     if cluster.ps_hosts:
         return Place.WITH_SERVERS
     return Place.CONTROLLED if cluster.controller_hosts else Place.AS_PEERS
+
+
+def name_tasks(tasks: Sequence[Task], conjunction: str = ', ') -> str:
+    """Returns the first tasks of a list, as messages name them."""
+    return conjunction.join(map(str, tasks[:_MOST_NAMED])) + ' ...' * (len(tasks) > _MOST_NAMED)
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:

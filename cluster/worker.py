@@ -1,5 +1,6 @@
 """What one process does with the others of its run."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,14 @@ class Worker:
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
         """From now on, ends the session if another task is lost; the chief saves the variables before, if it can."""
+
+    def taking_steps(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for one session call that takes steps, which limits how long it waits for others."""
+        return contextlib.nullcontext()
+
+    def pausing(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for work between two steps, such as saving, during which others may wait for this one."""
+        return contextlib.nullcontext()
 
     def end_if_lost(self, step_secs: float) -> None:
         """Raises PeerError, between two steps, if another task was lost; the last step took step_secs."""

@@ -76,6 +76,16 @@ class ClusterFlags:
         setting=False,
         idle=(_LAUNCHED, ALONE),
     )
+    step_timeout_secs: float = flag(
+        600.0,
+        'How long a step may wait for other processes; then the run ends and names them. 0 is no limit. The limit is '
+        'at least twice the time of the longest step so far; the first step and waits for evaluations and checkpoints '
+        'have none.',
+        unit='seconds',
+        original=NEW,
+        setting=False,
+        idle=(_LAUNCHED, NO_COMPUTING, ALONE),
+    )
     ps_linger_secs: float = flag(
         0.0,
         'How long a parameter server stays after all workers have ended.',

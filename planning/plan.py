@@ -61,6 +61,7 @@ class Processes:
     together: bool
     settings: Mapping[str, Any]  # the flags that all processes of the cluster need with the same values
     connect: Timeout
+    step_limit: Timeout
     place_on_host: PlaceOnHost = ONLY_ONE
     devices_per_worker: int = 1
 

@@ -39,6 +39,7 @@ def find_processes(params: Params, environment: Environment, warnings: list[str]
         together=together,
         settings=flags_to_agree_on(params, serves=serves),
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
+        step_limit=Timeout('step_timeout_secs', params.step_timeout_secs),
         place_on_host=place,
         devices_per_worker=params.num_gpus,
     )

@@ -123,6 +123,7 @@ class Process:
             settings={**processes.settings, **self._plan.agreed_data},
             together=processes.together,
             connect=processes.connect,
+            step_limit=processes.step_limit,
             console=self._console,
             conclude=lambda reason: self._measurement.conclude(Ending(1, reason)),
         )
@@ -167,7 +168,7 @@ class Process:
         """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
         while True:
             self.is_in_step = True
-            with self._interrupts.held():
+            with self._interrupts.held(), self.worker.taking_steps():
                 steps = next(runs, None)
                 self.is_in_step = False
             if steps is None:

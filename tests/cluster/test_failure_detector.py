@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.failure_detector import FailureDetector, FailureWatch, PeerError
+from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit
 from cluster.serve import serve
 from cluster.server import Health
 from cluster.topology import Task, Timeout
@@ -125,6 +125,93 @@ def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(mak
     assert detecting.watch.wait(4.0) is None
     cluster.stop('ps 0')
     assert detecting.failure().task == cluster.task('ps 0')
+
+
+# ---- the limit of a step ---------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that a test sets, in seconds."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limits_of(members: dict[str, Member], clock: Clock) -> list[StepLimit]:
+    """The limits of both workers' steps, 10 seconds each, after a first step of one second."""
+    limits = [
+        StepLimit(members[name].rendezvous, Timeout('step_timeout_secs', 10.0), clock)
+        for name in ('worker 0', 'worker 1')
+    ]
+    for limit in limits:
+        with limit.step():
+            # The first one may compile.
+            clock.now += 1000.0
+            assert limit.check() is None
+            clock.now -= 999.0
+    return limits
+
+
+def test_a_step_that_waits_too_long_names_the_worker_that_is_not_in_it(make_cluster: Make) -> None:
+    cluster, clock = make_cluster(), Clock()
+    members = cluster.start_all()
+    join_all(members)
+    [limit, _] = limits_of(members, clock)
+    with limit.step():
+        clock.now += 9.0
+        assert limit.check() is None
+        clock.now += 2.0
+        failure = limit.check()
+    check_line(failure, cluster.task('worker 1'), '10 s', '--step_timeout_secs=10')
+    assert str(cluster.task('ps 0')) not in str(failure)
+    # Between two steps there is no limit.
+    clock.now += 100.0
+    assert limit.check() is None
+
+
+def test_if_all_workers_wait_in_the_same_step_all_other_tasks_are_named(make_cluster: Make) -> None:
+    cluster, clock = make_cluster(), Clock()
+    members = cluster.start_all()
+    join_all(members)
+    limits = limits_of(members, clock)
+    with limits[0].step(), limits[1].step():
+        clock.now += 6.0
+        assert [limit.check() for limit in limits] == [None, None]
+        clock.now += 5.0
+        check_line(limits[0].check(), cluster.task('ps 0'), cluster.task('worker 1'))
+
+
+def test_a_step_has_no_limit_while_another_worker_saves_and_twice_that_of_the_longest_step(make_cluster: Make) -> None:
+    cluster, clock = make_cluster(), Clock()
+    members = cluster.start_all()
+    join_all(members)
+    [limit, other] = limits_of(members, clock)
+    with limit.step():
+        with other.paused():
+            clock.now += 500.0
+            assert limit.check() is None
+        # It may be as late as any other.
+        clock.now += 9.0
+        assert limit.check() is None
+    with limit.step():
+        clock.now += 1000.0
+        assert limit.check() is None
+        clock.now += 50.0
+        assert limit.check()
+
+
+def test_an_asynchronous_worker_waits_for_servers_only(make_cluster: Make) -> None:
+    cluster, clock = make_cluster(together=False), Clock()
+    members = cluster.start_all()
+    join_all(members)
+    [limit, _] = limits_of(members, clock)
+    with limit.step():
+        clock.now += 11.0
+        failure = limit.check()
+    check_line(failure, cluster.task('ps 0'))
+    assert str(cluster.task('worker 1')) not in str(failure)
 
 
 # ---- the end of parameter servers ------------------------------------------------------------------------------------

@@ -36,18 +36,21 @@ def environment() -> dict[str, str]:
 class Process:
     """A task of a cluster, named as 'worker 0'. Started anew, it writes on where it stopped.
 
+    network: the process whose network it uses; None for this machine's.
+
     Attributes:
       exit_code: how it ended; -n if by signal n. None while it runs, or before.
       ended_at: when it ended, in seconds of time.monotonic().
       left_others: whether a process that it had started was still there when it had ended.
     """
 
-    def __init__(self, command: Command, folder: Path) -> None:
+    def __init__(self, command: Command, folder: Path, network: int | None = None) -> None:
         self.name = command.name
         self.exit_code: int | None = None
         self.ended_at = 0.0
         self.left_others = False
         self._command = command
+        self._network = network
         self._process: subprocess.Popen[bytes] | None = None
         self._waiter = threading.Thread()
         self._streams = {kind: folder / f'{command.name.replace(" ", "-")}.{kind}' for kind in ('out', 'err')}
@@ -61,7 +64,7 @@ class Process:
         self.exit_code = None
         with self._streams['out'].open('ab') as out, self._streams['err'].open('ab') as err:
             self._process = subprocess.Popen(
-                die_with_parent(self._command.argv),
+                die_with_parent(self._command.argv, network=self._network),
                 env=self._command.env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -80,6 +83,11 @@ class Process:
             os.killpg(process.pid, signal.SIGKILL)
             self.left_others = True
         self.exit_code = exit_code
+
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
 
     def has_ended(self, timeout_secs: float) -> bool:
         self._waiter.join(max(0.0, timeout_secs))
@@ -144,8 +152,10 @@ def cluster_command(*words: str) -> Command:
 class Processes:
     """The tasks of a cluster by their names, servers first."""
 
-    def __init__(self, commands: Sequence[Command], addresses: Sequence[str], folder: Path) -> None:
-        self.tasks = {command.name: Process(command, folder) for command in commands}
+    def __init__(
+        self, commands: Sequence[Command], addresses: Sequence[str], folder: Path, network: int | None = None
+    ) -> None:
+        self.tasks = {command.name: Process(command, folder, network) for command in commands}
         self._addresses = addresses
 
     def of(self, job: str) -> list[Process]:
@@ -211,16 +221,28 @@ class Processes:
 
 @contextlib.contextmanager
 def make_cluster(
-    run_flags: Sequence[str], folder: Path, *, num_ps: int, num_workers: int = 2, num_controllers: int = 0
+    run_flags: Sequence[str],
+    folder: Path,
+    *,
+    num_ps: int,
+    num_workers: int = 2,
+    num_controllers: int = 0,
+    network: int | None = None,
 ) -> Iterator[Processes]:
     """The tasks of a cluster, none of which is started yet. At the end of the block none is left.
 
-    All get run_flags, besides what they are and where the others are. Their logs go to the folder.
+    All get run_flags, besides what they are and where the others are. Their logs go to the folder. network: a process
+    in a private network, in which they run.
     """
-    with reserved_addresses(num_ps + num_workers + num_controllers) as addresses:
+    count = num_ps + num_workers + num_controllers
+    with contextlib.ExitStack() as stack:
+        if network is None:
+            addresses = stack.enter_context(reserved_addresses(count))
+        else:
+            addresses = [f'127.0.0.1:{2222 + number}' for number in range(count)]
         end = num_ps + num_workers
         found = members(addresses[:num_ps], addresses[num_ps:end], addresses[end:])
         commands = make_commands(run_flags, found, environment())
-        processes = Processes(commands, addresses, folder)
+        processes = Processes(commands, addresses, folder, network)
         with processes.ending():
             yield processes

@@ -88,11 +88,13 @@ def scenarios(usual: Iterable[str], others: Iterable[str]) -> Sequence[object]:
 
 
 @contextlib.contextmanager
-def cluster_of(mode: str, folder: Path, *flags: str) -> Iterator[Processes]:
-    """A cluster, none of whose tasks is started yet."""
+def cluster_of(mode: str, folder: Path, *flags: str, network: int | None = None) -> Iterator[Processes]:
+    """A cluster, none of whose tasks is started yet; network: as in make_cluster."""
     kind = MODES[mode]
     run_flags = [*FLAGS, *kind.flags, *flags]
-    with make_cluster(run_flags, folder, num_ps=kind.num_ps, num_controllers=kind.num_controllers) as processes:
+    with make_cluster(
+        run_flags, folder, num_ps=kind.num_ps, num_controllers=kind.num_controllers, network=network
+    ) as processes:
         yield processes
 
 
