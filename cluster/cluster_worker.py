@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, failure_of_end
 from cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
 from cluster.server import KeyValueStore, start_server
+from cluster.signals import SIGNALS
 from cluster.topology import Cluster, Timeout
 from cluster.worker import Worker
 from errors import UsageError, format_error
@@ -162,6 +163,7 @@ class ClusterWorker(Worker):
         """Yields the entries of the store, the incarnations, and whether the chief is silent; raises PeerError."""
         last_answer = time.monotonic()
         while True:
+            SIGNALS.ask()
             entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
             if found[self.cluster.trainers[0]] is not None and not self.is_chief:
                 last_answer = time.monotonic()

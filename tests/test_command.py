@@ -197,7 +197,7 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
         ('raise MemoryError', 1, ['memory', 'MemoryError']),
         ("raise RuntimeError('can\\'t start new thread')", 1, ['memory', 'thread']),
         (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, []),
-        ('from cluster.signals import Terminated; raise Terminated', 143, ['SIGTERM']),
+        ('from cluster.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
         # As native code ends that Ctrl-C interrupts while it is imported.
         ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, ['interrupted']),
     ],
