@@ -3,12 +3,14 @@
 import contextlib
 import functools
 import math
+import threading
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from cluster.signals import SIGNALS
 from cluster.worker import Worker
 from errors import RunError, UsageError, format_flag, plural
 from inputs.buffers import format_memory
@@ -114,6 +116,8 @@ class BenchmarkCNN:
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._has_reached_goal = False
+        # A signal may be answered on another thread, see SIGNALS.
+        self._saving = threading.Lock()
         self._process = Process(plan, self._console, self._measurement, self._keep)
         profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
         with self._process.guarded():
@@ -148,6 +152,7 @@ class BenchmarkCNN:
         with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
             step_graph = build_step(plan, restart_number(worker))
+            SIGNALS.ask()
             summaries = None
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
@@ -179,6 +184,7 @@ class BenchmarkCNN:
     # ---- prepare --------------------------------------------------------------------------------------------------
 
     def _prepare(self, session: tf.Session, built: _Built) -> Schedule:
+        SIGNALS.ask()
         self._console.progress('Initialising the variables')
         self._measurement.recording.begin('initialise')
         schedule = built.state.prepare(session, self.plan.counts)
@@ -233,10 +239,12 @@ class BenchmarkCNN:
                         scalars = scalars_of(step, self.plan.reports.losses.name, images_of_step)
                         built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
             if state.is_save_due(taken_before):
-                with self._measurement.doing(Cause.CHECKPOINT), worker.pausing():
+                with self._measurement.doing(Cause.CHECKPOINT), worker.pausing(), self._saving:
                     state.save(session)
             self._measurement.show_steps(steps)
-            yield from steps
+            for step in steps:
+                with SIGNALS.suspended():
+                    yield step
             self._evaluate_if_due(session, built, taken_before)
         self._measurement.recording.end_timed_steps()
         self._warn(profiler.warning)
@@ -280,11 +288,13 @@ class BenchmarkCNN:
 
     def _finish(self, session: tf.Session, built: _Built) -> Mapping[str, Any] | None:
         """Saves the last checkpoint. Returns the values of the model's variables if the model is exported."""
-        built.state.end(session)
-        self._session = None
+        with self._saving:
+            built.state.end(session)
+            self._session = None
         return built.model_values.read(session) if built.model_values else None
 
     def _write(self, built: _Built, values: Mapping[str, Any] | None) -> None:
+        SIGNALS.ask()
         if self.plan.reports.measures_peak:
             self._console.progress('Measuring the peak of the devices')
             peak = measure_peak(
@@ -293,6 +303,7 @@ class BenchmarkCNN:
             self._measurement.recording.peak_flops = peak
         if built.summaries:
             built.summaries.close()
+        SIGNALS.ask()
         if values and (folder := self.plan.checkpoints.export_folder):
             self._console.progress(f'Writing the model to {folder}')
             export(self.plan, values, folder)
@@ -301,7 +312,8 @@ class BenchmarkCNN:
         """Saves the trained variables when the run ends early, if training had begun."""
         if self._state and self._session:
             try:
-                self._state.keep(self._session, within_step=self._process.is_in_step)
+                with self._saving:
+                    self._state.keep(self._session, within_step=self._process.is_in_step)
             except (RunError, tf.errors.OpError, RuntimeError) as error:
                 reason = str(error).splitlines()[0]
                 self._warn(f'the training since the last checkpoint is lost: {reason}')

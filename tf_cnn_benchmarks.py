@@ -1,13 +1,7 @@
 """The command: subcommands, and exit codes. Without a subcommand it runs a benchmark."""
 
-import contextlib
-import importlib
 import os
 import sys
-import traceback
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TextIO
 
 # Before the imports below, which older versions cannot read; this file is kept readable for them.
 if sys.version_info < (3, 11):  # noqa: UP036
@@ -21,10 +15,23 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 # Other folders may have modules of the same names. Python itself puts this folder in front, except with PYTHONSAFEPATH
 # or `python -P`, or for the command that an installation makes.
-if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
+if sys.path[:1] != [os.path.dirname(os.path.realpath(__file__))]:
+    sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
-from cluster.signals import Terminated, end_at_sigterm
+from cluster.signals import SIGNALS, Stopped
+
+if __name__ == '__main__':
+    # Before the other imports, during which a signal would end Python without a line, or with a traceback.
+    SIGNALS.end_at_once()
+
+import contextlib
+import importlib
+import signal
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
 from commands.subcommands import SUBCOMMANDS
 from errors import (
     FULL_DISK_ERRORS,
@@ -38,7 +45,6 @@ from errors import (
 )
 from machine.tensorflow_import import memory_limits
 
-_INTERRUPTED = 130
 # What libraries say, in errors of several kinds, if the system gives them no memory.
 _NO_MEMORY_ERRORS = ('failed to map segment', 'annot allocate memory', "can't start new thread")
 
@@ -50,18 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments without the program's name; by default those of this process.
 
     Returns:
-      The exit code: 0; 1 for a fault while running; 2 for wrong use; 130 if interrupted; 143 after SIGTERM, 129
-      after SIGHUP.
+      The exit code: 0; 1 for a fault while running; 2 for wrong use; 128 + n after signal n, such as 130 after Ctrl-C.
     """
-    if argv is None:
-        end_at_sigterm()
     if _open_closed_streams():
         reason = 'standard output is closed (>&-), so the result would be lost; write > FILE, or > /dev/null'
         return _settled(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)
     exit_code = _settled(_exit_code(arguments))
-    server = sys.modules.get('cluster.server')
-    if argv is None and server:
+    if argv is None:
+        SIGNALS.ignore()
+    if argv is None and (server := sys.modules.get('cluster.server')):
         server.leave(exit_code)
     return exit_code
 
@@ -95,36 +99,45 @@ def _exit_code(arguments: list[str]) -> int:
         sys.stdout.flush()
         return exit_code
     except BenchmarkError as error:
+        if stop := _stop_behind(error):
+            return _end(stop)
         if _is_verbose(arguments):
             traceback.print_exc()
         return _fail(error.lines, error.exit_code)
-    except Terminated as end:
-        return _fail([end.reason], end.exit_code)
-    except KeyboardInterrupt:
-        return _fail(['interrupted'], _INTERRUPTED)
-    except ModuleNotFoundError as error:
-        if not error.name or _is_own(error.name):
-            raise
-        if _is_verbose(arguments):
-            traceback.print_exc()
-        return _fail([not_installed(error.name)], UsageError.exit_code)
-    except BrokenPipeError:
+    except KeyboardInterrupt as end:
+        return _end(end if isinstance(end, Stopped) else Stopped(signal.SIGINT))
+    except Exception as error:
+        # Native code that was interrupted raises other errors, and so does writing to a terminal that is gone.
+        if stop := _stop_behind(error) or SIGNALS.received:
+            _drop(sys.stdout)
+            return _end(stop)
+        return _explain(error, is_verbose=_is_verbose(arguments))
+
+
+def _end(stop: Stopped) -> int:
+    return _fail([stop.reason], stop.exit_code)
+
+
+def _explain(error: Exception, *, is_verbose: bool) -> int:
+    """Prints one line about an error of the system or its libraries, and returns the exit code; raises any other."""
+    if isinstance(error, BrokenPipeError):
         # The reader of standard output has exited, such as `| head`.
         _drop(sys.stdout)
         return 1
-    except OSError as error:
+    exit_code = RunError.exit_code
+    if isinstance(error, ModuleNotFoundError) and error.name and not _is_own(error.name):
+        line, exit_code = not_installed(error.name), UsageError.exit_code
+    elif isinstance(error, OSError):
         # The full disk to which standard output leads, a working directory that was removed, and the like.
-        if _is_verbose(arguments):
-            traceback.print_exc()
         _drop(sys.stdout)
-        return _fail([_describe(error)], RunError.exit_code)
-    except Exception as error:
-        # Native code that was interrupted while it was loaded raises other errors.
-        if _was_interrupted(error):
-            return _fail(['interrupted'], _INTERRUPTED)
-        if _lacks_memory(error) and not _is_verbose(arguments):
-            return _fail([_describe_memory(error)], RunError.exit_code)
-        raise
+        line = _describe(error)
+    elif _lacks_memory(error) and not is_verbose:
+        line = _describe_memory(error)
+    else:
+        raise error
+    if is_verbose:
+        traceback.print_exception(error)
+    return _fail([line], exit_code)
 
 
 def _lacks_memory(error: BaseException) -> bool:
@@ -139,11 +152,11 @@ def _describe_memory(error: BaseException) -> str:
     return f'{" and ".join(limits) or "out of memory"}: this process gets no more memory or threads ({cause}); {advice}'
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C led to an error."""
+def _stop_behind(error: BaseException | None) -> Stopped | None:
+    """Returns the signal that led to an error, if one did."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error if isinstance(error, Stopped) or error is None else Stopped(signal.SIGINT)
 
 
 def _is_own(module: str) -> bool:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from cluster.signals import Interrupts
+from cluster.signals import SIGNALS
 from comparison.intervals import estimate_runs
 from comparison.tables import Table, TableColumn
 from errors import BenchmarkError, format_error
@@ -84,7 +84,7 @@ def take_runs(
     folder = Folder(path)
     folder.begin({one.name: one.words for one in contestants})
     runs = Rounds(contestants, rounds, folder, Starter((), {'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ}))
-    with folder.locked(), Interrupts().listening():
+    with folder.locked(), SIGNALS.storing():
         for turn in runs.run():
             _show(turn.number, turn.contestant.caption, describe(turn.outcome))
     found: dict[str, list[Numbers | None]] = {one.caption: [] for one in contestants}

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import psutil
 
+from cluster.signals import SIGNALS
 from cluster.tether import die_with_parent
 
 # How long to wait for the last lines of a process that has ended. They come at once, unless a descendant that left its
@@ -61,7 +62,7 @@ class ChildProcess:
         self.pid = self._popen.pid
         self._grace_secs = grace_secs
         self._readers: list[threading.Thread] = []
-        # Becomes readable when the process ends. Opened on the first wait with a deadline: older kernels lack it.
+        # Becomes readable when the process ends. Opened when it is first needed: kernels before 5.3 lack it.
         self._ended: int | None = None
 
     def __enter__(self) -> 'ChildProcess':
@@ -104,9 +105,17 @@ class ChildProcess:
             # It stays a zombie until reap().
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             return True
+        return bool(select.select([self._descriptor], [], [], secs)[0])
+
+    def wait_or_stop(self, secs: float | None = None) -> bool:
+        """Waits like wait(), but raises Stopped if a signal asks this process to end; for the main thread."""
+        return SIGNALS.wait(secs, self._descriptor)
+
+    @property
+    def _descriptor(self) -> int:
         if self._ended is None:
             self._ended = os.pidfd_open(self.pid)
-        return bool(select.select([self._ended], [], [], secs)[0])
+        return self._ended
 
     def exit_code(self) -> int:
         """Returns the exit code, or -n if signal n ended it. It must have ended."""
@@ -127,9 +136,9 @@ class ChildProcess:
         try:
             if grace_secs:
                 self.signal(signal.SIGTERM)
-                self.wait(grace_secs)
+                self.wait_or_stop(grace_secs)
         finally:
-            # Even after a second Ctrl-C.
+            # Even after a second signal.
             for process in {*descendants, *psutil.Process(self.pid).children(recursive=True)}:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()

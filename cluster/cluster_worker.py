@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit, failure_of_end, find_loss
 from cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
 from cluster.server import KeyValueStore, start_server
+from cluster.signals import SIGNALS
 from cluster.topology import Cluster, Timeout, name_tasks
 from cluster.worker import Worker
 from errors import UsageError, format_error
@@ -78,6 +79,7 @@ class ClusterWorker(Worker):
         self._calm_secs = _CALM_SECS
         self._loss: PeerError | None = None
         self._search = threading.Thread(target=self._find_loss, name='lost task', daemon=True)
+        self._is_searching = threading.Lock()
 
     def join(self, offer: Offer) -> None:
         self.agreed = self._rendezvous.join(offer, self._connect).agreed
@@ -118,9 +120,11 @@ class ClusterWorker(Worker):
     def begin_stop(self) -> None:
         self.stop_watching()
         # A launcher stops all tasks when one is lost. At once, since tasks that get the same signal are about to end.
-        self._search.start()
+        if self._is_searching.acquire(blocking=False):
+            self._search.start()
 
     def name_loss(self, reason: str) -> str:
+        self.begin_stop()
         self._search.join(_SEARCH_SECS)
         return f'{self._loss}; {reason}' if self._loss else reason
 
@@ -197,6 +201,7 @@ class ClusterWorker(Worker):
         """Yields the entries of the store, the incarnations, and whether the chief is silent; raises PeerError."""
         last_answer = time.monotonic()
         while True:
+            SIGNALS.ask()
             entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
             if found[self.cluster.trainers[0]] is not None and not self.is_chief:
                 last_answer = time.monotonic()

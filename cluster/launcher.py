@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
 from cluster.hosts import Command, Host, HostProcess
-from cluster.signals import handled
+from cluster.signals import SIGNALS, Stopped
 from errors import RunError, UsageError, format_error, format_warning, plural
 from results.live import LiveLine
 from results.summary import is_summary
 
-# The signals that would end this process; SIGHUP when its terminal is closed.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How many hidden lines of each process are kept, to be shown if one fails.
 _MAX_KEPT = 40
 _WARNING, _ERROR = format_warning(''), format_error('')
@@ -38,8 +36,8 @@ def launch(
 
     A process fails if it ends by itself with an exit code other than 0. The first failure stops the others: SIGTERM,
     and SIGKILL after grace_secs. Servers are stopped after the others have ended, since a worker that saves a
-    checkpoint on SIGTERM reads the variables from them. SIGINT, SIGTERM and SIGHUP to this process stop all processes
-    in the same way. If SIGKILL ends this process, the kernel kills the others.
+    checkpoint on SIGTERM reads the variables from them. A signal to this process stops all processes in the same way,
+    and a second one is passed on, as another SIGTERM. If SIGKILL ends this process, the kernel kills the others.
 
     Returns 0 if no process failed. Else the exit code of the first failure, since that mostly causes the others;
     128 + n if signal n ended the process. Also 128 + n if this process received signal n before any failure.
@@ -56,21 +54,24 @@ def launch(
     with contextlib.closing(lines):
         for number in range(num_restarts + 1):
             cluster = _Cluster(lines, grace_secs, servers_end_secs)
-            with cluster.signals_as_events():
+            with SIGNALS.storing(tell=cluster.tell):
                 cluster.run(commands)
+                stop = SIGNALS.take()
             if number == num_restarts or not cluster.may_restart:
                 break
             again = f'starting all processes again ({number + 1} of {plural(num_restarts, "time")})'
             lines.message(format_warning(again))
-    if isinstance(lines.error, BrokenPipeError):
-        raise lines.error
-    if lines.error:
-        raise RunError(f'the output of the cluster cannot be written: {lines.error}')
+    # A signal may come because the terminal is gone.
+    error = None if stop else lines.error
+    if isinstance(error, BrokenPipeError):
+        raise error
+    if error:
+        raise RunError(f'the output of the cluster cannot be written: {error}')
     return cluster.exit_code
 
 
 class _Cluster:
-    """The running processes. Other threads and signal handlers queue events, which the main thread handles."""
+    """The running processes. Other threads queue events, which the main thread handles."""
 
     def __init__(self, lines: '_Lines', grace_secs: float, servers_end_secs: float) -> None:
         self.exit_code = 0
@@ -79,7 +80,6 @@ class _Cluster:
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
         self._running: list[HostProcess] = []
-        # The only queue that signal handlers may use.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
         # The time (time.monotonic) until which stopped processes, or the remaining servers, may run.
@@ -90,13 +90,9 @@ class _Cluster:
         """Whether the processes failed for a reason that may be gone when they are started again."""
         return self.exit_code not in (0, UsageError.exit_code) and not self._is_lasting and not self._has_result
 
-    def signals_as_events(self) -> contextlib.AbstractContextManager[None]:
-        """Queues the signals that would end this process, except those it ignores, such as SIGHUP under nohup."""
-
-        def handle(number: int, _frame: object) -> None:
-            self._events.put(functools.partial(self._interrupted, number))
-
-        return handled(handle, _SIGNALS, kept=lambda before: before is signal.SIG_IGN)
+    def tell(self, stop: Stopped, count: int) -> None:
+        """Takes a signal to this process, on any thread."""
+        self._events.put(functools.partial(self._interrupted, stop, count))
 
     def run(self, commands: Sequence[Command]) -> None:
         try:
@@ -170,10 +166,14 @@ class _Cluster:
         what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
         self._stop_for(what, exit_code=1, because_of=[process.command.name for process in self._running])
 
-    def _interrupted(self, number: int) -> None:
+    def _interrupted(self, stop: Stopped, count: int) -> None:
         self._is_lasting = True
+        self.exit_code = self.exit_code or stop.exit_code
         if not self._is_stopping:
-            self._stop_for(f'interrupted by {signal.Signals(number).name}', 128 + number)
+            self._stop_for(stop.reason, stop.exit_code)
+        elif count > 1:
+            for process in self._running:
+                process.end(signal.SIGTERM)
 
     def _stop_for(self, what: str, exit_code: int, because_of: Sequence[str] = ()) -> None:
         self.exit_code = self.exit_code or exit_code

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import tensorflow.compat.v1 as tf
 
 from cluster.server import Health, KeyValueStore
+from cluster.signals import SIGNALS
 from cluster.topology import HOSTS_FLAGS, LOOPBACK, Cluster, Task, Timeout, join_host_port, name_tasks, split_host_port
 from errors import RunError, UsageError, format_flag
 
@@ -152,6 +153,7 @@ class Rendezvous:
         began = time.monotonic()
         deadline = began + timeout.secs
         while True:
+            SIGNALS.ask()
             found = self.incarnations()
             self.check_own_address(found)
             entries = self.entries()
@@ -271,9 +273,12 @@ class Rendezvous:
         return ends
 
     def await_ends(self, tasks: Sequence[Task], secs: float, *, all_will_end: bool = False) -> None:
-        """Waits at most this long until these tasks have ended; all_will_end: also those that are not up yet."""
-        deadline = time.monotonic() + secs
-        while time.monotonic() < deadline:
+        """Waits at most this long, and not after a further signal, until these tasks have ended.
+
+        all_will_end: also those that are not up yet.
+        """
+        deadline, num_signals = time.monotonic() + secs, SIGNALS.count
+        while time.monotonic() < deadline and SIGNALS.count == num_signals:
             found, entries = self.incarnations(), self.entries() or {}
             ends = self.ends(entries, found)
             if all(task in ends or not (all_will_end or self._is_member(task, found[task])) for task in tasks):
@@ -290,6 +295,9 @@ class Rendezvous:
 
         all_will_end: tasks that are not up yet must learn from the store that the cluster cannot start.
         """
+        if SIGNALS.received and not self.membership:
+            # Nothing has begun, so nobody reads anything.
+            return
         if self.cluster.own == self.cluster.store_task and not self._is_stranger:
             others = [task for task in self.cluster.tasks if task != self.cluster.own]
             self.await_ends(others, _STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS, all_will_end=all_will_end)

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from cluster.failure_detector import FailureDetector, PeerError, failure_of_end, find_loss
 from cluster.rendezvous import End, Incarnations, Rendezvous, Settings
 from cluster.server import start_server
-from cluster.signals import Stop
+from cluster.signals import SIGNALS, Stopped
 from cluster.topology import Cluster, Task, Timeout
 from errors import BenchmarkError, RunError, UsageError
 from results.console import Console
@@ -38,19 +38,23 @@ def run_server(
     start_server(cluster, config)
     rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
 
-    def finish(exit_code: int, signal_name: str) -> None:
+    def finish(stop: Stopped) -> None:
         # A launcher stops all tasks when one is lost.
         loss = find_loss(rendezvous)
-        reason = f'{loss}; stopped by {signal_name}' if loss else f'stopped by {signal_name}'
-        rendezvous.end(exit_code, reason)
-        rendezvous.await_ends(cluster.trainers, _STAY_SECS)
-        rendezvous.stay_for_others()
+        reason = f'{loss}; {stop.reason}' if loss else stop.reason
+        rendezvous.end(stop.exit_code, reason)
+        if rendezvous.membership:
+            # The chief saves the variables that are here.
+            rendezvous.await_ends(cluster.trainers, _STAY_SECS)
+            rendezvous.stay_for_others()
         console.warning(reason)
 
-    stop = Stop(finish)
-    with stop.listening():
+    with SIGNALS.storing(finish, may_exit=True):
         try:
-            serve(rendezvous, connect, linger_secs, console.warning, stop.end_if_requested)
+            serve(rendezvous, connect, linger_secs, console.warning)
+        except Stopped as stop:
+            finish(stop)
+            SIGNALS.exit(stop.exit_code)
         except BenchmarkError as fault:
             rendezvous.end(fault.exit_code, str(fault))
             rendezvous.stay_for_others(all_will_end=isinstance(fault, UsageError))
@@ -64,13 +68,13 @@ def serve(
     connect: Timeout,
     linger_secs: float,
     warn: Callable[[str], None],
-    end_if_requested: Callable[[], None],
+    ask: Callable[[], None] = SIGNALS.ask,
 ) -> None:
     """Returns when every trainer has ended well; the arguments and errors are those of run_server.
 
-    end_if_requested is called again and again; after a signal it does not return.
+    ask is called again and again; after a signal it raises Stopped.
     """
-    trainers, polls = rendezvous.cluster.trainers, _poll(rendezvous, end_if_requested)
+    trainers, polls = rendezvous.cluster.trainers, _poll(rendezvous, ask)
     began = time.monotonic()
     for found, ended in polls:
         # All may have ended before.
@@ -105,13 +109,11 @@ def serve(
         warn(f'{trainer} was lost; the others took all steps')
     until = time.monotonic() + linger_secs
     while time.monotonic() < until:
-        end_if_requested()
+        ask()
         time.sleep(_INTERVAL_SECS)
 
 
-def _poll(
-    rendezvous: Rendezvous, end_if_requested: Callable[[], None]
-) -> Iterator[tuple[Incarnations, Mapping[Task, End]]]:
+def _poll(rendezvous: Rendezvous, ask: Callable[[], None]) -> Iterator[tuple[Incarnations, Mapping[Task, End]]]:
     """Yields which tasks are up, and which trainers have ended and how; joins the training when it has begun."""
     ended: Mapping[Task, End] = {}
     while True:
@@ -126,4 +128,4 @@ def _poll(
             ended = {trainer: ends[trainer] for trainer in rendezvous.cluster.trainers if trainer in ends}
         yield found, ended
         time.sleep(_INTERVAL_SECS)
-        end_if_requested()
+        ask()

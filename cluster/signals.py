@@ -1,165 +1,277 @@
-"""Handles SIGTERM and Ctrl-C, even while the main thread is blocked in TensorFlow and waits for other tasks."""
+"""The signals that ask this process to end. They are stored, and each phase of a run asks for them.
+
+An exception that a handler raises is lost where native code calls Python and swallows it. So the handlers only store
+the signal: SIGNALS.ask() raises it, and phases call that wherever they can stop. A thread answers when no phase asks.
+"""
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# A step gets at least this long to end after a signal, so that the saved state is one between two steps.
-_GRACE_SECS = 5.0
+# Batch systems send the last four before they kill.
+_NUMBERS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+)
+# `timeout` sends its signal twice at once, and a terminal may reach a process by two ways: that is one request.
+_SAME_SECS = 0.2
+# How long a phase has to ask before the thread answers, and how often the thread looks.
+GRACE_SECS = 1.5
+_POLL_SECS = 0.05
+# By the handler, in the main thread as soon as native code returns, and by the thread, at once.
+_HANDLER, _THREAD = 0, 1
 
 
-def end_at_sigterm() -> None:
-    """From now on SIGTERM ends this process with one line and exit code 143, until another handler is installed.
-
-    Without a handler, parents other than shells would not see 143 but the number of the signal. Like every handler of
-    Python it runs only when native code returns, such as the loading of TensorFlow.
-    """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _end)
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    # Nothing has started yet that needs an orderly end.
-    with contextlib.suppress(OSError):
-        os.write(2, b'tf_cnn_benchmarks: error: stopped by SIGTERM\n')
-    os._exit(128 + number)
-
-
-@contextlib.contextmanager
-def handled(
-    handler: Callable[[int, Any], object], numbers: Iterable[signal.Signals], kept: Callable[[Any], bool]
-) -> Iterator[None]:
-    """Calls handler at these signals within the block, instead of the handlers before it that are not kept."""
-    replaced = {number: before for number in numbers if not kept(before := signal.getsignal(number))}
-    for number in replaced:
-        signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, before in replaced.items():
-            signal.signal(number, before)
-
-
-class Terminated(KeyboardInterrupt):
-    """Raised by SIGTERM and SIGHUP, as KeyboardInterrupt is by Ctrl-C."""
+class Stopped(KeyboardInterrupt):
+    """A signal has asked this process to end. exit_code is the one that shells use: 128 + the number of the signal."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
         self.exit_code = 128 + number
-        self.reason = f'stopped by {signal.Signals(number).name}'
+        how = 'interrupted' if number == signal.SIGINT else 'stopped'
+        self.reason = f'{how} by {signal.Signals(number).name}'
 
 
-class Interrupts:
-    """Raises Terminated at SIGTERM and SIGHUP (the terminal is gone), KeyboardInterrupt at Ctrl-C; not within a step.
+def _nothing(stop: Stopped, count: int) -> None:
+    """Nobody is to be told of signals."""
 
-    For a process that waits for no other. Python runs signal handlers only when a call to TensorFlow has returned. The
-    step is complete by then, and an exception would lose its values.
+
+def _default_grace(count: int) -> float:
+    return GRACE_SECS
+
+
+class Signals:
+    """The signals that this process has received. There is one object, SIGNALS.
+
+    Methods that install handlers do nothing outside the main thread. Handlers that the user installed stay, and ignored
+    signals stay ignored, such as SIGHUP under nohup.
     """
 
     def __init__(self) -> None:
-        self._is_holding = False
-        self._pending: KeyboardInterrupt | None = None
+        self._forget()
+        self._lock = threading.Lock()
+        self._is_command = self._ends_at_once = self._is_suspended = self._has_taken_over = False
+        self._wakeup, self._wakeup_before, self._thread = -1, -1, threading.Thread()
+        self._tell: Callable[[Stopped, int], object] = _nothing
+        self._finish: Callable[[Stopped], object] | None = None
+        self._grace: Callable[[int], float] = _default_grace
+
+    def _forget(self) -> None:
+        self._first: int | None = None
+        self._seen, self._seen_at = [0, 0], [0.0, 0.0]
+        self._num_answered = 0
+        # The ends of the pipe that wakes wait(), while handlers are installed.
+        self._wakes: tuple[int, int] | None = None
+
+    # ---- for phases -----------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """The number of signals so far; one that came twice at once counts once."""
+        return max(self._seen)
+
+    @property
+    def received(self) -> Stopped | None:
+        """The first signal, if there is one."""
+        return None if self._first is None else Stopped(self._first)
+
+    def ask(self) -> None:
+        """Raises Stopped if a signal has arrived since the last time it was raised."""
+        if stop := self.take():
+            raise stop
+
+    def take(self) -> Stopped | None:
+        """Returns what ask() raises, instead of raising it."""
+        with self._lock:
+            stop = self.received if self.count > self._num_answered else None
+            if not self._has_taken_over:
+                self._num_answered = self.count
+        if self._has_taken_over and threading.current_thread() is threading.main_thread():
+            # The process is about to end.
+            threading.Event().wait()
+        return stop
+
+    def wait(self, secs: float | None, descriptor: int | None = None) -> bool:
+        """Waits until a descriptor can be read, at most this long; returns whether it can. Raises Stopped like ask().
+
+        For the main thread.
+        """
+        deadline = None if secs is None else time.monotonic() + secs
+        while True:
+            self.ask()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            files = [number for number in (descriptor, self._wakes and self._wakes[0]) if number is not None]
+            readable = select.select(files, [], [], left)[0]
+            if descriptor in readable:
+                return True
+            if not readable:
+                return False
+            os.read(readable[0], 64)
+
+    # ---- for what runs phases -------------------------------------------------------------------------------------
+
+    def end_at_once(self) -> None:
+        """From now on a signal ends this process with one line, until the first storing(). For the command's start."""
+        self._is_command = self._ends_at_once = True
+        self._install()
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Raises these exceptions within the block, on the main thread. Handlers that the user installed stay."""
-        if threading.current_thread() is not threading.main_thread():
+    def storing(
+        self,
+        finish: Callable[[Stopped], object] | None = None,
+        *,
+        tell: Callable[[Stopped, int], object] = _nothing,
+        grace: Callable[[int], float] = _default_grace,
+        may_exit: bool = False,
+    ) -> Iterator[None]:
+        """Stores signals within the block, for ask(). Later ones are stored as well if this process is the command.
+
+        In another program, a signal for which nobody asked is raised at the end of the block.
+
+        Args:
+          finish: called on another thread, before it ends the process, if no phase has asked in time. Only if the
+            process is the command, or may_exit.
+          tell: called on another thread at each signal, with the first one and the number of signals so far.
+          grace: returns how many seconds after the first signal that is, given the number of signals so far.
+        """
+        installed = self._install() if self._wakes is None else {}
+        before = self._tell, self._finish, self._grace
+        self._tell, self._grace = tell, grace
+        self._finish = finish if may_exit or self._is_command else None
+        self._ends_at_once = False
+        try:
             yield
-            return
-        defaults = (signal.SIG_DFL, signal.default_int_handler, _end)
-        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-        with handled(self._handle, numbers, kept=lambda before: before not in defaults):
-            yield
+            if installed:
+                self.ask()
+        finally:
+            self._tell, self._finish, self._grace = before
+            if installed:
+                self._remove(installed)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Raises the exception of a signal in the block at its end, unless the block raises another one."""
-        self._is_holding = True
+    def suspended(self) -> Iterator[None]:
+        """Within the block another program runs, in which signals raise Stopped at once."""
+        self._is_suspended = not self._is_command
         try:
             yield
         finally:
-            self._is_holding = False
-        if self._pending:
-            raise self._pending
+            self._is_suspended = False
+
+    def held(self, function: Callable[[], object]) -> None:
+        """Calls a function that native code may leave in another way if a signal's exception is raised in it."""
+        with contextlib.nullcontext() if self._is_command else self.storing():
+            function()
+
+    def ignore(self) -> None:
+        """Lets the process end undisturbed: while Python exits, its handlers are gone, but ignored signals stay so."""
+        if threading.current_thread() is threading.main_thread():
+            for number in _NUMBERS:
+                signal.signal(number, signal.SIG_IGN)
+
+    def exit(self, exit_code: int) -> NoReturn:
+        """Ends the process without running anything else of it."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+
+    # ---- handlers and threads -------------------------------------------------------------------------------------
+
+    def _install(self) -> dict[signal.Signals, Any]:
+        """Installs the handlers and starts the thread; returns the handlers before."""
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+        defaults = (signal.SIG_DFL, signal.default_int_handler)
+        replaced = {number: before for number in _NUMBERS if (before := signal.getsignal(number)) in defaults}
+        self._wakes = _pipe()
+        reading, self._wakeup = _pipe()
+        # Python runs handlers only between calls to native code, but writes the number of the signal at once.
+        for number in replaced:
+            signal.signal(number, self._handle)
+        self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        os.set_blocking(reading, True)
+        self._thread = threading.Thread(target=self._watch, args=(reading, {*replaced}), name='signals', daemon=True)
+        self._thread.start()
+        return replaced
+
+    def _remove(self, installed: dict[signal.Signals, Any]) -> None:
+        for number, before in installed.items():
+            signal.signal(number, before)
+        signal.set_wakeup_fd(self._wakeup_before)
+        # This ends the thread.
+        os.close(self._wakeup)
+        self._thread.join()
+        for descriptor in self._wakes or ():
+            os.close(descriptor)
+        self._forget()
 
     def _handle(self, number: int, _frame: object) -> None:
-        exception = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
-        if not self._is_holding:
-            raise exception
-        self._pending = self._pending or exception
+        self._store(number, _HANDLER)
+        if self._is_suspended:
+            self.ask()
 
+    def _store(self, number: int, by: int) -> bool:
+        """Stores a signal; returns whether it is a new request."""
+        now = time.monotonic()
+        is_same = self._seen[by] and (now - self._seen_at[by] < _SAME_SECS or number == signal.SIGXCPU)
+        self._seen_at[by] = now
+        if is_same:
+            # The kernel repeats SIGXCPU each second.
+            return False
+        if self._first is None:
+            self._first = number
+        self._seen[by] += 1
+        if self._wakes:
+            with contextlib.suppress(OSError):
+                os.write(self._wakes[1], b'!')
+        return True
 
-def uninterrupted(function: Callable[[], None]) -> None:
-    """Calls a function; signals wait for its end, since native code would turn their exceptions into others."""
-    interrupts = Interrupts()
-    with interrupts.listening(), interrupts.held():
-        function()
+    def _watch(self, reading: int, numbers: Iterable[int]) -> None:
+        with os.fdopen(reading, 'rb', buffering=0) as file:
+            while data := file.read(1):
+                if data[0] not in numbers or not self._store(data[0], _THREAD):
+                    continue
+                stop, count = Stopped(self._first or data[0]), self._seen[_THREAD]
+                if self._is_command and (self._ends_at_once or count > 2):
+                    _end_at_once(stop)
+                if count == 1:
+                    threading.Thread(target=self._answer, args=(stop,), name='answer', daemon=True).start()
+                self._tell(stop, count)
 
-
-class Stop:
-    """Ends the process after a signal: between two steps if the main thread gets there in time, else during a step.
-
-    Another thread calls begin as soon as the signal arrives, and finish, with the exit code and the signal's name,
-    before the process ends.
-    """
-
-    def __init__(self, finish: Callable[[int, str], None], begin: Callable[[], None] = lambda: None) -> None:
-        self._finish = finish
-        self._begin = begin
-        self._requested = threading.Event()
-        self._between_steps = threading.Event()
-        self._grace_secs = _GRACE_SECS
-
-    def end_if_requested(self, step_secs: float = 0.0) -> None:
-        """Between two steps: lets the process end now if a signal has arrived, and blocks until it does.
-
-        When a signal arrives later, the next step may take twice as long as the last one, which took step_secs.
-        """
-        self._grace_secs = max(_GRACE_SECS, 2 * step_secs)
-        if self._requested.is_set():
-            self._between_steps.set()
-            threading.Event().wait()
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Acts on signals within this block. Only the main thread can; on others the block changes nothing."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        # Python runs signal handlers only between calls to TensorFlow, but writes the wakeup byte at once.
-        with handled(lambda *_: None, _SIGNALS, kept=lambda before: False):
-            earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-            threading.Thread(target=self._await_signal, args=(reading,), name='signals', daemon=True).start()
-            try:
-                yield
-            finally:
-                signal.set_wakeup_fd(earlier)
-                # This also ends the thread.
-                os.close(writing)
-
-    def _await_signal(self, reading: int) -> None:
-        while data := os.read(reading, 1):
-            if data[0] in _SIGNALS:
-                break
-        else:
-            os.close(reading)
-            return
-        self._requested.set()
-        self._begin()
-        self._between_steps.wait(self._grace_secs)
-        # The exit code that shells use for a process that a signal ended.
-        exit_code = 128 + data[0]
+    def _answer(self, stop: Stopped) -> None:
+        """Finishes and ends the process if no phase asks in time."""
+        began, wakes = time.monotonic(), self._wakes
+        while not (finish := self._finish) or time.monotonic() - began < self._grace(self.count):
+            if self._num_answered or self._wakes is not wakes:
+                return
+            time.sleep(_POLL_SECS)
+        with self._lock:
+            if self._num_answered:
+                return
+            self._has_taken_over, self._num_answered = True, self.count
         try:
-            self._finish(exit_code, signal.Signals(data[0]).name)
+            finish(stop)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(exit_code)
+            self.exit(stop.exit_code)
+
+
+def _pipe() -> tuple[int, int]:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    return reading, writing
+
+
+def _end_at_once(stop: Stopped) -> NoReturn:
+    # Not by a stream, whose lock another thread may hold.
+    with contextlib.suppress(OSError):
+        os.write(2, f'tf_cnn_benchmarks: error: {stop.reason}\n'.encode())
+    os._exit(stop.exit_code)
+
+
+SIGNALS = Signals()

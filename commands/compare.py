@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.environments import environment_of_runs
-from cluster.signals import Interrupts
+from cluster.signals import SIGNALS
 from commands.options import Arguments, Declaration, warn
 from comparison import changes, regression
 from comparison.ratios import Significance
@@ -127,7 +127,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
         return [side_of(name, runs, (), ()) for name, runs in zip(names, done, strict=True)]
 
     try:
-        with Interrupts().listening(), folder.locked():
+        with SIGNALS.storing(), folder.locked():
             for turn in rounds.run():
                 first, second = rounds.outcomes.values()
                 if not succeeded(turn.outcome):

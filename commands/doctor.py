@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from cluster.environments import without_clusters
-from cluster.signals import Interrupts
+from cluster.signals import SIGNALS
 from commands.options import Arguments, Declaration
 from errors import UsageError, format_flag, nearest, plural
 from machine import doctor_process
@@ -91,8 +91,9 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
     findings: list[Finding] = []
     logs: dict[str, list[str]] = {}
     try:
-        with Interrupts().listening():
+        with SIGNALS.storing():
             for family in (name for name in FAMILIES if name in families):
+                SIGNALS.ask()
                 print(f'checking {family} ...', file=sys.stderr, flush=True)
                 found, log = _examine(family, findings)
                 findings += found

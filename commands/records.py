@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.signals import SIGNALS
 from commands.options import Arguments, Declaration
 from errors import RunError, UsageError, not_installed, plural
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
@@ -132,10 +133,15 @@ def _write(options: RecordsOptions) -> int:
         jpeg_quality=options.jpeg_quality,
         num_processes=options.num_processes or num_cores(),
     )
-    with _progress() as progress:
+    with SIGNALS.storing(), _progress() as progress:
         task = progress.add_task(f'{options.subset} images', total=num_images)
         report = functools.partial(progress.console.out, highlight=False)
-        written = write_shards(folder, labels, how, functools.partial(progress.advance, task), report)
+
+        def count() -> None:
+            SIGNALS.ask()
+            progress.advance(task)
+
+        written = write_shards(folder, labels, how, count, report)
     images, classes = _counted(written.num_records, 'image'), plural(len(folder.classes), 'class', 'es')
     size = f'{plural(num_shards, "shard")} of {written.num_bytes / num_shards / 1e6:.1f} MB'
     print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from cluster.environments import environment_of_runs
 from cluster.roster import lay_out, read_hosts_flag
-from cluster.signals import Interrupts
+from cluster.signals import SIGNALS
 from commands.options import Arguments, Declaration, warn
 from errors import UsageError, format_flag, plural
 from machine.cgroups import memory_limit
@@ -108,7 +108,7 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
     with folder.locked():
         sweep = runs_of(plan, folder, starter)
         try:
-            with Interrupts().listening():
+            with SIGNALS.storing():
                 show_progress(sweep, sys.stderr)
         except KeyboardInterrupt:
             done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'

@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cluster.signals import uninterrupted
+from cluster.signals import SIGNALS
 from errors import UsageError
 from machine.gpu_memory import GpuMemory, share_memory_options
 from machine.gpus import VISIBLE
@@ -68,7 +68,7 @@ class ThisProcess:
         self._keep_variables(settings.variables)
         if settings.keeps_memory:
             keep_memory()
-        uninterrupted(import_tensorflow)
+        SIGNALS.held(import_tensorflow)
         import tensorflow.compat.v1 as tf
 
         if settings.memory:

@@ -21,7 +21,7 @@ from records.layout import (
     shard_name,
     subset_of,
 )
-from records.parallel import interrupts_delayed
+from records.parallel import signals_delayed
 
 
 def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
@@ -120,7 +120,7 @@ def publish_shards(
     new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
     known = {**_facts_of_others(output, subset), subset: facts}
     new_facts.write_bytes(msgspec.json.format(msgspec.json.encode(known, order='deterministic')) + b'\n')
-    with interrupts_delayed():
+    with signals_delayed():
         for entry in list(output.iterdir()):
             if subset_of(entry.name) == subset and is_named_by_records(entry.name):
                 entry.unlink()

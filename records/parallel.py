@@ -16,6 +16,8 @@ Result = TypeVar('Result')
 
 # Enough that workers do not wait for the consumer of the results, and few enough for images of many megabytes.
 _TASKS_PER_WORKER = 4
+# What ends a process may reach its workers as well; they end with it.
+_DELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 
 def num_cores() -> int:
@@ -31,8 +33,8 @@ def ordered_map(
 
     def start_next() -> None:
         for item in remaining:
-            # This may start a worker. Ctrl-C reaches every process of a terminal, but only this one should react.
-            with interrupts_delayed():
+            # This may start a worker. Signals may reach the whole group, but only this process should react.
+            with signals_delayed():
                 under_way.append(executor.submit(function, item))
             break
 
@@ -49,9 +51,9 @@ def ordered_map(
 
 
 @contextlib.contextmanager
-def interrupts_delayed() -> Iterator[None]:
-    """Delays Ctrl-C until the block ends. Processes that are started in the block never receive it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def signals_delayed() -> Iterator[None]:
+    """Delays signals to this thread until the block ends. Processes that are started in the block receive none."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _DELAYED)
     try:
         yield
     finally:

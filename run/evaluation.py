@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from cluster.signals import SIGNALS
 from cluster.worker import Worker
 from inputs.pipeline import InputPipeline
 from models.model_facts import Network
@@ -120,6 +121,7 @@ class Evaluation:
         totals = dict.fromkeys(self._fetches, 0)
         start, seconds = clock(), 0.0
         for number in range(1, (self._num_batches or 2**62) + 1):
+            SIGNALS.ask()
             fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
             for name, count in fetched.items():
                 totals[name] += int(count)

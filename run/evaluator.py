@@ -1,12 +1,12 @@
 """A run that only evaluates: the accuracy of the checkpoints in a folder."""
 
 import functools
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
+from cluster.signals import SIGNALS
 from cluster.worker import Worker
 from errors import RunError, format_flag
 from models.network_check import errors_of_network
@@ -120,7 +120,7 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
         if ended and not new:
             return
         if not new:
-            time.sleep(interval)
+            SIGNALS.wait(interval)
 
 
 def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
+from cluster.signals import SIGNALS
 from cluster.worker import Worker
 from inputs.stages import TRANSFER
 from planning.plan import Plan
@@ -54,6 +55,7 @@ class _Stage:
                 nonlocal processor_start
                 if phase is Phase.TIMED and indices[0] == 1:
                     processor_start = time.process_time()
+                SIGNALS.ask()
                 run_ops(*self.pipeline.feeds())
                 done = indices[-1] + (num_warmup if phase is Phase.TIMED else 0)
                 return [StepValues(float('nan'), steps_before=done - 1, steps_after=done)]

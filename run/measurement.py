@@ -65,7 +65,7 @@ class Measurement:
         # What --target_seconds does not count, since the first timed step.
         self._evaluated_secs = 0.0
         self._end = threading.Lock()
-        self._is_concluded = False
+        self.is_concluded = False
         self._result: Result | None = None
 
     def join(self, worker: Worker) -> None:
@@ -219,8 +219,8 @@ class Measurement:
           RunError: the file of a complete result cannot be written.
         """
         with self._end:
-            if not self._is_concluded:
-                self._is_concluded = True
+            if not self.is_concluded:
+                self.is_concluded = True
                 self._report(self.measured(), ending, prints)
 
     def _report(self, measured: Measured, ending: Ending, prints: bool) -> None:

@@ -1,7 +1,9 @@
 """The part that training and evaluating runs share: joining and leaving the cluster, faults and signals."""
 
 import contextlib
+import math
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from cluster.cluster_worker import ClusterWorker
 from cluster.horovod_worker import HorovodWorker
 from cluster.rendezvous import NOTHING, Offer, StrangerError
-from cluster.signals import Interrupts, Stop, Terminated
+from cluster.signals import GRACE_SECS, SIGNALS, Stopped
 from cluster.worker import Worker
 from errors import RunError, UsageError, format_error, plural
 from inputs.data_sets import Shards
@@ -57,9 +59,7 @@ class Process:
         self._console = console
         self._measurement = measurement
         self._keep = keep
-        # Other tasks may end because of the same signal; that must not stop this process from saving.
-        self._stop = Stop(self._finish_for_signal, lambda: self.worker.begin_stop())
-        self._interrupts = Interrupts()
+        self._step_secs = 0.0
         self.worker = Worker(plan.session.config)
         # Until the process has saved what it could after a fault.
         self._held = contextlib.ExitStack()
@@ -131,12 +131,12 @@ class Process:
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks."""
-        with self._held, self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
+        with self._held, self._storing_signals():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.
                 self._check_lengths(after_steps=True)
-                self._conclude(Ending(0, None))
+                self._measurement.conclude(Ending(0, None))
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
@@ -148,10 +148,15 @@ class Process:
             except UnicodeDecodeError as error:
                 raise self._fail(self._explain(quoting_bytes(error))) from error
             except (KeyboardInterrupt, GeneratorExit) as end:
-                # The user pressed Ctrl-C, or the caller closed the generator of steps.
+                # A signal, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
-                    self._conclude(_ending_of(end))
-                    self.worker.end(1, 'interrupted')
+                    ending = self._ending_of(end)
+                    self._end(ending)
+                    if isinstance(end, Stopped) and self._plan.processes.cluster:
+                        # Without an error line: `cluster` takes the first one for the cause.
+                        self._console.warning(str(ending.reason))
+                        self._console.close()
+                        SIGNALS.exit(end.exit_code)
                 raise
             except Exception as error:
                 # The session was closed between two steps because another task was lost.
@@ -168,15 +173,15 @@ class Process:
         """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
         while True:
             self.is_in_step = True
-            with self._interrupts.held(), self.worker.taking_steps():
+            with self.worker.taking_steps():
                 steps = next(runs, None)
-                self.is_in_step = False
+            self.is_in_step = False
             if steps is None:
                 return
             yield steps
-            step_secs = steps[-1].end - steps[0].start
+            self._step_secs = step_secs = steps[-1].end - steps[0].start
             if not self.worker.ends_after_chief:
-                self._stop.end_if_requested(step_secs)
+                SIGNALS.ask()
             self.worker.end_if_lost(step_secs)
 
     @contextlib.contextmanager
@@ -191,29 +196,51 @@ class Process:
     def stepping(self) -> Iterator[None]:
         """Runs the block, which takes steps in an open session. Saves the variables if the user ends it early."""
         try:
-            yield
-        except tf.errors.OpError:
-            # A step may fail because other workers received the signal too.
-            self._stop.end_if_requested()
-            # The session stays open until another thread has saved the variables after a loss.
-            self.worker.peer_failure()
-            raise
-        except KeyboardInterrupt:
-            self._keep()
-            raise
-        except GeneratorExit:
+            try:
+                yield
+            except tf.errors.OpError:
+                # A step may fail because other workers received the signal too.
+                SIGNALS.ask()
+                # The session stays open until another thread has saved the variables after a loss.
+                self.worker.peer_failure()
+                raise
+            except RunError as fault:
+                if isinstance(fault.__cause__, OSError):
+                    # A terminal that is gone sends SIGHUP, and can no longer be written to.
+                    SIGNALS.ask()
+                raise
+        except (KeyboardInterrupt, GeneratorExit):
             # While Python exits, TensorFlow no longer works.
             if not sys.is_finalizing():
                 self._keep()
             raise
 
-    def _conclude(self, ending: Ending, *, prints: bool = True) -> None:
-        with self._interrupts.held():
-            self._measurement.conclude(ending, prints)
+    def _storing_signals(self) -> contextlib.AbstractContextManager[None]:
+        def tell(stop: Stopped, count: int) -> None:
+            # Other tasks may end because of the same signal; that must not stop this process from saving.
+            self.worker.begin_stop()
+            if self._measurement.is_concluded or not self.is_in_step:
+                return
+            if count == 1 and self._step_secs > GRACE_SECS:
+                self._console.note(f'{stop.reason}: ending after this step; a second signal does not wait for it')
+            elif count == 2 and self._plan.checkpoints.saves:
+                self._console.note(f'{stop.reason}: saving after this step; a third signal ends at once, unsaved')
+
+        may_exit = self._plan.processes.cluster is not None
+        return SIGNALS.storing(self._finish_for_signal, tell=tell, grace=self._grace, may_exit=may_exit)
+
+    def _grace(self, num_signals: int) -> float:
+        """How many seconds a signal may remain without an answer of the main thread."""
+        if self._measurement.is_concluded:
+            # The main thread is about to end.
+            return math.inf
+        if self.is_in_step and (num_signals < 2 or self._plan.checkpoints.saves):
+            return max(GRACE_SECS, 2 * self._step_secs)
+        return GRACE_SECS if num_signals < 2 else 0.0
 
     def _end(self, ending: Ending, *, prints: bool = True) -> None:
         try:
-            self._conclude(ending, prints=prints)
+            self._measurement.conclude(ending, prints)
         finally:
             # Leave the cluster even if printing the result fails.
             self.worker.end(ending.exit_code, ending.reason or '')
@@ -232,12 +259,22 @@ class Process:
         fault.result = self._measurement.result
         return fault
 
-    def _finish_for_signal(self, exit_code: int, signal_name: str) -> None:
+    def _finish_for_signal(self, stop: Stopped) -> None:
+        """Keeps what was trained and measured while the main thread does something that nothing can interrupt."""
         self._keep()
-        reason = self.worker.name_loss(f'stopped by {signal_name}')
-        self._end(Ending(exit_code, reason))
-        self._console.warning(reason)
+        ending = self._ending_of(stop)
+        self._end(ending)
+        if self._plan.processes.cluster:
+            self._console.warning(str(ending.reason))
         self._console.close()
+        if not self._plan.processes.cluster:
+            print(format_error(stop.reason), file=sys.stderr)
+
+    def _ending_of(self, end: BaseException) -> Ending:
+        if isinstance(end, KeyboardInterrupt) or SIGNALS.received:
+            stop = end if isinstance(end, Stopped) else SIGNALS.received or Stopped(signal.SIGINT)
+            return Ending(stop.exit_code, self.worker.name_loss(stop.reason))
+        return Ending(1, 'the caller closed the generator of steps')
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
@@ -245,14 +282,6 @@ class Process:
             return failure
         line = explain_fault(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
         return RunError(self.worker.explain(error, line))
-
-
-def _ending_of(end: BaseException) -> Ending:
-    if isinstance(end, Terminated):
-        return Ending(end.exit_code, end.reason)
-    if isinstance(end, KeyboardInterrupt):
-        return Ending(130, 'interrupted')
-    return Ending(1, 'the caller closed the generator of steps')
 
 
 def explain_fault(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool) -> str:

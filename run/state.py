@@ -132,8 +132,7 @@ class RunState:
     def keep(self, session: tf.Session, *, within_step: bool) -> None:
         """Saves a checkpoint while a step may be running, which may itself be waiting for other workers.
 
-        In asynchronous modes updates are always being applied, and the checkpoint is saved all the same. A controller
-        applies the update of a variable as soon as its gradients are there, and nothing says whether it has begun.
+        In asynchronous modes updates are always being applied, and the checkpoint is saved all the same.
 
         Raises:
           RunError: in synchronous modes, the update of a step is being applied.
@@ -141,8 +140,9 @@ class RunState:
         if not self._worker.together:
             self.save(session)
         elif self._saver:
-            step = self._completed_step(session)
-            if step is None or (within_step and self._worker.cluster and self._worker.cluster.controller_hosts):
+            step, cluster = self._completed_step(session), self._worker.cluster
+            # Nothing else says whether a process alone, or a controller, has begun an update.
+            if step is None or (within_step and (cluster is None or cluster.controller_hosts)):
                 raise RunError('a step is being applied')
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
 

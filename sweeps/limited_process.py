@@ -42,7 +42,7 @@ def run_process(
 ) -> Ended:
     """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main thread.
 
-    An exception here, such as KeyboardInterrupt, stops the command first: SIGTERM, and SIGKILL after grace_secs.
+    A signal to this process stops the command first: SIGTERM, and SIGKILL after grace_secs. Then it raises Stopped.
     Raises RunError if the command cannot be started, UsageError if this is not Linux.
     """
     if sys.platform != 'linux':
@@ -54,7 +54,7 @@ def run_process(
     except OSError as error:
         raise RunError(f'{log}: the run cannot be started ({error.strerror})') from error
     with child:
-        is_in_time = child.wait(timeout_secs)
+        is_in_time = child.wait_or_stop(timeout_secs)
     seconds = time.monotonic() - started
     code = child.exit_code() if child.exit_code() >= 0 else 128 - child.exit_code()
     if not is_in_time:

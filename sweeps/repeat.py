@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.environments import environment_of_runs
-from cluster.signals import Interrupts
+from cluster.signals import SIGNALS
 from comparison.changes import format_outliers, format_runs
 from comparison.ratios import estimate
 from errors import RunError, UsageError, plural
@@ -31,7 +31,7 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
     outcomes: list[Outcome] = []
     starter = starter or Starter(environment=environment_of_runs(os.environ, f'--repeat={params.repeat}'))
     console.phase(f'Run 1 of {params.repeat}')
-    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, Interrupts().listening():
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():
         folder = Folder(Path(path))
         folder.make()
         try:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmark_cnn import BenchmarkCNN
-from cluster.signals import Terminated
+from cluster.signals import Stopped
 from params import make_params
 from results.console import Console
 from results.document import Result, read_result_file
@@ -133,7 +133,7 @@ class _Stopping(io.StringIO):
         return super().write(text)
 
 
-@pytest.mark.parametrize(('number', 'raised'), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(('number', 'raised'), [(signal.SIGTERM, Stopped), (signal.SIGINT, Stopped)])
 def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     number: int, raised: type[BaseException], tmp_path: Path
 ) -> None:

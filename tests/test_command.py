@@ -198,7 +198,7 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
         ('raise MemoryError', 1, ['memory', 'MemoryError']),
         ("raise RuntimeError('can\\'t start new thread')", 1, ['memory', 'thread']),
         (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, []),
-        ('from cluster.signals import Terminated; raise Terminated', 143, ['SIGTERM']),
+        ('from cluster.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
         # As native code ends that Ctrl-C interrupts while it is imported.
         ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, ['interrupted']),
     ],
@@ -285,7 +285,7 @@ def _has_loaded_tensorflow(pid: int) -> bool:
 
 def test_an_older_python_is_told_in_one_line_which_versions_run_the_program() -> None:
     path = ROOT / 'tf_cnn_benchmarks.py'
-    ast.parse(path.read_text(encoding='utf-8'), feature_version=(3, 7))
+    ast.parse(path.read_text(encoding='utf-8'), feature_version=(3, 8))
     code = f'import runpy, sys; sys.version_info = (3, 9, 18); runpy.run_path({str(path)!r}, run_name="__main__")'
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, '')

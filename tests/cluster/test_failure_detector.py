@@ -238,7 +238,7 @@ def test_a_server_ends_when_all_workers_have_ended_and_reports_why_one_failed(
     with failed(cluster.task('worker 0'), '77', 'the disk is full'):
         result(serving)
     members['worker 0'].rendezvous.end(0)
-    serve(members['ps 0'].rendezvous, PATIENT, 0.0, print, lambda: None)
+    serve(members['ps 0'].rendezvous, PATIENT, 0.0, print)
 
 
 def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(make_cluster: Make) -> None:

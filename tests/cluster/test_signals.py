@@ -98,25 +98,81 @@ def test_signals_work_as_before_when_all_have_ended() -> None:
 
 # ---- a process of the run --------------------------------------------------------------------------------------------
 
-# The signal comes during a step, which ends a second later. A step may take a tenth of a second, or twice as long as
-# the last one.
-PROGRAM = """
-import os, signal, time
-from cluster import signals
-signals._GRACE_SECS = 0.1
-ended = ['step 1']
-stop = signals.Stop(lambda *how: print(*how, *ended))
-with stop.listening():
-    stop.end_if_requested({last_step_secs})
+
+def ended(code: str) -> tuple[int, str, str]:
+    """Returns the exit code and both streams of a process that runs this code."""
+    preamble = 'import os, signal, sys, time\nfrom cluster.signals import SIGNALS, Stopped\n'
+    command = [sys.executable, '-c', preamble + code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize('number', [1, 2, 10, 12, 14, 15, 24])
+def test_a_signal_that_arrives_where_an_exception_would_be_lost_is_raised_by_the_next_phase(number: int) -> None:
+    code = f"""
+class Swallowing:
+    def __del__(self):
+        signal.raise_signal({number})
+with SIGNALS.storing():
+    Swallowing()
+    print('goes on')
+    try:
+        SIGNALS.ask()
+    except Stopped as stop:
+        print(stop.exit_code, stop.reason)
+    SIGNALS.ask()
+"""
+    word = 'interrupted' if number == signal.SIGINT else 'stopped'
+    assert ended(code) == (0, f'goes on\n{128 + number} {word} by {signal.Signals(number).name}\n', '')
+
+
+@pytest.mark.parametrize(('grace_secs', 'steps'), [(0.1, '1'), (30, '1 2')])
+def test_when_no_phase_asks_in_time_a_thread_finishes_and_ends_the_process(grace_secs: float, steps: str) -> None:
+    code = f"""
+steps = ['1']
+finish = lambda stop: print(stop.reason, *steps)
+with SIGNALS.storing(finish, grace=lambda count: {grace_secs}, may_exit=True):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(1)
-    ended.append('step 2')
-    stop.end_if_requested(1)
+    steps.append('2')
+    try:
+        SIGNALS.ask()
+    except Stopped as stop:
+        finish(stop)
+        sys.exit(stop.exit_code)
 """
+    assert ended(code) == (143, f'stopped by SIGTERM {steps}\n', '')
 
 
-@pytest.mark.parametrize(('last_step_secs', 'ended'), [(0, 'step 1'), (30, 'step 1 step 2')])
-def test_a_step_may_take_twice_as_long_as_the_last_one(last_step_secs: int, ended: str) -> None:
-    program = PROGRAM.format(last_step_secs=last_step_secs)
-    done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (143, f'143 SIGTERM {ended}\n', '')
+def test_a_signal_that_timeout_sends_twice_at_once_is_one_request() -> None:
+    code = """
+with SIGNALS.storing():
+    for pause in (0, 0, 0.5, 0):
+        time.sleep(pause)
+        signal.raise_signal(signal.SIGTERM)
+    print(SIGNALS.count, SIGNALS.take().reason)
+"""
+    assert ended(code) == (0, '2 stopped by SIGTERM\n', '')
+
+
+def test_signals_that_the_user_handles_or_ignores_are_left_alone() -> None:
+    code = """
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGUSR1, lambda *_: print('mine'))
+with SIGNALS.storing():
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.raise_signal(number)
+    SIGNALS.ask()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+    assert ended(code) == (0, 'mine\n', '')
+
+
+def test_a_launcher_whose_terminal_is_gone_ends_with_the_code_of_sighup() -> None:
+    with launched(OBEDIENT) as (launcher, processes):
+        assert launcher.stderr is not None
+        # What is written from now on fails, as on a terminal that was closed.
+        launcher.stderr.close()
+        launcher.send_signal(signal.SIGHUP)
+        assert launcher.wait(timeout=60) == 128 + signal.SIGHUP
+        processes.assert_all_end()

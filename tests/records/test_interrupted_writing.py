@@ -13,7 +13,7 @@ import pytest
 from records.layout import scan_folder, shard_name
 from records.write import WriteOptions, write_shards
 from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
-from tests.support.outputs import failed, refused
+from tests.support.outputs import check_line, failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -65,11 +65,16 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
     assert sorted(content(output)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 4) for i in range(4))]
 
 
-def test_ctrl_c_leaves_nothing_and_the_decoding_processes_print_nothing(slow_photos: Path, tmp_path: Path) -> None:
-    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', signal.SIGINT, group=True)
-    assert code == 130
+@pytest.mark.parametrize(('number', 'group'), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
+    number: signal.Signals, group: bool, slow_photos: Path, tmp_path: Path
+) -> None:
+    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', number, group)
+    assert code == 128 + number
     assert list((tmp_path / 'out').iterdir()) == []
-    assert 'SpawnProcess' not in stderr
+    # Nor does Python say that semaphores leaked.
+    assert not [word for word in ('SpawnProcess', 'resource_tracker', 'Traceback') if word in stderr]
+    check_line(stderr.splitlines()[-1], 'tf_cnn_benchmarks: error: ', number.name)
 
 
 def kill_workers() -> None:

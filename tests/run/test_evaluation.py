@@ -18,7 +18,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from cluster.signals import Terminated
+from cluster.signals import Stopped
 from inputs.data_sets import Arrays, find_shards
 from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from models.networks import rank_of_labels
@@ -191,7 +191,7 @@ def test_a_signal_ends_an_evaluator_that_waits(trained: tuple[Path, Result], noi
     def stop(folder: str) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    with mock.patch('run.evaluator.has_ended', stop), pytest.raises(Terminated):
+    with mock.patch('run.evaluator.has_ended', stop), pytest.raises(Stopped):
         evaluate(trained[0], noise, eval_interval_secs=600.0)
 
 
