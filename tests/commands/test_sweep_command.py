@@ -70,10 +70,10 @@ def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(
     assert run_plan(plan, folder, starter(tmp_path, plan, {'--batch_size=20': 'fail'})) == 1
     out, err = capsys.readouterr()
     assert rows_of(out)[1:] == [
-        ['10', '1*1', '100.00', '1.00', 'ok'],
-        ['10', '1*1+1', '100.00', '1.00', 'ok'],
-        ['20', '1*1', '', '', 'failed: the disk is on fire'],
-        ['20', '1*1+1', '', '', 'failed: the disk is on fire'],
+        ['10', '1*1', '100.00', '1.00', 'baseline', 'ok'],
+        ['10', '1*1+1', '100.00', '1.00', 'too few runs', 'ok'],
+        ['20', '1*1', '', '', '', 'failed: the disk is on fire'],
+        ['20', '1*1+1', '', '', '', 'failed: the disk is on fire'],
     ]
     assert out == (folder.path / 'table.md').read_text()
     assert str(folder.path) in err
