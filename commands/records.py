@@ -239,7 +239,8 @@ def _check_subset(
         add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
     for name in shards.passed_over:
         print(f'passed over {Path(data_dir) / name}: it has the ending of another kind of file', file=sys.stderr)
-    num_bytes = sum(Path(path).stat().st_size for path in shards.paths)
+    # A link may lead to nothing.
+    num_bytes = sum(os.path.getsize(path) for path in shards.paths if os.path.exists(path))
     with _progress() as progress:
         task = progress.add_task(shards.subset, total=num_bytes)
         for checked in check_shards(shards.paths, num_classes, num_threads):

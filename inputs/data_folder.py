@@ -18,6 +18,7 @@ from inputs.data_sets import (
     how_to_make,
     list_folder,
 )
+from records.file_kinds import open_regular
 from records.framing import count_records
 from records.layout import LABELS_FILE, read_facts, read_labels, subset_of
 
@@ -41,7 +42,7 @@ class DataFolder:
         return 'validation' if forward_only and has_validation else 'train'
 
     def check(self, subset: str) -> None:
-        """Checks that the files of a subset exist, without reading its images; UsageError otherwise."""
+        """Checks that the files of a subset can be read, without reading its images; UsageError otherwise."""
         if self.data_set.has_records:
             self._find_shards(subset)
         else:
@@ -50,7 +51,8 @@ class DataFolder:
     def open(self, subset: str) -> Shards | Arrays:
         """Opens the images of a subset. Raises UsageError as find_shards and load_arrays do.
 
-        Also if all shards are empty, or if other files have the path of a shard but for its comma.
+        Also if a shard cannot be read, all shards are empty, or other files have the path of a shard
+        but for its comma.
         """
         if self.data_set.has_records:
             shards = self._find_shards(subset)
@@ -71,7 +73,16 @@ class DataFolder:
         return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
 
     def _find_shards(self, subset: str) -> Shards:
-        return self.shards.get(subset) or find_shards(self.path, subset)
+        shards = self.shards.get(subset) or find_shards(self.path, subset)
+        for path in shards.paths:
+            try:
+                with open_regular(path) as file:
+                    file.read(1)
+            except OSError as error:
+                raise UsageError(
+                    f'{path}: it cannot be read ({error.strerror}); check its permissions, or copy it again'
+                ) from error
+        return shards
 
     def warning_about(self, images: Shards | Arrays) -> str | None:
         """Returns one line if shards are missing or passed over, or if arrays are not as many as published."""

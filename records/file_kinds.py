@@ -1,5 +1,7 @@
 """Recognises files of another kind than their name says by their first bytes. Imports neither PIL nor TensorFlow."""
 
+import errno
+import io
 import os
 import re
 import stat
@@ -43,11 +45,20 @@ def other_kind(start: bytes, expected: str) -> str | None:
     return None
 
 
+def open_regular(path: str) -> io.FileIO:
+    """Opens a file to read it without a buffer; OSError if that fails, or it is a pipe or a device."""
+    # O_NONBLOCK, so as not to wait for the writer of a pipe.
+    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, 'it is no regular file')
+    return file
+
+
 def start_of(path: str) -> bytes:
     """Returns the first START_BYTES of a regular file; none if it cannot be read."""
     try:
-        # O_NONBLOCK, so as not to wait for the writer of a pipe.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), 'rb') as file:
-            return file.read(START_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b''
+        with open_regular(path) as file:
+            return file.read(START_BYTES)
     except OSError:
         return b''

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from errors import RunError, plural
-from records.file_kinds import other_kind, start_of
+from records.file_kinds import open_regular, other_kind, start_of
 from records.parallel import ordered_map
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LENGTH_BYTES = 8
 _HEADER_BYTES = _LENGTH_BYTES + 4
 FRAME_BYTES = _HEADER_BYTES + 4
+# The kind of a fault.
+UNREADABLE = 'unreadable'
 # The seconds spent on a shard to find the mean size of its records.
 _SAMPLE_SECS = 0.1
 # May exceed the number of cores, since reading lengths one by one mostly waits for the disk.
@@ -68,7 +70,7 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
     """Walks through a shard, reading the 12 bytes of each record's header, until time.monotonic() passes deadline."""
     index = end = 0
     try:
-        with open(path, 'rb', buffering=0) as shard:
+        with open_regular(path) as shard:
             file = shard.fileno()
             size = os.fstat(file).st_size
             if hasattr(os, 'posix_fadvise'):
@@ -93,7 +95,7 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
                     reason = f'the shard is cut short: {plural(size - end, "byte")} of a header left'
                     return Walked(index, fault=Fault(path, index, '', 'cut short', reason))
     except OSError as error:
-        return Walked(0, fault=Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})'))
+        return Walked(0, fault=Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.strerror})'))
     return Walked(index, end)
 
 

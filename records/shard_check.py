@@ -12,7 +12,7 @@ from typing import Any
 
 from errors import plural
 from machine.tensorflow_import import import_tensorflow
-from records.framing import FRAME_BYTES, Fault, walk
+from records.framing import FRAME_BYTES, UNREADABLE, Fault, walk
 from records.parallel import num_cores, ordered_map
 
 _JPEG_START = b'\xff\xd8\xff'
@@ -44,6 +44,10 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
 
     index = 0
     walked = walk(path)
+    if walked.fault and walked.fault.kind == UNREADABLE:
+        # TensorFlow would wait for the writer of a pipe.
+        yield walked.fault
+        return
     verbosity = tf.logging.get_verbosity()
     try:
         # The only public reader that needs no session; it would say that it is deprecated.
@@ -63,7 +67,7 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
             reason = f'its checksum is wrong; what follows it cannot be read (TensorFlow: {error.message})'
             yield Fault(path, index, '', 'corrupt', reason)
     except tf.errors.OpError as error:
-        yield Fault(path, None, '', 'unreadable', f'it cannot be read ({error.message})')
+        yield Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.message})')
     else:
         if walked.fault:
             yield walked.fault

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from commands import records
 from inputs.data_folder import open_folder, recognise
 from inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
 from params import Params, make_params
@@ -20,7 +22,7 @@ from planning.make_plan import check_launch, make_plan
 from planning.plan import Plan
 from records.layout import shard_name
 from tests.support.images import convert, encoded, example, write_cifar, write_mnist, write_shard
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import check_line, failed, refused
 
 pytestmark = pytest.mark.graph
 
@@ -132,6 +134,29 @@ def test_shards_without_records_are_refused(tmp_path: Path) -> None:
     write_shard(tmp_path / shard_name('validation', 0, 1), [])
     with refused(f'--data_dir={tmp_path}', ' 1 ', 'validation', 'records --input=DIR'):
         open_folder(str(tmp_path), 'imagenet').open('validation')
+
+
+@pytest.mark.parametrize('kind', ['dangling link', 'folder', 'pipe'])
+def test_a_shard_that_cannot_be_read_is_refused_before_the_run(digits: str, tmp_path: Path, kind: str) -> None:
+    shard = copied(digits, tmp_path) / shard_name('train', 1, 2)
+    shard.unlink()
+    if kind == 'pipe':
+        os.mkfifo(shard)
+    elif kind == 'folder':
+        shard.mkdir()
+    else:
+        shard.symlink_to(tmp_path / 'nothing')
+    for name in ('records', 'imagenet'):
+        with refused(f'{shard}: it cannot be read'):
+            plan_of(tmp_path, data_name=name, model='lenet')
+        with refused(f'{shard}: it cannot be read'):
+            check_launch(make_params(data_dir=str(tmp_path), data_name=name, model='lenet'))
+    # Without the number of images in dataset.json, the shards are counted.
+    (tmp_path / 'dataset.json').unlink()
+    with refused(f'{shard}: it cannot be read'):
+        plan_of(tmp_path, model='lenet')
+    with failed(f'--check={tmp_path}: 1 fault', f'{shard}: it cannot be read'), redirect_stdout(io.StringIO()):
+        records.main([f'--check={tmp_path}'])
 
 
 def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ REFUSED = {
     '--hierarchical_copy --variable_update=replicated --num_gpus=3 --device=cpu': ['--hierarchical_copy'],
     '--device=cpu --backbone_model_path=a*': ['--backbone_model_path=a*'],
     '--device=cpu --data_dir=no/such': ['--data_dir=no/such'],
+    '--device=cpu --data_dir=linked': ['linked/train-00001-of-00002: it cannot be read'],
+    'cluster -- --device=cpu --data_dir=linked': ['linked/train-00001-of-00002: it cannot be read'],
+    '--device=cpu --train_dir=new/model.ckpt-100': ['--train_dir=new/model.ckpt-100'],
     '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],
     '--model_file=no/such': ['--model_file=no/such'],
     '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
@@ -68,6 +71,9 @@ print(json.dumps(answers))
 def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> None:
     (tmp_path / 'full' / 'something').mkdir(parents=True)
     (tmp_path / 'file').touch()
+    (tmp_path / 'linked').mkdir()
+    (tmp_path / 'linked' / 'train-00000-of-00002').write_bytes(b'x')
+    (tmp_path / 'linked' / 'train-00001-of-00002').symlink_to('nothing')
     cases = REFUSED if has_nvidia_gpu() else {**REFUSED, **WITHOUT_GPU}
     ran = subprocess.run(
         [sys.executable, '-c', SCRIPT, json.dumps([*cases])],
@@ -85,3 +91,4 @@ def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> Non
         for beginning in told:
             found = [line for line in lines if line.startswith(beginning)]
             assert len(found) == 1, (argv, beginning, lines)
+    assert not (tmp_path / 'new').exists()
