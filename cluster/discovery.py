@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.environments import Environment, find_launch, is_evaluator, place_ranks, read_tf_config
-from cluster.topology import HOSTS_FLAGS, Cluster, Hosts, place_of, read_hosts
-from errors import UsageError, format_flag, plural
+from cluster.topology import HOSTS_FLAGS, Cluster, Hosts, place_of, read_hosts, split_hosts
+from errors import Refusals, UsageError, format_flag, plural
 from params import Params
 from params.evaluation_flags import EVAL_DURING_TRAINING
 from params.modes import DEFAULT_MODE, MODES, Mode, modes_that
@@ -106,19 +106,28 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
     hosts = {job: _hosts_flag(params, name) for job, name in HOSTS_FLAGS.items()}
     if not any(hosts.values()):
         return None
-    if not hosts['worker']:
-        given = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
-        raise UsageError(
-            f'{format_flag(given, getattr(params, given))}: there are no workers; add --worker_hosts=HOST:PORT,...'
-        )
-    if hosts['controller'] and not MODES[params.variable_update].has_controller:
-        raise UsageError(
-            f'--controller_host={params.controller_host}: {format_flag("variable_update", params.variable_update)} has '
-            f'no controller; leave it out, or write {modes_that(lambda mode: mode.has_controller)}'
-        )
-    if hosts['ps'] and hosts['controller']:
-        raise UsageError(f'--controller_host={params.controller_host}: --ps_hosts is given, too; write one of them')
-    job, index = _role_of_flags(params, environ, {job: len(named) for job, named in hosts.items()})
+    problems = Refusals()
+    with problems.collecting():
+        if not hosts['worker']:
+            given = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
+            role = '' if params.job_name or find_launch(environ) else ', --job_name and --task_index'
+            raise UsageError(
+                f'{format_flag(given, getattr(params, given))}: there are no workers; add '
+                f'--worker_hosts=HOST:PORT,...{role}'
+            )
+    with problems.collecting():
+        if hosts['controller'] and not MODES[params.variable_update].has_controller:
+            raise UsageError(
+                f'--controller_host={params.controller_host}: {format_flag("variable_update", params.variable_update)} '
+                f'has no controller; remove it, or use {modes_that(lambda mode: mode.has_controller)}'
+            )
+    with problems.collecting():
+        if hosts['ps'] and hosts['controller'] and MODES[params.variable_update].has_controller:
+            raise UsageError(f'--controller_host={params.controller_host}: --ps_hosts is given, too; use one of them')
+    with problems.collecting():
+        if hosts['worker']:
+            job, index = _role_of_flags(params, environ, {job: len(named) for job, named in hosts.items()})
+    problems.raise_all()
     if not hosts[job]:
         raise UsageError(f'--job_name={job}: --{HOSTS_FLAGS[job]} is missing; add --{HOSTS_FLAGS[job]}=HOST:PORT')
     if index >= (num_hosts := len(hosts[job])):
@@ -201,4 +210,4 @@ def _hosts_flag(params: Params, name: str) -> Hosts:
     text = getattr(params, name)
     if not text or not text.strip():
         return ()
-    return read_hosts([text] if name == 'controller_host' else text.split(','), format_flag(name, text))
+    return read_hosts([text] if name == 'controller_host' else split_hosts(text), format_flag(name, text))

@@ -14,6 +14,7 @@ import msgspec
 from cluster.topology import LOOPBACK, Cluster, read_hosts
 from errors import UsageError, format_warning, plural
 from machine.documents import DocumentError, decode_json
+from params.cluster_flags import PROTOCOL
 
 Environment = Mapping[str, str]
 
@@ -121,10 +122,11 @@ class _Task(msgspec.Struct):
 
 
 class _TFConfig(msgspec.Struct):
-    """What is read of it; "environment", "rpc_layer" and others are ignored."""
+    """What is read of it; "environment" and others are ignored."""
 
     cluster: dict[str, list[str]] | None = None
     task: _Task | None = None
+    rpc_layer: str | None = None
 
 
 def read_tf_config(environ: Environment) -> Cluster | None:
@@ -150,6 +152,11 @@ def read_tf_config(environ: Environment) -> Cluster | None:
         raise _bad_tf_config(
             f'{task}, and its cluster has {plural(len(lists.get(job, ())), f"{job} host")} and '
             f'{plural(len(chiefs + workers), "worker")} (a TFJob needs enableDynamicWorker: false)'
+        )
+    if config.rpc_layer not in (None, '', PROTOCOL):
+        raise _bad_tf_config(
+            f'its rpc_layer is {config.rpc_layer!r}, and TensorFlow has no other protocol than {PROTOCOL} any more; '
+            'remove it'
         )
     if job != 'ps':
         job, index = 'worker', index + (len(chiefs) if job == 'worker' else 0)

@@ -3,14 +3,17 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from cluster.topology import may_be_host, split_hosts
 from errors import UsageError, plural, read_regular
 
 _HOST_FILE_BYTES = 1 << 20
+# Open MPI's limit for more processes than slots, which `cluster` never starts.
+_MOST_SLOTS = r'(?: (?:max[_-]slots|slots[_-]max)=\d+)?'
 # user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then its slots, as MPICH and
 # as Open MPI write them.
 _HOST = re.compile(
     r'(?P<user>\w[\w.-]*@)?(?:(?P<name>\w[\w.-]*)|\[(?P<address>[\w:.%-]+)\])'
-    r'(?:(?::| slots=)(?P<slots>\d{1,4}))?(?: max_slots=\d+)?',
+    rf'{_MOST_SLOTS}(?:(?::| slots=)(?P<slots>\d{{1,4}}))?{_MOST_SLOTS}',
     re.ASCII,
 )
 
@@ -22,8 +25,9 @@ Slots = Mapping[str, int | None]
 
 def read_hosts_flag(text: str) -> Slots:
     """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers."""
-    found = _read_hosts(text.split(','), f'--hosts={text}')
-    if len(found) <= text.count(','):
+    entries = split_hosts(text)
+    found = _read_hosts(entries, f'--hosts={text}')
+    if len(found) < len(entries):
         raise UsageError(f'--hosts={text}: a host is listed twice; write it once, with the number of its workers')
     return found
 
@@ -35,7 +39,8 @@ def read_host_file(path: str) -> Slots:
         lines = read_regular(path, _HOST_FILE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f'{flag}: it cannot be read ({error}); write a file with a host in each line') from error
-    return _read_hosts(filter(None, (' '.join(line.partition('#')[0].split()) for line in lines)), flag)
+    entries = (re.sub(r'\s*=\s*', '=', ' '.join(line.partition('#')[0].split())) for line in lines)
+    return _read_hosts(filter(None, entries), flag)
 
 
 def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
@@ -43,7 +48,7 @@ def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
     found: dict[str, int | None] = {}
     for entry in map(str.strip, entries):
         match = _HOST.fullmatch(entry)
-        if not match:
+        if not match or not may_be_host(match['name'] or match['address']):
             raise UsageError(
                 f'{flag}: {entry!r} is no host; write NAME, NAME:NUMBER_OF_WORKERS or, in a file, NAME '
                 'slots=NUMBER_OF_WORKERS, and an IPv6 address in brackets: [fd00::1]:4'

@@ -1,5 +1,6 @@
 """The TensorFlow servers of a cluster: starts that of this task, asks which tasks are up, and shares values in one."""
 
+import errno
 import hashlib
 import json
 import os
@@ -48,14 +49,16 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     family = socket.AF_INET6 if is_dual else socket.AF_INET
     try:
         socket.create_server(('', port), family=family, dualstack_ipv6=is_dual).close()
-    except OSError as error:
+        server = tf.train.Server(
+            tf.train.ClusterSpec(cluster.spec), job_name=cluster.job, task_index=cluster.index, config=config
+        )
+    except (OSError, tf.errors.UnknownError) as error:
+        # TensorFlow's error says nothing about the cause: a process has taken the port since the check.
+        number = error.errno if isinstance(error, OSError) else errno.EADDRINUSE
         raise RunError(
             f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} cannot be used '
-            f'({os.strerror(error.errno or 0)}); end the process that uses it, or write another port'
+            f'({os.strerror(number or 0)}); end the process that uses it, or use another port'
         ) from error
-    server = tf.train.Server(
-        tf.train.ClusterSpec(cluster.spec), job_name=cluster.job, task_index=cluster.index, config=config
-    )
     _started.append(server)
     return server
 

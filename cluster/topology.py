@@ -16,6 +16,7 @@ LOOPBACK = '127.0.0.1'
 _HOST_PORT = re.compile(r'(?P<host>\[[\w:.%-]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 # How many tasks a message names.
 _MOST_NAMED = 5
+_FOUR_NUMBERS = re.compile(r'\d+(\.\d+){3}', re.ASCII)
 # The flag that names the hosts of each job.
 HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
 
@@ -176,12 +177,31 @@ def split_host_port(address: str) -> tuple[str, int]:
     return host.replace('[', '').replace(']', ''), int(port)
 
 
+def may_be_host(host: str) -> bool:
+    """Whether a text is a name or a valid address, rather than an address that no host can have: zz::1, 10.0.0.256."""
+    if ':' not in host and not _FOUR_NUMBERS.fullmatch(host):
+        return True
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
+
+
+def split_hosts(text: str) -> list[str]:
+    """Splits a list of hosts at its commas; there may be one after the last host."""
+    return text.strip().removesuffix(',').split(',')
+
+
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
     """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by `flag`."""
     hosts = []
     for item in items:
         match = _HOST_PORT.fullmatch(item.strip())
         host, port = split_host_port(match[0]) if match else ('', 0)
+        if host and not may_be_host(host):
+            raise UsageError(
+                f'{flag}: {host} is not a valid address; use a name, or an address such as 10.0.0.1 or [fd00::1]'
+            )
         if not 1 <= port <= 65535:
             what = repr(item.strip()) if item.strip() else 'an empty entry'
             raise UsageError(

@@ -12,7 +12,7 @@ from params.spec import NEW, flag
 if TYPE_CHECKING:
     from params.table import Params
 
-_PROTOCOL = 'grpc'
+PROTOCOL = 'grpc'
 _SHAPE_SAYS = 'the shape says which processes there are, as in shape = "2*1+1"'
 _LAUNCHED = Idle(
     lambda p, run: MODES[p.variable_update].launcher is not None,
@@ -62,10 +62,10 @@ class ClusterFlags:
         idle=(_LAUNCHED, ALONE, _NAMED),
     )
     server_protocol: str = flag(
-        _PROTOCOL,
-        f'The protocol between processes; TensorFlow has {_PROTOCOL} only.',
+        PROTOCOL,
+        f'The protocol between processes; TensorFlow has {PROTOCOL} only.',
         original='TensorFlow had grpc+verbs and others then',
-        only_alone=f'TensorFlow has no other protocol than {_PROTOCOL} any more',
+        only_alone=f'TensorFlow has no other protocol than {PROTOCOL} any more',
         idle=(ALONE,),
     )
     connect_timeout_secs: float = flag(

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.discovery import check_mode
 from cluster.topology import Cluster
+from errors import UsageError
 from params import Params
 from tests.support.machines import (
     COLLECTIVE,
@@ -45,6 +46,8 @@ AS_WORKER_1 = {'job_name': 'worker', 'task_index': 1}
             Cluster((), ('gpu-1.lan:1', '[::1]:65535', '[fd00::1%eth0]:1'), 'worker', 0, FLAGS),
         ),
         ({**CONTROLLED, 'job_name': 'controller'}, {}, controlled('controller', 0)),
+        # A list may end with a comma.
+        ({**HOSTS, 'worker_hosts': f'{",".join(WORKERS)}, ', **AS_WORKER_1}, {}, WORKER_1),
         ({**CONTROLLED, **AS_WORKER_1}, {}, controlled('worker', 1)),
         # The rank of a launcher counts where the flags name no role.
         ({**HOSTS, **AS_WORKER_1}, slurm_step(0), WORKER_1),
@@ -74,6 +77,24 @@ def test_flags_name_the_cluster(flags: dict[str, Any], environ: dict[str, str], 
 )
 def test_one_worker_alone_is_one_process(flags: dict[str, Any]) -> None:
     assert find(**flags) is None
+
+
+@pytest.mark.parametrize('host', ['[zz::1]', '[fd00::1::2]', '10.0.0.256', '1.2.3.4444'])
+def test_an_address_that_no_host_can_have_is_refused(host: str) -> None:
+    with refused('--worker_hosts=', host.strip('[]'), 'is not a valid address'):
+        find(**{**HOSTS, **AS_WORKER_1, 'worker_hosts': f'a:1,{host}:5'})
+
+
+@pytest.mark.parametrize('workers', [None, 'b:1'])
+def test_all_that_a_controller_needs_is_told_at_once(workers: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        find(controller_host='a:1', worker_hosts=workers)
+    missing = ['--variable_update=distributed_all_reduce', '--job_name', '--task_index']
+    for fact in missing if workers else [*missing, '--worker_hosts=HOST:PORT']:
+        assert any(fact in line for line in caught.value.lines), fact
+    # Done as told, it works.
+    mode: dict[str, Any] = {'variable_update': 'distributed_all_reduce', 'job_name': 'controller', 'task_index': 0}
+    assert find(controller_host='a:1', worker_hosts=workers or 'b:1', **mode) is not None
 
 
 ROLES = ('--job_name=worker', '--task_index')
@@ -109,8 +130,8 @@ def test_wrong_flags_are_refused(flags: dict[str, Any], facts: tuple[str, ...]) 
 @pytest.mark.parametrize('entry', ['a', 'a:65536', '', '::1:2222', 'grpc://a:1', 'a:\u0661'])
 def test_each_host_is_host_and_port(entry: str) -> None:
     written = repr(entry) if entry else 'an empty entry'
-    with refused(f'--worker_hosts=a:1,{entry}', written, '1', '65535', '10.0.0.1:2222', '[fd00::1]:2222'):
-        find(worker_hosts=f'a:1,{entry}', job_name='worker')
+    with refused(f'--worker_hosts=a:1,{entry},b:1', written, '1', '65535', '10.0.0.1:2222', '[fd00::1]:2222'):
+        find(worker_hosts=f'a:1,{entry},b:1', job_name='worker')
 
 
 TWO_WORKERS: dict[str, Any] = {'worker_hosts': 'a:1,b:1', 'job_name': 'worker', 'task_index': 0}

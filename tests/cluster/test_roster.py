@@ -26,11 +26,16 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
     }
 
 
+def test_a_list_of_hosts_may_end_with_a_comma() -> None:
+    assert read_hosts_flag('a:2, b:4, ') == {'a': 2, 'b': 4}
+
+
 @pytest.mark.parametrize(
     ('text', 'expected'),
     [
         # Open MPI
         ('# ours\na slots=4\nb  slots=2 max_slots=8  # half of it\n\nc\r\n', {'a': 4, 'b': 2, 'c': None}),
+        ('n1 slots=2 max-slots=4\nn2 slots = 2\nn3 max_slots = 4 slots=1', {'n1': 2, 'n2': 2, 'n3': 1}),
         ('[fd00::2] slots=1\n[fd00::a]', {'fd00::2': 1, 'fd00::a': None}),
         # MPICH and Intel MPI; PBS, `srun hostname`: a line for each slot
         ('a:4\n[fd00::1]:2', {'a': 4, 'fd00::1': 2}),
@@ -53,6 +58,9 @@ def test_host_files_of_other_launchers_are_read(text: str, expected: dict[str, i
             ('a:0', '0 slots'),
             ('n[1-4]', 'is no host'),
             ('fd00::1', '[fd00::1]:4'),
+            ('[zz::1]:2', 'is no host'),
+            ('10.0.0.256', 'is no host'),
+            ('a,,b', "''"),
         ),
         *(('-oProxyCommand=x', 'is no host'), ('a;reboot', 'is no host')),
     ],
@@ -69,6 +77,7 @@ def test_wrong_lists_of_hosts_are_refused(text: str, fact: str) -> None:
         (b'# nobody\n', '0 slots'),
         (b'\xff\xd8', 'read'),
         (b'c slots=2\na slots=x\n', "'a slots=x'"),
+        (b'a slots=2 most=4\n', "'a slots=2 most=4'"),
     ],
 )
 def test_files_without_hosts_are_refused(content: bytes | None, fact: str, tmp_path: Path) -> None:

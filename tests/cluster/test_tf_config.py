@@ -1,5 +1,6 @@
 """TF_CONFIG, as the training operator of Kubeflow sets it, names the cluster and the task of this process."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,16 @@ def test_in_tf_config_the_chief_is_the_first_worker(job: str, index: int | str, 
     assert cluster.ps_hosts == tuple(TF_JOB['ps'])
     # An evaluator beside them changes nothing.
     assert found(tf_config(job, index, **TF_JOB, evaluator=['e:1'])) == cluster
+
+
+def test_a_protocol_that_tensorflow_no_longer_has_is_refused() -> None:
+    def with_protocol(name: str) -> dict[str, str]:
+        text = tf_config('worker', 0, worker=['w:1', 'w:2'], ps=['p:1'])['TF_CONFIG']
+        return {'TF_CONFIG': json.dumps({**json.loads(text), 'rpc_layer': name})}
+
+    assert found(with_protocol('grpc')).is_chief
+    with refused('TF_CONFIG', "rpc_layer is 'grpc+verbs'"):
+        find(with_protocol('grpc+verbs'))
 
 
 def test_a_master_is_a_chief_and_workers_without_one_begin_at_0() -> None:

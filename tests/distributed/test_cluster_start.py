@@ -83,6 +83,16 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert {'127.0.0.1', 'node1'} <= {*dict(os.environ)['no_grpc_proxy'].split(',')}
 
 
+def test_a_port_that_another_process_takes_after_the_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is when the same task is started twice at once."""
+    with socket.create_server(('', 0), family=socket.AF_INET6, dualstack_ipv6=True) as other:
+        host = f'127.0.0.1:{other.getsockname()[1]}'
+        # The check finds nothing, as if the other process came a moment later.
+        with monkeypatch.context() as patch, failed(f'ps 0 ({host})', 'Address already in use'):
+            patch.setattr(socket, 'create_server', lambda *_, **__: socket.socket())
+            start_server(Cluster((host,), ('node1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
+
+
 def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:
     with cluster_of('asynchronous', tmp_path, ENDLESS, f'--train_dir={tmp_path}') as processes:
         with tf.Graph().as_default(), open_session() as session:

@@ -27,7 +27,9 @@ LIMIT_SECS = 5
         pytest.param('collective_all_reduce', marks=pytest.mark.all_modes),
     ],
 )
-def test_all_tasks_end_and_name_a_task_when_the_connections_of_a_worker_are_cut(mode: str, tmp_path: Path) -> None:
+def test_all_tasks_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker_are_cut(
+    mode: str, tmp_path: Path
+) -> None:
     trial = try_once(mode, 'ss', LIMIT_SECS, tmp_path)
     for name, errors in trial.errors.items():
         assert any('127.0.0.1:' in line for line in errors), (name, errors)
