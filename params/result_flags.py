@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from params.rules import IN_EVAL, NO_MODEL, Idle, RunFacts
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 STDOUT = '-'
 # A field of a path, which the value of a flag or another fact of the run replaces.
 FIELD = re.compile(r'\{(\w*)\}')
+# The field for the number of a run, and those with which the program chooses the name of a file.
+RUN_FIELD = '{run}'
+_CHOSEN = ('{date}', '{time}', RUN_FIELD)
 # The fields that are not flags.
 _OTHER_FIELDS = ('shape', 'hostname', 'date', 'time', 'run')
 
@@ -27,7 +31,16 @@ def fill(path: str, values: Mapping[str, Any]) -> str:
     return FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
 
 
-def field_values(params: 'Params', *, model: str, batch_size: int, shape: object, run: int = 1) -> dict[str, Any]:
+def numbered_path(path: str, values: Mapping[str, Any]) -> str | None:
+    """Returns the path with {run} in it, for more names, if the program chooses the name; None if the user wrote it."""
+    if not any(field in path for field in _CHOSEN):
+        return None
+    filled = fill(path, {**values, 'run': RUN_FIELD})
+    # Without a field for it, the number goes before the last dot.
+    return filled if RUN_FIELD in filled else str(Path(filled).with_suffix(f'.{RUN_FIELD}{Path(filled).suffix}'))
+
+
+def field_values(params: 'Params', *, model: str, batch_size: int, shape: object, run: int | str = 1) -> dict[str, Any]:
     """Returns all fields that a path may have, by name; `model` is the full name, `run` the number of the repeat."""
     now = datetime.datetime.now()
     return {
@@ -53,7 +66,8 @@ class ResultFlags:
         None,
         'File for the result as JSON (docs/results.md); - is standard output, on which nothing else is printed then. '
         'Flags in braces are replaced by their values, as in {model}-{batch_size}.json; so are {shape}, {hostname}, '
-        '{date}, {time} and, with --repeat, {run}.',
+        '{date}, {time} and {run}, the number of a run. With one of these three no file is replaced: a name that is '
+        'not free gets the next free number.',
         common=True,
         output=Output.CHIEF_FILE,
         in_sweep='the sweep keeps each result in its folder',

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from errors import Refusals, UsageError, format_flag, plural
 from params import Params
-from params.result_flags import FIELD, STDOUT, field_values, fill
+from params.result_flags import FIELD, STDOUT, field_values, fill, numbered_path
 from params.spec import Output, numbers_of
 from params.table import SPECS, outputs_that_are
 from planning.plan import Checkpoints, Counts, Data, Instruments, Losses, Processes, Reports, Subject, Summaries
+from results.result_file import check_not_reserved
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
@@ -54,14 +55,18 @@ def find_checkpoints(params: Params, processes: Processes, data: Data, warnings:
 def find_reports(params: Params, processes: Processes, subject: Subject, counts: Counts) -> Reports:
     """Plans where the result goes. Only the chief writes it."""
     result_file, log_folder = (params.result_file, params.benchmark_log_dir) if processes.is_chief else (None, None)
+    numbered = None
     if result_file is not None:
         values = field_values(params, model=subject.model.name, batch_size=counts.batch_size, shape=processes.shape)
-        result_file = fill(result_file, values)
+        numbered, result_file = numbered_path(result_file, values), fill(result_file, values)
         check_file('result_file', result_file)
+        if numbered is None:
+            check_not_reserved(result_file)
     paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path} | {'result_file': result_file}
     check_clashes({name: path for name, path in paths.items() if path})
     return Reports(
         result_file=result_file,
+        numbered_result_file=numbered,
         log_folder=log_folder,
         test_id=params.benchmark_test_id,
         measures_peak=params.measure_peak and not params.eval and processes.cluster is None,

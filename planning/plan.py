@@ -356,6 +356,7 @@ class Reports:
     """Where the result goes, and what else is measured for it."""
 
     result_file: str | None  # the JSON document, '-' for standard output; None if this process writes none
+    numbered_result_file: str | None  # with {run} in it, for names if that one is not free; None if the user wrote it
     log_folder: str | None  # of results.benchmark_log; None if this process writes none
     test_id: str | None  # stands in that log
     measures_peak: bool  # whether the peak of the devices is measured after the steps

@@ -14,13 +14,13 @@ from typing import Any
 from cluster.worker import Worker
 from errors import RunError, format_flag
 from inputs.buffers import format_memory
-from machine.atomic import write_whole
 from params.result_flags import STDOUT
 from planning.plan import Plan, Role
 from results import console as lines
 from results.benchmark_log import BenchmarkLog
 from results.console import Console
 from results.document import Result
+from results.result_file import ResultFile, reserved
 from results.sections import Ending, Phase
 from results.statistics import RunningRate
 from results.steps import Accuracy, Between, Cause, Measured, Step, StepValues
@@ -64,9 +64,22 @@ class Measurement:
         self._evaluations: list[Accuracy] = []
         # What --target_seconds does not count, since the first timed step.
         self._evaluated_secs = 0.0
+        self._file = ResultFile(path) if (path := plan.reports.result_file) else None
         self._end = threading.Lock()
         self.is_concluded = False
         self._result: Result | None = None
+
+    @contextlib.contextmanager
+    def file_reserved(self) -> Iterator[None]:
+        """Reserves the file of the result for the block; raises UsageError if another process has it."""
+        reports = self._plan.reports
+        if reports.result_file is None:
+            yield
+            return
+        with reserved(reports.result_file, reports.numbered_result_file) as self._file:
+            if self._file.path != reports.result_file:
+                self._console.note(f'{reports.result_file} is there, so the result goes to {self._file.path}')
+            yield
 
     def join(self, worker: Worker) -> None:
         self._worker = worker
@@ -270,16 +283,15 @@ class Measurement:
                 self._add_to_log(timed[-1].index, {'average_examples_per_sec': result.images_per_second})
         except RunError as error:
             faults.append(error)
-        reports = self._plan.reports
-        if reports.result_file:
+        if self._file:
+            flag = format_flag('result_file', self._file.path)
             try:
                 text = json.dumps(result.to_dict())
-                if reports.result_file == STDOUT:
+                if self._file.path == STDOUT:
                     self._console.document(text)
-                else:
-                    write_whole(f'{text}\n', reports.result_file)
+                elif not self._file.write(text, result):
+                    self._console.warning(f'{flag}: the earlier result stays there, since this run timed no step')
             except OSError as error:
-                flag = format_flag('result_file', reports.result_file)
                 faults.append(
                     RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
                 )

@@ -131,7 +131,7 @@ class Process:
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks."""
-        with self._held, self._storing_signals():
+        with self._measurement.file_reserved(), self._held, self._storing_signals():
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.

@@ -14,10 +14,11 @@ from errors import RunError, UsageError, plural
 from machine.atomic import write_whole
 from models.registry import MODELS
 from params import Params
-from params.result_flags import field_values, fill
+from params.result_flags import RUN_FIELD, field_values, fill
 from results.console import BANNER_END, BANNER_START, Console, format_total
 from results.document import Result, as_json
 from results.repeats import far_from_others
+from results.result_file import reserved
 from sweeps.folder import Folder, Outcome
 from sweeps.runner import Rounds, Starter, contestant_of_run, describe, succeeded
 
@@ -43,7 +44,7 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
                     console.note(banner)
                 console.note(f'run {turn.number} of {params.repeat}: {describe(turn.outcome)}')
                 if params.result_file and isinstance(turn.outcome, Result):
-                    _keep(turn.outcome, params, params.result_file, turn.number)
+                    _keep(turn.outcome, params, params.result_file, turn.number, console)
                 if turn.number < params.repeat:
                     console.phase(f'Run {turn.number + 1} of {params.repeat}')
         except (KeyboardInterrupt, RunError):
@@ -107,19 +108,23 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def _keep(result: Result, params: Params, path: str, number: int) -> None:
-    target = _file_of(params, path, result.model.name, result.run.batch_size, result.shape, number)
+def _keep(result: Result, params: Params, path: str, number: int, console: Console) -> None:
+    facts = (result.model.name, result.run.batch_size, result.shape)
+    target, numbered = _file_of(params, path, *facts, number), _file_of(params, path, *facts, RUN_FIELD)
     try:
-        # The path may contain the number of the run.
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(json.dumps(as_json(result)), target)
+        with reserved(target, numbered, number + 1) as file:
+            write_whole(json.dumps(as_json(result)), file.path)
+    except UsageError as error:
+        raise RunError(str(error)) from error
     except OSError as error:
         raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error
+    if file.path != target:
+        console.note(f'{target} is there, so the result goes to {file.path}')
 
 
-def _file_of(params: Params, path: str, model: str, batch_size: int, shape: str, number: int) -> str:
+def _file_of(params: Params, path: str, model: str, batch_size: int, shape: str, number: int | str) -> str:
     values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
-    if '{run}' not in path:
+    if RUN_FIELD not in path:
         # Without a field for it, the number goes before the last dot.
         path = str(Path(path).with_name(f'{Path(path).stem}.{number}{Path(path).suffix}'))
     return fill(path, values)

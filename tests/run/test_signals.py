@@ -14,7 +14,7 @@ import pytest
 
 from results.document import Result, read_result_file
 from tests.support.outputs import check_line
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, run_process, the_error
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
@@ -86,6 +86,23 @@ def test_a_signal_ends_a_run_in_any_phase(
     assert (result.is_complete, result.ended.exit_code) == (False, 128 + number)
     assert number.name in (result.reason or '')
     assert (result.statistics.num_steps >= 3) == line.startswith('3')
+
+
+def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follows(tmp_path: Path) -> None:
+    path = tmp_path / 'r.json'
+    flag = f'--result_file={path}'
+    code, _, _ = run_process(*SMALL, '--device=cpu', '--num_batches=3', flag)
+    before = path.read_bytes()
+    assert code == 0
+    with running(*SMALL, *ENDLESS, '--num_warmup_batches=1000000', flag) as process:
+        read_until(process, 'Running')
+        code, out, lines = run_process(*SMALL, '--device=cpu', flag)
+        assert (code, out) == (2, '')
+        check_line(the_error(lines), flag, 'another run')
+        lines = answer(process, signal.SIGTERM)
+    assert process.returncode == 143
+    assert [line for line in lines if flag in line and 'earlier result' in line]
+    assert path.read_bytes() == before
 
 
 def test_a_signal_after_the_total_changes_nothing(tmp_path: Path) -> None:

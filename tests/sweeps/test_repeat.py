@@ -33,10 +33,14 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     first, second, third = (read_result_file(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3))
     assert len({found.id for found in (first, second, third)}) == 3
     # The path may have a field for the number.
-    repeated(tmp_path, '--model=lenet', '--repeat=2', f'--result_file={tmp_path}/new/{{run}}/{{shape}}.json')
+    new = f'--result_file={tmp_path}/new/{{run}}/{{shape}}.json'
+    repeated(tmp_path, '--model=lenet', '--repeat=2', new)
     assert {str(path.relative_to(tmp_path / 'new')) for path in (tmp_path / 'new').rglob('*.json')} == {
         *('1/1*1.json', '2/1*1.json')
     }
+    # No result is replaced.
+    assert f'{tmp_path}/new/3/1*1.json' in repeated(tmp_path, '--model=lenet', '--repeat=2', new)[2]
+    assert len({read_result_file(path).id for path in (tmp_path / 'new').rglob('*.json')}) == 4
     assert out == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert [f'run {number} of 3: 80.0 images/sec' in err for number in (1, 2, 3)] == [True] * 3
     assert (
@@ -45,8 +49,8 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
 
 
 def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_path: Path) -> None:
-    # A folder stands for a full disk.
-    (tmp_path / 'r.2.json').mkdir()
+    # A link to where no file can be made stands for a full disk.
+    (tmp_path / 'r.2.json').symlink_to('/proc/r.json')
     argv = ['--batch_size=8', '--repeat=3', f'--result_file={tmp_path}/r.json']
     out, err = io.StringIO(), io.StringIO()
     with failed(f'--result_file={tmp_path}/r.2.json'):
