@@ -25,11 +25,13 @@ _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
 def find_checkpoints(params: Params, processes: Processes, data: Data, warnings: list[str]) -> Checkpoints:
-    from training.checkpoint_files import find_checkpoint, latest_checkpoint
+    from training.checkpoint_files import describe_incomplete, find_checkpoint, latest_checkpoint
 
     is_chief = processes.is_chief
     saves = params.train_dir is not None and params.trains and params.input_only is None and is_chief
     resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
+    if saves and params.train_dir and (line := describe_incomplete(params.train_dir, resume_from)):
+        warnings.append(line)
     warm_start = None
     flag = format_flag('backbone_model_path', params.backbone_model_path)
     if params.backbone_model_path and params.trains and is_chief:
@@ -37,6 +39,8 @@ def find_checkpoints(params: Params, processes: Processes, data: Data, warnings:
             warnings.append(f'{flag} has no effect: training continues from {resume_from}')
         else:
             warm_start = find_checkpoint(params.backbone_model_path, flag)
+            if line := describe_incomplete(params.backbone_model_path, warm_start):
+                warnings.append(line)
     return Checkpoints(
         folder=params.train_dir,
         saves=saves,

@@ -22,7 +22,14 @@ from run.invocation import Invocation
 from run.measurement import Measurement
 from run.process import Process
 from run.session import open_session
-from training.checkpoint_files import has_ended, latest_checkpoint, named_checkpoint, named_checkpoints, step_of
+from training.checkpoint_files import (
+    describe_incomplete,
+    has_ended,
+    latest_checkpoint,
+    named_checkpoint,
+    named_checkpoints,
+    step_of,
+)
 from training.checkpoints import Checkpointer, Slice
 from training.contents import check_classes
 
@@ -98,6 +105,8 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
         return
     interval = plan.evaluations.interval_secs if plan.evaluations else 0.0
     last = latest_checkpoint(folder)
+    if line := describe_incomplete(folder, last):
+        console.warning(line)
     if last is None and not interval:
         raise RunError(
             f'--train_dir={folder}: it holds no checkpoint; train with this --train_dir first, or wait for one with '

@@ -57,6 +57,22 @@ def latest_checkpoint(folder: str) -> str | None:
     return max(filter(_is_complete, found), key=step_of, default=None)
 
 
+def describe_incomplete(folder: str, checkpoint: str | None) -> str | None:
+    """Returns the line about a newer checkpoint of which a file is missing; None if there is none.
+
+    checkpoint is the prefix that latest_checkpoint returned for the folder.
+    """
+    state = _read_state(Path(folder))
+    newest = state[-1] if state else max(_checkpoints_in(folder), key=step_of, default=None)
+    # After a kill, the files of the newest checkpoint may be in the ready folder.
+    is_used = newest and checkpoint and os.path.basename(newest) == os.path.basename(checkpoint)
+    if newest is None or is_used or _is_complete(newest):
+        return None
+    missing = 'data' if os.path.isfile(f'{newest}.index') else 'index'
+    instead = f'{checkpoint} is used instead' if checkpoint else 'no other checkpoint is there'
+    return f'{newest}: the {missing} file of the newest checkpoint is missing; {instead}'
+
+
 def named_checkpoints(folder: str) -> list[str]:
     """Returns the prefixes of the complete checkpoints that the state file names, the newest last."""
     return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]

@@ -32,7 +32,7 @@ from run.evaluation import Evaluation, OwnVariables
 from run.session import Stepper
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_shard
-from tests.support.outputs import failed, refused
+from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, document_in, made, ran, values_in
 from training.checkpoint_files import has_ended
 
@@ -222,6 +222,28 @@ def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
     with refused(f'--train_dir={folder}/model.ckpt-4', '--eval_interval_secs=1.0'):
         evaluate(folder / 'model.ckpt-4', noise, eval_interval_secs=1.0)
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize('suffix', ['data-00000-of-00001', 'index'])
+def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
+    trained: tuple[Path, Result], noise: Path, tmp_path: Path, suffix: str
+) -> None:
+    folder = shutil.copytree(trained[0], tmp_path / 'train')
+    (folder / f'model.ckpt-4.{suffix}').unlink()
+    newest, facts = folder / 'model.ckpt-4', (suffix[:4], f'{folder}/model.ckpt-0 is used instead')
+    evaluated = ran(eval=True, train_dir=str(folder), data_dir=str(noise))
+    check_warning(evaluated.err, newest, *facts)
+    check_warning(train(noise, backbone_model_path=str(folder)).err, newest, *facts)
+    continued = train(noise, train_dir=str(folder))
+    check_warning(continued.err, newest, *facts)
+    # A whole one says nothing, and where none is left training starts anew.
+    again = train(noise, train_dir=str(folder))
+    assert 'newest checkpoint' not in again.err
+    for path in folder.glob(f'model.ckpt-*.{suffix}'):
+        path.unlink()
+    if suffix == 'index':
+        (folder / 'model.ckpt-8.data-00000-of-00001').touch()
+    check_warning(train(noise, train_dir=str(folder)).err, folder / 'model.ckpt-8', 'no other checkpoint')
 
 
 def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
