@@ -45,8 +45,10 @@ class PrivateNetwork:
         assert self._keeper.stdout
         answer = self._keeper.stdout.readline().strip()
         # Some systems let a user make namespaces, but not enter them.
-        if answer == _READY and subprocess.run(die_with_parent(['true'], network=self.pid), check=False).returncode:
-            answer = 'a process cannot enter it'
+        if answer == _READY:
+            entering = subprocess.run(die_with_parent(['true'], network=self.pid), stderr=subprocess.PIPE, check=False)
+            if entering.returncode:
+                answer = 'a process cannot enter it'
         if answer != _READY:
             self.close()
             raise OSError(answer)
