@@ -1,6 +1,7 @@
 """Files and folders that appear as a whole or not at all, even after a power failure. Every room may import it."""
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Callable
@@ -15,7 +16,7 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
     A process that is killed while it writes leaves a hidden .tf_cnn_benchmarks-*.part beside the file.
     """
     data = content.encode() if isinstance(content, str) else content
-    target = Path(path).resolve()
+    target = follow(Path(path))
     if target.exists() and not target.is_file():
         # A pipe or a device, such as /dev/stdout.
         target.write_bytes(data)
@@ -35,6 +36,20 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def follow(path: Path) -> Path:
+    """Returns the file to which a path leads; OSError if a link on the way could be of another user.
+
+    Who can write to a folder such as /tmp could lead a file of this process to one that only this user may write.
+    """
+    path = path.absolute()
+    for part in (path, *path.parents):
+        if part.is_symlink():
+            owner, is_open = part.lstat().st_uid, part.parent.stat().st_mode & 0o002
+            if is_open or owner not in (0, os.geteuid()):
+                raise OSError(errno.EPERM, 'it leads through a link in a folder that others can write')
+    return follow(path.parent / path.readlink()) if path.is_symlink() and path.exists() else path.resolve()
 
 
 def _copy_access(source: Path, target: Path | int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from errors import Refusals, UsageError, format_flag, plural
+from machine.atomic import follow
 from params import Params
 from params.result_flags import FIELD, STDOUT, field_values, fill, numbered_path
 from params.spec import Output, numbers_of
@@ -245,7 +246,7 @@ def _has_files(folder: Path) -> bool:
 
 
 def _try_file(path: Path) -> None:
-    file = path.resolve()
+    file = follow(path)
     # This raises OSError if the name is too long for the file system.
     if file.exists():
         # Appending nothing leaves the content as it is.

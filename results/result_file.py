@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from errors import UsageError, format_flag
-from machine.atomic import write_whole
+from machine.atomic import follow, write_whole
 from params.result_flags import RUN_FIELD, STDOUT
 from results.document import Result, read_result_file
 
@@ -90,7 +90,7 @@ def _reserve(path: str, *, must_be_new: bool = False) -> tuple[bool, int | None]
 
     Returns whether it made the file, and its descriptor, None if another process has the lock.
     """
-    file = os.path.realpath(path)
+    file = follow(Path(path))
     while True:
         is_new = True
         try:

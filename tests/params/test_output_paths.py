@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from machine.atomic import write_whole
 from params import Params, make_params, parse_argv
 from planning.environment import Environment
 from planning.make_plan import make_plan
@@ -72,6 +73,29 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, pa
     # Nor is a folder that is mounted replaced.
     with refused('--export_saved_model=/proc'):
         check_outputs(Params(export_saved_model='/proc'))
+
+
+@pytest.mark.parametrize('name', ['trace_file', 'graph_file', 'result_file'])
+def test_no_file_is_written_through_a_link_that_another_user_could_have_made(name: str, tmp_path: Path) -> None:
+    (victim := tmp_path / 'victim').touch()
+    (shared := tmp_path / 'shared').mkdir()
+    link, folder, chain = shared / 'link', shared / 'folder', tmp_path / 'chain'
+    link.symlink_to(victim)
+    folder.symlink_to(tmp_path)
+    chain.symlink_to(link)
+    paths = (link, folder / 'new', chain)
+    for path in paths:
+        check_file(name, str(path))
+    shared.chmod(0o1777)
+    for path in paths:
+        with refused(f'--{name}={path}', 'a link in a folder that others can write'):
+            check_file(name, str(path))
+        with pytest.raises(OSError, match='others can write'):
+            write_whole('x', path)
+    assert victim.read_text() == ''
+    # A new file in such a folder, and the standard output of this process, are no links of others.
+    check_file(name, str(shared / 'new'))
+    check_file(name, '/dev/stdout')
 
 
 @pytest.mark.parametrize('name', ['train_dir', 'data_dir', 'result_file'])
