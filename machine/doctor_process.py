@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FAMILIES: Mapping[str, str] = {
     'gpu': 'machine.doctor_checks',
     'tensorflow': 'machine.doctor_checks',
+    'processor': 'machine.doctor_program',
     'all_reduce': 'machine.doctor_program',
     'placement': 'machine.doctor_program',
     'processes': 'machine.doctor_program',

@@ -17,8 +17,9 @@ from google.protobuf import text_format
 
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError, plural
-from machine.doctor_checks import OK, SKIPPED, WRONG, Finding
+from machine.doctor_checks import OK, SKIPPED, WARNING, WRONG, Finding
 from machine.documents import read_json
+from machine.onednn import ONEDNN_VARIABLE, uses_onednn
 from managers.all_reduce import Algorithm, make_algorithm
 from managers.collective import by_collective
 from params import make_params
@@ -233,16 +234,62 @@ def _listed(values: Sequence[float]) -> str:
 
 def losses(*arguments: str) -> list[list[float]]:
     """Runs the program, and returns the losses of all steps, for each worker; raises RunError if it fails."""
+    return [worker['steps']['loss'] for worker in _run_program(arguments, os.environ)['workers']]
+
+
+def _run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Runs the program, and returns the document of its result; raises RunError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, 'result.json'), Path(folder, 'log')
-        ended = run_process([*PROGRAM, *arguments, f'--result_file={result}'], log, environment=os.environ)
+        ended = run_process([*PROGRAM, *arguments, f'--result_file={result}'], log, environment=environment)
         print(log.read_text(errors='backslashreplace'), file=sys.stderr)
         if ended.exit_code:
             raise RunError(f'{ended.reason}; the command was tf_cnn_benchmarks {" ".join(arguments)}')
-        return [worker['steps']['loss'] for worker in read_json(result, dict[str, Any])['workers']]
+        return read_json(result, dict[str, Any])
+
+
+# ---- the processor ---------------------------------------------------------------------------------------------------
+
+# Few steps, since a processor without oneDNN may take seconds for each.
+_MEASURED = ('--model=resnet50', '--device=cpu', '--batch_size=8', '--num_batches=3', '--num_warmup_batches=1')
+_ONEDNN_ROUNDS = 2
+# Single runs of so few steps differ by less.
+_ONEDNN_GAIN = 1.15
+
+
+def onednn(switch: Callable[[], bool | None] = uses_onednn, flags: Sequence[str] = _MEASURED) -> Finding:
+    """Measures what oneDNN changes if TensorFlow leaves it off here. `switch` returns whether it is on."""
+    if (is_on := switch()) is None:
+        return Finding(SKIPPED, 'this TensorFlow does not say whether it uses oneDNN')
+    if is_on:
+        return Finding(OK, 'TensorFlow computes by oneDNN')
+    environment = {name: value for name, value in os.environ.items() if name != ONEDNN_VARIABLE}
+    rates: dict[str, list[float]] = {'false': [], 'true': []}
+    for value in [*rates] * _ONEDNN_ROUNDS:
+        document = _run_program([*flags, f'--onednn={value}'], environment)
+        if document['run']['onednn'] is not (value == 'true'):
+            return Finding(SKIPPED, 'this TensorFlow was built without oneDNN')
+        rates[value].append(document['throughput']['images_per_second'])
+    return compare_onednn(rates, os.environ.get(ONEDNN_VARIABLE))
+
+
+def compare_onednn(rates: Mapping[str, Sequence[float]], variable: str | None) -> Finding:
+    """Compares the images/sec of each value of --onednn. variable: TF_ENABLE_ONEDNN_OPTS, None if it is not set."""
+    without, with_it = (max(rates[value]) for value in ('false', 'true'))
+    reason = 'TensorFlow leaves it off on this processor'
+    if variable is not None:
+        reason = f'{ONEDNN_VARIABLE}={variable} turns it off'
+    shown = f'ResNet-50 trains at {without:.2f} images/sec without oneDNN ({reason}), and at {with_it:.2f} with it'
+    figures = {'images_per_second': rates}
+    if with_it < _ONEDNN_GAIN * without:
+        return Finding(OK, shown, None, figures)
+    both = ' '.join(f"--run='--model=resnet50 --onednn={value}'" for value in rates)
+    advice = f'use --onednn=true; to measure longer: tf_cnn_benchmarks.py compare {both}'
+    return Finding(WARNING, shown, advice, figures)
 
 
 FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {
+    'processor': {'onednn': onednn},
     'placement': {name: functools.partial(placement, flags) for name, flags in _settings().items()},
     'all_reduce': {
         f'{algorithm}/{precision}': functools.partial(exact_sums, algorithm, precision)

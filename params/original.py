@@ -48,6 +48,9 @@ use_datasets bool
 use_fp16 bool
     precision
     Compute in 16 bits: --use_fp16 is --precision=fp16.
+mkl bool
+    onednn
+    Compute by oneDNN, whose older name is MKL: --mkl is --onednn.
 xla_compile bool
     xla
     Compile the model by XLA: --xla_compile is --xla.
@@ -84,9 +87,6 @@ debugger str
 fuse_decode_and_crop bool True
     an image is decoded and cropped by one operation in every run
     Decode only the part of a JPEG that a random crop keeps.
-mkl bool False
-    oneDNN is built into TensorFlow; TF_ENABLE_ONEDNN_OPTS=0 turns it off
-    Say that TensorFlow was built with MKL, so that the settings of OpenMP are passed on.
 sparse_to_dense_grads bool False
     the gradients of these networks are dense
     Convert sparse gradients to dense ones.
@@ -180,10 +180,13 @@ TABLE: Mapping[str, OriginalFlag] = {
 FLAGS: Mapping[str, FlagSpec] = {**SPECS, **{name: row.spec for name, row in TABLE.items()}}
 # What other programs call these flags.
 ELSEWHERE = {'lr': 'init_learning_rate', 'gpus': 'num_gpus', 'epochs': 'num_epochs', 'steps': 'num_batches'}
+# The switches that ask for nothing if they are off, as they are by default in the original.
+_OFF_BY_DEFAULT = ('mkl', 'xla_compile')
 # What a switch that is RENAMED means if it is on, and if it is off: values of the flag that it is here.
 _MEANT: Mapping[str, tuple[Value, Value]] = {
     'use_nccl': ('nccl', None),
     'use_fp16': ('fp16', None),
+    'mkl': (True, None),
     'use_datasets': (TF_DATA, RECORD_INPUT),
     'xla_compile': (True, None),
 }
@@ -202,12 +205,12 @@ def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> 
     as_written, refusals = {}, Refusals()
     for older, value in read.items():
         # The original has both xla and xla_compile, as two ways to compile, so one of them may be off.
-        is_idle = value is None or (older, value) == ('xla_compile', False)
+        is_idle = value is None or (older in _OFF_BY_DEFAULT and value is False)
         if is_idle or older not in TABLE or TABLE[older].fate is not Fate.RENAMED:
             continue
         name, (on, off) = TABLE[older].says, _MEANT.get(older, (value, value))
         given, meant, written = values.get(name), on if value else off, format_flag(older, value)
-        if given is None or given is False:
+        if given is None or (given is False and not SPECS[name].optional):
             if meant is not None:
                 values[name], as_written[name] = meant, written
         elif given != value if older not in _MEANT else (str(on) in str(given)) != value:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from machine.onednn import ONEDNN_VARIABLE
 from params.device_flags import gpu_flag
 from params.rules import ON_CPU, Idle, RunFacts
 from params.spec import NEW, OTHER, flag
@@ -77,6 +78,14 @@ class TensorFlowFlags:
         original='its default is false',
         variable='TF_SYNC_ON_FINISH',
         idle=(ON_CPU, Idle(lambda p, run: not run.alone, 'TensorFlow reads it in runs of one process only')),
+    )
+    onednn: bool | None = flag(
+        None,
+        "Compute on CPUs by the kernels of oneDNN, or by TensorFlow's own (TF_ENABLE_ONEDNN_OPTS). By default "
+        'TensorFlow decides: it uses oneDNN on x86 processors with VNNI, BF16 or AMX.',
+        original=NEW,
+        variable=ONEDNN_VARIABLE,
+        resolved=True,
     )
     keep_memory: bool | None = flag(
         None,

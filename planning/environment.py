@@ -28,11 +28,16 @@ class Environment:
         self.process = process
         self.root = root
 
+    @property
+    def has_tensorflow(self) -> bool:
+        """Whether TensorFlow is imported already, by an earlier run or by other code of this process."""
+        return 'tensorflow' in sys.modules
+
     def has_no_gpus(self, device: str | None) -> bool:
         """Whether a run with this --device surely finds no GPU. Avoids importing TensorFlow, which takes seconds.
 
         Once TensorFlow is imported, asking TensorFlow itself costs nothing, so the answer is False.
         """
-        if device == 'cpu' or 'tensorflow' in sys.modules or sys.platform != 'linux':
+        if device == 'cpu' or self.has_tensorflow or sys.platform != 'linux':
             return device == 'cpu'
         return not (has_nvidia_gpu(root=self.root) or any((self.root / name).exists() for name in _OTHER_GPUS))

@@ -14,11 +14,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from errors import format_flag, plural
+from errors import UsageError, format_flag, plural
 from machine.cgroups import cpu_limit
 from machine.gpu_memory import GpuMemory
 from machine.gpus import VISIBLE
 from machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
+from machine.onednn import ONEDNN_VARIABLE, read_switch
 from machine.processors import usable_cores
 from machine.tensorflow_build import has_openmp
 from machine.visible_gpus import PlaceOnHost, choose_visible
@@ -41,7 +42,7 @@ _THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
 # The flags of an environment variable each. One without a value leaves the variable to TensorFlow.
 _VARIABLES = {name: spec.variable for name, spec in SPECS.items() if spec.variable}
 _OPENMP = {flag: name for flag, name in _VARIABLES.items() if name.startswith('KMP_')}
-_GPUS = {flag: name for flag, name in _VARIABLES.items() if flag not in _OPENMP}
+_GPUS = {flag: name for flag, name in _VARIABLES.items() if flag not in _OPENMP and name != ONEDNN_VARIABLE}
 _SHARED_POOL = 'global'
 # One for kernels, one for copies, as in the original.
 _THREADS_OF_GPU = 2
@@ -76,6 +77,7 @@ def choose_start(
             for name, text in environment.variables.items()
             if name in _OPENMP_THREADS and processes.computes_here
         )
+    variables[ONEDNN_VARIABLE] = _onednn_switch(params, environment)
     flags: dict[str, object] = {}
     if not processes.holds_variables_only:
         flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
@@ -91,6 +93,25 @@ def choose_start(
             warnings.append(f'{given_flag} has no effect: {own[0]} is set in the environment; unset it')
     memory = GpuMemory.of(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
+
+
+def _onednn_switch(params: Params, environment: Environment) -> str | None:
+    """Returns the value of TF_ENABLE_ONEDNN_OPTS; None leaves it as it is. UsageError if the flag comes too late."""
+    if params.onednn is None:
+        return None
+    written, value = params.written('onednn'), str(int(params.onednn))
+    of_user = environment.variables.get(ONEDNN_VARIABLE)
+    if of_user and read_switch(of_user) is not params.onednn:
+        raise UsageError(
+            f'{written}: the environment has {ONEDNN_VARIABLE}={of_user}, the same switch with another '
+            'value; remove one of them'
+        )
+    if environment.has_tensorflow and environment.process.setting(ONEDNN_VARIABLE) != value:
+        raise UsageError(
+            f'{written}: TensorFlow was already imported in this process, and reads {ONEDNN_VARIABLE} only then; '
+            f'remove the flag and set {ONEDNN_VARIABLE}={value} before the import, or start a new process'
+        )
+    return value
 
 
 def choose_gpu_variables(params: Params, environment: Environment, warnings: list[str]) -> Mapping[str, str | None]:

@@ -8,6 +8,7 @@ from google.protobuf import text_format
 
 from errors import UsageError, format_flag
 from machine.gpu_memory import GpuMemory
+from machine.onednn import uses_onednn
 from params import Params
 from planning.environment import Environment
 from planning.plan import Machine, Processes
@@ -46,6 +47,7 @@ class SessionFacts:
     config: tf.ConfigProto
     process: ProcessSettings
     threads: Threads
+    onednn: bool | None = None  # whether TensorFlow computes by it on CPUs; None if unknown
 
 
 def describe_session(
@@ -57,8 +59,12 @@ def describe_session(
     warnings: list[str],
 ) -> SessionFacts:
     """Plans how sessions, or a server, compute; no machine: a parameter server, which keeps variables on the CPU."""
+    onednn = uses_onednn()
+    if params.onednn is not None and onednn is (not params.onednn):
+        written = params.written('onednn')
+        warnings.append(f'{written} has no effect: this TensorFlow has no such switch; remove it')
     if machine is None:
-        return SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''))
+        return SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn)
     on_gpus = machine.kind == 'gpu' and machine.is_here
     numa = choose_binding(params, environment, processes, machine, start.gpus, warnings)
     threads = choose_threads(params, environment, machine, len(numa.cores or own_cores()), warnings)
@@ -77,7 +83,7 @@ def describe_session(
     config.experimental.use_numa_affinity = numa.by_tensorflow
     if params.xla and machine.is_here and not processes.serves:
         check_xla(config, machine.towers[0])
-    return SessionFacts(config, process, threads)
+    return SessionFacts(config, process, threads, onednn)
 
 
 def session_config(params: Params, machine: Machine, threads: Threads, *, in_cluster: bool) -> tf.ConfigProto:

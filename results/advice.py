@@ -5,6 +5,7 @@ can do. Other runs get no warning: tests/results/test_advice.py limits false ala
 """
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import plural
+from errors import format_flag, plural
+from machine.onednn import ONEDNN_VARIABLE
+from params.table import SPECS
 from results.document import Result
 from results.sections import WarningRow
 from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, drift_deviations, mad, outliers, spread
@@ -364,6 +367,32 @@ def _governor(facts: _Facts) -> str | None:
     )
 
 
+def _onednn(facts: _Facts) -> str | None:
+    result = facts.result
+    run = result.run
+    is_chosen = result.command.flags.get('onednn') is not None or ONEDNN_VARIABLE in (result.environment or {})
+    if run.onednn is not False or is_chosen or run.device != 'cpu' or run.role not in ('training', 'forward-only'):
+        return None
+    if result.cluster.tasks:
+        # The flags of one task of a cluster mean nothing to a process alone.
+        words = [
+            format_flag(name, value) for name, value in (('model', result.model.name), ('batch_size', run.batch_size))
+        ]
+    else:
+        words = [
+            text
+            for name, text in result.given.items()
+            if name in SPECS and name != 'repeat' and not SPECS[name].output and not SPECS[name].names_process
+        ]
+    both = ' '.join(
+        f'--run={shlex.quote(shlex.join([*words, format_flag("onednn", value)]))}' for value in ('false', 'true')
+    )
+    return (
+        'TensorFlow leaves oneDNN off on this processor, and steps may be much faster with it; '
+        f'measure both: tf_cnn_benchmarks.py compare {both}'
+    )
+
+
 def _percent(share: float) -> str:
     return f'{100 * share:.2g} %' if share < 0.995 else f'{100 * share:.0f} %'
 
@@ -395,4 +424,5 @@ ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
     'thermal_throttling': _thermal,
     'fewer_cores': _cores,
     'powersave': _governor,
+    'onednn_off': _onednn,
 }

@@ -109,6 +109,7 @@ class RunSection(Section, kw_only=True):
             'Whether fp32 was computed in TF32, whatever --tf32 allowed; comparisons treat it as a flag. Null: unknown.'
         ),
     ] = False
+    onednn: Annotated[bool | None, about('Whether TensorFlow computed by oneDNN on CPUs. Null: unknown.')] = None
     images_per_step: Annotated[Count, about('Images for each count of the global step.')]
     num_warmup: Count
     display_every: Count

@@ -50,6 +50,7 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
         devices=machine.towers,
         data_format=machine.data_format,
         tf32=machine.tf32,
+        onednn=plan.session.onednn,
         images_per_step=counts.images_of_step,
         num_warmup=counts.num_warmup,
         display_every=counts.display_every,

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from machine import doctor_program
-from machine.doctor_checks import OK, SKIPPED, WRONG
+from machine.doctor_checks import OK, SKIPPED, WARNING, WRONG
 from managers.all_reduce import by_copies
 from params.all_reduce_spec import COLLECTIVE
 from tests.support.outputs import check_line
@@ -82,3 +82,22 @@ def test_two_gpus_may_round_differently_and_two_cpus_may_not(device: str, second
     if outcome == WRONG:
         shown = found.found.partition(': ')[2].split(' and ')
         assert shown[0] != shown[1]
+
+
+def test_a_processor_where_tensorflow_leaves_onednn_off_is_measured_with_both_values() -> None:
+    flags = ('--model=trivial', '--device=cpu', '--batch_size=2', '--num_batches=2', '--num_warmup_batches=1')
+    finding = doctor_program.onednn(lambda: False, flags)
+    assert finding.outcome in (OK, WARNING)
+    assert [len(rates) for rates in finding.figures['images_per_second'].values()] == [2, 2]
+    assert doctor_program.onednn(lambda: True).outcome == OK
+    assert doctor_program.onednn(lambda: None).outcome == SKIPPED
+
+
+def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_the_command_that_measures_longer() -> None:
+    finding = doctor_program.compare_onednn({'false': [2.44, 2.4], 'true': [3.8, 4.0]}, None)
+    assert (finding.outcome, finding.advice is not None) == (WARNING, True)
+    check_line(finding.found, '2.44', '4.00', 'TensorFlow leaves it off on this processor')
+    check_line(finding.advice or '', '--onednn=true', "--run='--model=resnet50 --onednn=false'")
+    finding = doctor_program.compare_onednn({'false': [2.44], 'true': [2.5]}, '0')
+    assert (finding.outcome, finding.advice) == (OK, None)
+    check_line(finding.found, 'TF_ENABLE_ONEDNN_OPTS=0 turns it off')

@@ -69,6 +69,7 @@ def test_a_flag_without_effect_is_named_in_a_warning(name: str) -> None:
         ('--input_preprocessor=inception', ['--input_preprocessor=inception', 'default', 'official_models_imagenet']),
         ('--use_datasets --input_pipeline=record_input', ['--use_datasets=True', '--input_pipeline=record_input']),
         ('--nouse_datasets --input_pipeline=tf_data', ['--use_datasets=False', '--input_pipeline=tf_data']),
+        ('--mkl=True --onednn=false', ['--mkl=True', '--onednn=False']),
         ('--trt_mode=FP16', ['--trt_mode=FP16', 'TensorRT', 'trtexec']),
     ],
 )
@@ -88,7 +89,7 @@ def test_flags_of_other_versions_and_of_intels_guides_are_accepted_with_one_warn
     }
     argv = ['--mkl=true', '--kmp_blocktime=0', '--kmp_settings=1', '--kmp_affinity=granularity=fine,verbose,compact']
     parsed = parse_argv([*argv, '--use_tf_layers=False', '--num_intra_threads=28'])
-    assert [line.partition('=')[0] for line in parsed.warnings] == ['--mkl', '--use_tf_layers']
+    assert [line.partition('=')[0] for line in parsed.warnings] == ['--use_tf_layers']
     assert (parsed.params.kmp_blocktime, parsed.params.kmp_affinity) == (0, 'granularity=fine,verbose,compact')
 
 
@@ -103,6 +104,9 @@ def test_flags_of_other_versions_and_of_intels_guides_are_accepted_with_one_warn
         ('--use_nccl=False', {}),
         ('--nouse_nccl --all_reduce_spec=xring', {'all_reduce_spec': 'xring'}),
         ('--use_nccl --all_reduce_spec=nccl:32k:xring', {'all_reduce_spec': 'nccl:32k:xring'}),
+        ('--mkl=True', {'onednn': True}),
+        ('--mkl=False', {}),
+        ('--mkl=False --onednn=true', {'onednn': True}),
         ('--xla_compile', {'xla': True}),
         ('--xla --noxla_compile', {'xla': True}),
         ('--noxla --xla_compile', {'xla': True}),

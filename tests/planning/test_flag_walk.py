@@ -28,6 +28,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
+from machine.onednn import ONEDNN_VARIABLE
 from machine.tensorflow_build import TensorFlowBuild
 from params import make_params
 from params.original import TABLE, Fate
@@ -170,6 +171,13 @@ def variable(name: str) -> Look:
             return os.environ.get(name)
 
     return look
+
+
+def onednn_switch(flags: Flags) -> str | None:
+    """Observes TF_ENABLE_ONEDNN_OPTS as a process would set it that has not imported TensorFlow yet."""
+    with mock.patch.object(Environment, 'has_tensorflow', new=False):
+        variables: Mapping[str, str | None] = fact('session.process.variables')(flags)
+    return variables[ONEDNN_VARIABLE]
 
 
 def averaged_rate(flags: Flags) -> float:
@@ -438,6 +446,7 @@ WALK: dict[str, Row] = {
     'max_ckpts_to_keep': Row(1, files, TRAIN_DIR),
     'minimum_learning_rate': Row(0.2, rates, DECAY),
     'ml_perf': Row(True, losses, TF_DATA),
+    'mkl': Row(True, onednn_switch),
     'model': Row('alexnet', work),
     'momentum': Row(0.1, losses, {'optimizer': 'momentum'}),
     'multi_device_iterator_max_buffer_size': Row(3, data_sets, TF_DATA),

@@ -215,6 +215,28 @@ def test_threads_without_cores_are_told() -> None:
     the_warning('fewer_cores', {**quota, 'cluster': cluster}, '1 of the 2 cores', 'cgroup')
 
 
+def test_a_run_where_tensorflow_leaves_onednn_off_names_the_command_that_measures_both() -> None:
+    document = changed('run', onednn=False)
+    document['command']['given'] = {'model': '--model=lenet', 'result_file': '--result_file=a b.json'}
+    the_warning(
+        'onednn_off',
+        document,
+        "compare --run='--model=lenet --onednn=false' --run='--model=lenet --onednn=true'",
+    )
+    in_cluster = {**document, 'cluster': {**document['cluster'], 'tasks': ['worker 0', 'worker 1']}}
+    the_warning('onednn_off', in_cluster, "--onednn=true'")
+    # Somebody chose it, or it computes nothing that was measured.
+    for section, values in (
+        ('environment', {'TF_ENABLE_ONEDNN_OPTS': '0'}),
+        ('command', {'flags': {**document['command']['flags'], 'onednn': False}}),
+        ('run', {'device': 'gpu'}),
+        ('run', {'role': 'input-only'}),
+        ('run', {'onednn': True}),
+        ('run', {'onednn': None}),
+    ):
+        assert advise({**document, section: {**document[section], **values}}) == [], section
+
+
 def test_a_governor_that_saves_power_is_told() -> None:
     the_warning('powersave', changed('machine', governor='performance, powersave'), 'powersave', 'cpupower')
     assert advise(changed('machine', governor='performance')) == []

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
+from machine.onednn import ONEDNN_VARIABLE
 from machine.tensorflow_build import TensorFlowBuild
 from machine.visible_gpus import choose_visible
 from params import RunFacts, find_idle, make_params
@@ -75,7 +76,7 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytes
     params, environment = make_params(kmp_blocktime=0), Environment({'KMP_BLOCKTIME': '200'})
     processes = find_processes(params, environment, [])
     warnings: list[str] = []
-    assert not choose_start(params, environment, processes, None, warnings).variables
+    assert choose_start(params, environment, processes, None, warnings).variables == {ONEDNN_VARIABLE: None}
     check_line(*warnings, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
     # Where Bazel puts the library of a build with --config=mkl.
     library = tmp_path / 'site-packages' / '_solib_k8' / '_U_S_Sthird_Uparty_Smkl' / 'libiomp5.so'
