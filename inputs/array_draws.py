@@ -8,10 +8,10 @@ import tensorflow.compat.v1 as tf
 
 @dataclass(frozen=True)
 class ArrayDraws:
-    """The random numbers of one step, for the batches of all devices together.
+    """The random numbers of one step, for the batches of all devices of a worker together.
 
     Attributes:
-      end: scalar int64, the position after the last image of the step. It seeds the other random numbers of the step.
+      end: scalar int64, the position after the worker's last image of the step. It seeds the other random numbers.
       chosen: [B] int64, the numbers of the images.
       uniform: [B, 3] float32 in [0, 1), for preprocessing.shift_and_flip.
     """
@@ -21,14 +21,19 @@ class ArrayDraws:
     uniform: tf.Tensor
 
 
-def draw_batches(counter: tf.Variable, global_batch: int, num_images: int, seed: int) -> ArrayDraws:
-    """Returns what the next step draws.
+def draw_batches(
+    counter: tf.Variable, batch_of_worker: int, batch_of_workers: int, num_images: int, seed: int
+) -> ArrayDraws:
+    """Returns what this worker's share of the next step draws.
 
-    counter, a scalar int64, is the position before the step in an endless sequence of epochs; the step advances it.
+    All workers have the same endless sequence of epochs. counter, a scalar int64, is the position in it where this
+    worker's share of the step begins; the step advances it by the images of all workers. So each image comes once in a
+    pass of all workers together.
     """
-    end = tf.identity(counter.assign_add(global_batch))
-    chosen = in_random_order(end - global_batch + tf.range(global_batch, dtype=tf.int64), num_images, seed)
-    return ArrayDraws(end, chosen, tf.random.stateless_uniform([global_batch, 3], tf.stack([seed, end])))
+    begin = counter.assign_add(batch_of_workers) - batch_of_workers
+    end = begin + batch_of_worker
+    chosen = in_random_order(begin + tf.range(batch_of_worker, dtype=tf.int64), num_images, seed)
+    return ArrayDraws(end, chosen, tf.random.stateless_uniform([batch_of_worker, 3], tf.stack([seed, end])))
 
 
 def in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:

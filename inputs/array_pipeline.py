@@ -28,7 +28,7 @@ class ArrayPipeline(StagedInput):
         source, devices, options = parts.source, parts.devices, parts.options
         assert isinstance(source, Arrays)
         images, labels = source.images, source.labels
-        global_batch = parts.batch_size * len(devices)
+        batch_of_worker = parts.batch_of_worker
         num_images = len(images)
         self._steps_before = tf.placeholder(tf.int64, [])
 
@@ -36,19 +36,19 @@ class ArrayPipeline(StagedInput):
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = map(self._resident, values)
-            begin = tf.constant(int(parts.shift * num_images), tf.int64)
+            begin = tf.constant(parts.first_position, tf.int64)
             counter = self._resident(begin)
-            self._set_position = counter.assign(begin + self._steps_before * global_batch)
-            drawn = array_draws.draw_batches(counter, global_batch, num_images, options.seed)
+            self._set_position = counter.assign(begin + self._steps_before * parts.batch_of_workers)
+            drawn = array_draws.draw_batches(counter, batch_of_worker, parts.batch_of_workers, num_images, options.seed)
             batch, batch_labels = image_store.sparse_read(drawn.chosen), label_store.sparse_read(drawn.chosen)
             if parts.until == READ:
                 return [[batch, batch_labels]]
             if options.distortions or images.shape[1:3] != (options.height, options.width):
-                arguments = [batch, tf.range(global_batch, dtype=tf.int64)]
+                arguments = [batch, tf.range(batch_of_worker, dtype=tf.int64)]
                 if options.training:
                     # The seeds differ from those of the shifts below.
                     arguments += preprocessing.draw(
-                        global_batch, options, seeds=tf.stack([options.seed, -1 - drawn.end])
+                        batch_of_worker, options, seeds=tf.stack([options.seed, -1 - drawn.end])
                     )
                 [batch] = for_each_image(
                     lambda image, position, *numbers: [

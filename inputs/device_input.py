@@ -27,13 +27,13 @@ class DeviceInput(InputPipeline):
         source, devices, options = parts.source, parts.devices, parts.options
         assert isinstance(source, Arrays)
         super().__init__()
-        num_images, global_batch = len(source.images), parts.batch_size * len(devices)
+        num_images, batch_of_worker = len(source.images), parts.batch_of_worker
         with tf.name_scope('device_input'), tf.device(parts.host_device):
             self._steps_before = tf.placeholder(tf.int64, [])
-            begin = tf.constant(int(parts.shift * num_images), tf.int64)
+            begin = tf.constant(parts.first_position, tf.int64)
             counter = self._resident(begin)
-            self._set_position = counter.assign(begin + self._steps_before * global_batch)
-            drawn = array_draws.draw_batches(counter, global_batch, num_images, options.seed)
+            self._set_position = counter.assign(begin + self._steps_before * parts.batch_of_workers)
+            drawn = array_draws.draw_batches(counter, batch_of_worker, parts.batch_of_workers, num_images, options.seed)
             chosen = tf.split(drawn.chosen, len(devices))
             uniform = tf.split(drawn.uniform, len(devices))
         self.buffers.append(Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))

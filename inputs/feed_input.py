@@ -28,16 +28,18 @@ class FeedInput(InputPipeline):
         source, devices, batch_size, options = parts.source, parts.devices, parts.batch_size, parts.options
         assert not isinstance(source, Shards)
         super().__init__()
-        self._options, self._source, self._shift = options, source, parts.shift
-        self._global_batch, self._num_towers = batch_size * len(devices), len(devices)
+        self._options, self._source, self._parts = options, source, parts
+        self._batch_of_worker, self._num_towers = parts.batch_of_worker, len(devices)
         self._normalizes = source is not None and not parts.normalize_on_device
         self._session: tf.Session | None = None
         self._position, self._epoch, self._order = 0, -1, np.zeros(0, np.int64)
         shape = batch_size, options.height, options.width, options.channels
         if source is None:
             rng = np.random.default_rng(options.seed % 2**64)
-            images = rng.random((self._global_batch, *shape[1:]), np.float32) * 2 - 1
-            self._random = self._split(images, rng.integers(parts.num_classes, size=self._global_batch, dtype=np.int32))
+            images = rng.random((self._batch_of_worker, *shape[1:]), np.float32) * 2 - 1
+            self._random = self._split(
+                images, rng.integers(parts.num_classes, size=self._batch_of_worker, dtype=np.int32)
+            )
         else:
             count = source.num_images
             with tf.device(parts.host_device), tf.name_scope('feed_input'):
@@ -46,7 +48,7 @@ class FeedInput(InputPipeline):
                 self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
             self.buffers.append(Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count))
         pixels = tf.uint8 if source is not None and parts.normalize_on_device else tf.float32
-        self.buffers.append(Buffer('images of a batch', self._global_batch, math.prod(shape[1:]) * pixels.size))
+        self.buffers.append(Buffer('images of a batch', self._batch_of_worker, math.prod(shape[1:]) * pixels.size))
         self._batches = []
         for tower, device in enumerate(devices):
             with tf.name_scope(f'feed_input_{tower}'):
@@ -65,7 +67,7 @@ class FeedInput(InputPipeline):
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         self._session = session
         if self._source:
-            self._position = int(self._shift * self._source.num_images) + steps_before * self._global_batch
+            self._position = self._parts.first_position + steps_before * self._parts.batch_of_workers
 
     def feeds(self) -> list[Any]:
         if self._source is None:
@@ -85,13 +87,15 @@ class FeedInput(InputPipeline):
     def _next_images(self, count: int) -> np.ndarray:
         """Returns the numbers [B] of the images of the next step, for all devices."""
         assert self._session, 'call warm_up first'
-        parts, end = [], self._position + self._global_batch
+        parts, end = [], self._position + self._batch_of_worker
         while self._position < end:
             epoch, first = divmod(self._position, count)
             if epoch != self._epoch:
                 self._epoch, self._order = epoch, self._session.run(self._whole_epoch, {self._epoch_to_order: epoch})
             parts.append(self._order[first : first + end - self._position])
             self._position += len(parts[-1])
+        # The others of this step are the shares of the other workers.
+        self._position += self._parts.batch_of_workers - self._batch_of_worker
         return np.concatenate(parts)
 
     def _split(self, images: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:

@@ -38,8 +38,10 @@ class InputParts:
       normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a quarter of the bytes.
         If False, convert before the copy, which is less work if the device is the CPU.
       host_device: the device that makes the batches.
-      shift: where in the first epoch to begin, in [0, 1): worker w of W begins at w / W; for records, a place in the
-        list of shards.
+      worker: the number of this worker among those that share the images. Arrays have one order for all workers, of
+        which each takes its share of every step. Records have an order for each worker, which begins at worker /
+        num_workers of the list of shards.
+      num_workers: how many workers share the images.
       until: the last stage to build, see inputs.stages.
     """
 
@@ -51,9 +53,30 @@ class InputParts:
     seed: int = 0
     normalize_on_device: bool = False
     host_device: str = HOST_DEVICE
-    shift: float = 0.0
+    worker: int = 0
+    num_workers: int = 1
     tf_data: TfDataSettings | None = None
     until: str = TRANSFER
+
+    @property
+    def batch_of_worker(self) -> int:
+        """Images per step on all devices of this worker."""
+        return self.batch_size * len(self.devices)
+
+    @property
+    def batch_of_workers(self) -> int:
+        """Images per step on all devices of all workers that share the images."""
+        return self.batch_of_worker * self.num_workers
+
+    @property
+    def first_position(self) -> int:
+        """Where in the order of an array this worker's share of the first step begins."""
+        return self.batch_of_worker * self.worker
+
+    @property
+    def shift(self) -> float:
+        """Where in the list of shards to begin, in [0, 1)."""
+        return self.worker / self.num_workers
 
 
 class InputPipeline(abc.ABC):

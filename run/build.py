@@ -208,10 +208,11 @@ def _make_share(
     until: str,
 ) -> InputPipeline:
     """The input of the towers of worker `number` of `count`, up to a stage."""
-    data, seed, shift = plan.data, plan.data.seed, 0.0
-    if data.distinct_workers:
+    data, seed = plan.data, plan.data.seed
+    if not data.distinct_workers:
+        number, count = 0, 1
+    if not isinstance(source, Arrays):
         seed += number * len(devices)
-        shift = number / count
     if isinstance(source, Shards):
         # Reading cannot resume in the middle of an epoch. A continued training reads the records in another order, so
         # that it does not see the first ones more often.
@@ -225,7 +226,8 @@ def _make_share(
         seed=seed,
         normalize_on_device=plan.machine.kind == 'gpu',
         host_device=host_device,
-        shift=shift,
+        worker=number,
+        num_workers=count,
         tf_data=data.tf_data,
         until=until,
     )

@@ -178,6 +178,22 @@ def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp
         np.testing.assert_allclose(weights[1][name], value, 1e-3, 1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize('pipeline', ['', 'device', 'feed_dict'])
+def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeline: str, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
+    write_cifar(tmp_path, images, np.arange(40) % 10)
+    flags = ['--model=trivial', f'--data_dir={tmp_path}', '--data_name=cifar10', '--augmentation=none', '--device=cpu']
+    flags += ['--num_warmup_batches=1', '--num_batches=6', '--init_learning_rate=0.01', f'--input_pipeline={pipeline}']
+    assert tf_cnn_benchmarks.main([*flags, '--batch_size=8', f'--train_dir={tmp_path}/alone']) == 0
+    with make_cluster(
+        [*flags, COLLECTIVE, '--batch_size=4', f'--train_dir={tmp_path}/two'], tmp_path, num_ps=0
+    ) as processes:
+        processes.run()
+    expected = values_in(tmp_path / 'alone')
+    for name, value in values_in(tmp_path / 'two').items():
+        np.testing.assert_allclose(value, expected[name], 1e-5, 1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ('mode', 'num_ps'), [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)], ids=['ps', 'collective']
 )

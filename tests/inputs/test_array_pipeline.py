@@ -97,20 +97,36 @@ def test_every_image_comes_once_in_an_epoch_also_across_batches(batch_size: int,
     assert sum(step == 1 for step in steps) < len(steps) / 4
 
 
-def test_the_seed_decides_the_order_and_the_shift_where_in_it_to_begin() -> None:
+@pytest.mark.parametrize('kind', [ArrayPipeline, DeviceInput, FeedInput])
+@pytest.mark.parametrize(('num_workers', 'num_towers', 'batch_size'), [(2, 1, 3), (3, 2, 2), (4, 1, 9)])
+def test_one_pass_of_all_workers_shows_each_image_once(
+    kind: Any, num_workers: int, num_towers: int, batch_size: int
+) -> None:
+    num_steps = 2 * COUNT // (num_workers * num_towers * batch_size) + 1
+    shares = [
+        steps_of(num_steps, batch_size, kind=kind, num_towers=num_towers, worker=worker, num_workers=num_workers)
+        for worker in range(num_workers)
+    ]
+    # Step by step, the workers take what one worker with all their batches would take.
+    order = order_of([step for steps in zip(*shares, strict=True) for step in steps])
+    assert Counter(order[:COUNT]) == Counter(order[COUNT : 2 * COUNT]) == Counter(range(COUNT))
+    assert order == order_of(steps_of(num_steps, num_workers * num_towers * batch_size))
+
+
+def test_the_seed_decides_the_order() -> None:
     order = order_of(steps_of(6, 8))
     assert order_of(steps_of(6, 8)) == order
     assert order_of(steps_of(6, 8, replace(AS_THEY_ARE, seed=6))) != order
-    assert order_of(steps_of(4, 8, shift=0.5)) == order[COUNT // 2 :][:32]
     assert order_of(steps_of(4, 8, replace(AS_THEY_ARE, seed=-1)))
 
 
 @pytest.mark.parametrize('changes', [{'augmentation': 'padded_crop'}, {'distortions': True}])
 def test_resumed_training_sees_the_batches_of_uninterrupted_training(changes: dict[str, Any]) -> None:
     options = replace(AS_THEY_ARE, **changes)
-    whole = steps_of(6, 8, options, shift=0.25, num_towers=2)
+    share: dict[str, Any] = {'worker': 1, 'num_workers': 3, 'num_towers': 2}
+    whole = steps_of(6, 8, options, **share)
     for before in (1, 4):
-        check_equal(steps_of(6 - before, 8, options, shift=0.25, num_towers=2, before=before), whole[before:])
+        check_equal(steps_of(6 - before, 8, options, before=before, **share), whole[before:])
 
 
 def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarray:
@@ -177,7 +193,7 @@ def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -
 def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
     kind: Any, options: ImageOptions, on_device: bool
 ) -> None:
-    common: dict[str, Any] = {'options': options, 'num_towers': 2, 'shift': 0.25}
+    common: dict[str, Any] = {'options': options, 'num_towers': 2, 'worker': 1, 'num_workers': 3}
     expected = steps_of(7, 4, **common)
     check_equal(steps_of(7, 4, kind=kind, normalize_on_device=on_device, **common), expected)
     check_equal(steps_of(3, 4, kind=kind, before=4, **common), expected[4:])
@@ -204,14 +220,14 @@ def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
 def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         shares = [
-            FeedInput(InputParts(SOURCE, [device], 4, 10, AS_THEY_ARE, shift=number / 2))
+            FeedInput(InputParts(SOURCE, [device], 4, 10, AS_THEY_ARE, worker=number, num_workers=2))
             for number, device in enumerate(cpus(2))
         ]
         pipeline = WorkersInput(shares, 1)
         pipeline.warm_up(session)
         steps = [step(session, pipeline, range(2)) for _ in range(2)]
     first, second = ([step[worker : worker + 1] for step in steps] for worker in range(2))
-    assert order_of(first) != order_of(second)
+    assert not {*order_of(first)} & {*order_of(second)}
 
 
 def test_images_of_another_size_are_held_in_that_of_the_model() -> None:

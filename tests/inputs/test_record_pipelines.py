@@ -174,7 +174,7 @@ def test_workers_begin_at_different_shards(shards: Shards, pipeline: Any) -> Non
     if pipeline is RecordPipeline:
         one_at_a_time = {'readers': 1}
     firsts = [
-        steps_of(shards, 1, 8, shift=worker / 3, pool_records=1, pipeline=pipeline, **one_at_a_time)
+        steps_of(shards, 1, 8, worker=worker, num_workers=3, pool_records=1, pipeline=pipeline, **one_at_a_time)
         for worker in range(3)
     ]
     assert sorted(labels_in([*itertools.chain(*firsts)])) == list(range(NUM_CLASSES))
