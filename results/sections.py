@@ -298,6 +298,10 @@ class EvaluationRow(Section, kw_only=True):
     top_1: Number | None
     top_5: Number | None
     seconds: Number
+    prepare_seconds: Annotated[
+        Number | None,
+        about('What else the evaluation took: checkpoint, first batches, and waiting for the other workers.'),
+    ] = None
     end: Annotated[Number | None, about('Unix time at which its result was known.')] = None
     images_per_second: Number | None
 

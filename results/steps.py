@@ -85,7 +85,8 @@ class Accuracy:
       num_images: the number of evaluated images.
       num_top_1: how many images had their label as the best guess.
       num_top_5: how many images had their label among the best five guesses.
-      seconds: wall seconds of the evaluation.
+      seconds: wall seconds from the first batch to the last.
+      prepare_seconds: what else it took; None if it was not part of a run.
       end: when all workers knew its result, by the clock of the steps; None if it was not part of a run.
     """
 
@@ -94,6 +95,7 @@ class Accuracy:
     num_top_1: int
     num_top_5: int
     seconds: float
+    prepare_seconds: float | None = None
     end: float | None = None
 
     @property
@@ -116,6 +118,7 @@ class Accuracy:
             top_1=self.top_1,
             top_5=self.top_5,
             seconds=self.seconds,
+            prepare_seconds=self.prepare_seconds,
             end=None if self.end is None else unix_at_zero + self.end,
             images_per_second=self.images_per_second,
         )

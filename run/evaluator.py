@@ -15,6 +15,7 @@ from params.device_flags import HOST_DEVICE
 from planning.plan import Plan
 from results.console import Console
 from results.document import Result
+from results.steps import Cause
 from run.build import build_evaluation, export, make_banner
 from run.evaluation import OwnVariables, share_accuracy, write_summary
 from run.export import ModelValues
@@ -59,16 +60,17 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             measurement.recording.begin(None)
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
             for number, prefix in enumerate(_checkpoints(plan, worker, console)):
-                console.progress(f'Evaluating {prefix}')
-                line = check_classes(prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir)
-                if line and last is None:
-                    console.note(line)
-                saver.restore(session, prefix, for_training=False, names_in_training=names_in_training)
-                own = evaluation.run(session, step_of(prefix))
-                found = share_accuracy(own, worker, f'accuracy/{number}')
-                measurement.add_evaluation(found)
-                if plan.evaluations and plan.evaluations.summary_folder:
-                    write_summary(found, plan.evaluations.summary_folder)
+                with measurement.doing(Cause.EVALUATION):
+                    console.progress(f'Evaluating {prefix}')
+                    line = check_classes(prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir)
+                    if line and last is None:
+                        console.note(line)
+                    saver.restore(session, prefix, for_training=False, names_in_training=names_in_training)
+                    own = evaluation.run(session, step_of(prefix))
+                    found = share_accuracy(own, worker, f'accuracy/{number}')
+                    measurement.add_evaluation(found)
+                    if plan.evaluations and plan.evaluations.summary_folder:
+                        write_summary(found, plan.evaluations.summary_folder)
                 last = prefix
             if model_values and last:
                 values = model_values.read(session)

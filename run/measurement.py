@@ -64,6 +64,7 @@ class Measurement:
         self._evaluations: list[Accuracy] = []
         # What --target_seconds does not count, since the first timed step.
         self._evaluated_secs = 0.0
+        self._doing_since = clock()
         self._file = ResultFile(path) if (path := plan.reports.result_file) else None
         self._end = threading.Lock()
         self.is_concluded = False
@@ -143,7 +144,7 @@ class Measurement:
     @contextlib.contextmanager
     def doing(self, cause: Cause) -> Iterator[None]:
         """Counts the seconds of the block as time between two steps, with this cause."""
-        start = self._clock()
+        self._doing_since = start = self._clock()
         try:
             yield
         finally:
@@ -210,7 +211,10 @@ class Measurement:
     # ---- evaluations ----------------------------------------------------------------------------------------------
 
     def add_evaluation(self, found: Accuracy) -> None:
-        self._evaluations.append(replace(found, end=self._clock()))
+        """Stores and prints an evaluation. Call it within doing(Cause.EVALUATION), which began with it."""
+        now = self._clock()
+        prepare_seconds = max(0.0, now - self._doing_since - found.seconds)
+        self._evaluations.append(replace(found, end=now, prepare_seconds=prepare_seconds))
         is_asked_for = self._plan.subject.role is Role.EVALUATION
         self._console.result((lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found))
         accuracies = {'eval_top_1_accuracy': found.top_1, 'eval_top_5_accuracy': found.top_5}

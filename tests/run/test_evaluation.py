@@ -166,6 +166,22 @@ def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -
     assert len(re.findall('^Stopping after', err, re.MULTILINE)) == 1
 
 
+def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_time(noise: Path, tmp_path: Path) -> None:
+    path = tmp_path / 'result.json'
+    train(noise, eval_during_training_every_n_steps=2, num_batches=5, result_file=str(path))
+    document = document_in(path)
+    steps, evaluations = document['workers'][0]['steps'], document['evaluations']
+    spent = dict(zip(steps['global_step'], steps['between']['evaluation'], strict=True))
+    assert [row['step'] for row in evaluations] == [2, 4, 6]
+    for row in evaluations:
+        # Printing its result takes milliseconds.
+        assert spent[row['step']] == pytest.approx(row['seconds'] + row['prepare_seconds'], abs=0.3)
+        assert row['prepare_seconds'] > 0
+    wall = steps['start'][-1] - steps['start'][0]
+    causes = [sum(column[:-1]) for column in steps['between'].values()]
+    assert wall == pytest.approx(sum(steps['seconds'][:-1]) + sum(causes), abs=1e-3)
+
+
 def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise: Path, tmp_path: Path) -> None:
     """The evaluator starts before there is a checkpoint."""
     common = ['--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--data_dir={noise}']
