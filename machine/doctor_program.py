@@ -284,7 +284,8 @@ def compare_onednn(rates: Mapping[str, Sequence[float]], variable: str | None) -
     if with_it < _ONEDNN_GAIN * without:
         return Finding(OK, shown, None, figures)
     both = ' '.join(f"--run='--model=resnet50 --onednn={value}'" for value in rates)
-    advice = f'use --onednn=true; to measure longer: tf_cnn_benchmarks.py compare {both}'
+    unset = '' if variable is None else f'unset {ONEDNN_VARIABLE} and '
+    advice = f'{unset}use --onednn=true; to measure longer: tf_cnn_benchmarks.py compare {both}'
     return Finding(WARNING, shown, advice, figures)
 
 

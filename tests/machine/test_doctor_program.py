@@ -98,6 +98,8 @@ def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_the_command_that_
     assert (finding.outcome, finding.advice is not None) == (WARNING, True)
     check_line(finding.found, '2.44', '4.00', 'TensorFlow leaves it off on this processor')
     check_line(finding.advice or '', '--onednn=true', "--run='--model=resnet50 --onednn=false'")
+    finding = doctor_program.compare_onednn({'false': [2.4], 'true': [4.0]}, '0')
+    check_line(finding.advice or '', 'unset TF_ENABLE_ONEDNN_OPTS and use --onednn=true')
     finding = doctor_program.compare_onednn({'false': [2.44], 'true': [2.5]}, '0')
     assert (finding.outcome, finding.advice) == (OK, None)
     check_line(finding.found, 'TF_ENABLE_ONEDNN_OPTS=0 turns it off')
