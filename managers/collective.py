@@ -87,9 +87,10 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     def __init__(self, parts: ManagerParts) -> None:
         super().__init__(parts)
         begun = create_variable('begun', [], scope='v', device=HOST_DEVICE, dtype=tf.int64)
-        self.initializers.append(begun.assign(tf.constant(0, tf.int64)))
+        with tf.device(HOST_DEVICE):
+            self.initializers.append(begun.assign(tf.constant(0, tf.int64)))
         self.begun = [begun]
-        # For each variable, the op that notes the step before the update.
+        # The ops that note the step: one for each variable, or one for all.
         self._marks: list[tf.Operation] = []
         self._algorithm = by_collective(parts.devices, parts.num_workers, parts.transfer, on_towers=parts.on_towers)
 
@@ -109,30 +110,35 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     ) -> list[list[Tensor]]:
         sums = list(zip(*combined_grads, strict=True))  # V x T
         if step.needs_all_gradients:
-            marks = [self._mark(global_step, [total for totals in sums for total in totals])] * len(sums)
+            self._marks = [self._mark(global_step, [total for totals in sums for total in totals])]
         elif self._parts.on_towers:
             # The sum that NCCL starts first, of the last variable, also ends first, so the host waits for GPUs once.
-            marks = [self._mark(global_step, sums[-1])] * len(sums)
+            self._marks = [self._mark(global_step, sums[-1])]
         else:
-            marks = [self._mark(global_step, totals) for totals in sums]
-        self._marks = marks
-        return [
-            [self._after(mark, total, device) for mark, total in zip(marks, totals, strict=True)]
-            for device, totals in zip(self._devices, combined_grads, strict=True)
-        ]
+            self._marks = [self._mark(global_step, totals) for totals in sums]
+        marked = []
+        for device, totals in zip(self._devices, combined_grads, strict=True):
+            with tf.device(device):
+                # One signal for all variables of a tower, if they have one mark.
+                gates = self._marks if len(self._marks) == len(totals) else [tf.group(*self._marks)] * len(totals)
+                marked.append([self._after(gate, total) for gate, total in zip(gates, totals, strict=True)])
+        return marked
 
     def _mark(self, global_step: Variable, sums: Sequence[Tensor]) -> tf.Operation:
         """Returns the op that notes the number of this step, after these sums."""
-        with tf.device(HOST_DEVICE), tf.control_dependencies(sums):
+        # tf.group joins those of each device there, so that one signal per device is sent.
+        with tf.device(HOST_DEVICE), tf.control_dependencies([tf.group(*sums)]):
             return self.begun[0].assign(global_step.value + 1)
 
-    def _after(self, mark: tf.Operation, total: Tensor, device: str) -> Tensor:
-        with tf.device(device), tf.control_dependencies([mark]):
+    def _after(self, gate: tf.Operation, total: Tensor) -> Tensor:
+        with tf.control_dependencies([gate]):
             return tf.identity(total)
 
     def assign_ops(self) -> list[tf.Operation]:
-        # The moving averages do not depend on any sum.
-        with tf.control_dependencies(self._marks):
+        # The moving averages, which are on the first tower, do not depend on any sum.
+        with tf.device(self._devices[0]):
+            all_marked = tf.group(*self._marks)
+        with tf.control_dependencies([all_marked]):
             return super().assign_ops()
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:

@@ -255,7 +255,9 @@ class Process:
         self._end(Ending(exit_code, reason), prints=False)
 
     def _fail(self, fault: RunError) -> RunError:
-        self._end(Ending(fault.exit_code, str(fault)))
+        # A launcher stops all tasks when one fails: this one is ending already.
+        with contextlib.suppress(Stopped):
+            self._end(Ending(fault.exit_code, str(fault)))
         fault.result = self._measurement.result
         return fault
 

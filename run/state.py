@@ -140,9 +140,9 @@ class RunState:
         if not self._worker.together:
             self.save(session)
         elif self._saver:
-            step, cluster = self._completed_step(session), self._worker.cluster
-            # Nothing else says whether a process alone, or a controller, has begun an update.
-            if step is None or (within_step and (cluster is None or cluster.controller_hosts)):
+            step = self._completed_step(session)
+            # Only `begun` says whether an update has begun; a process alone and a controller have none.
+            if step is None or (within_step and not self._built.begun):
                 raise RunError('a step is being applied')
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
 
