@@ -118,7 +118,7 @@ def own_loop(network: Perceptron, fed: Sequence[Any], experiment: Experiment) ->
     rows = tf.random.uniform([experiment.batch_size], 0, len(experiment.data[0]), tf.int32, seed=1)
     step = network.step(*(tf.gather(source, rows) for source in sources))
     # The number of steps is not read from this loop, so a constant stands for it.
-    loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]), experiment.device)
+    loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]))
 
     def start(session: tf.Session) -> Callable[[], Any]:
         return functools.partial(session.make_callable(loop.values['loss'], [loop.num_steps]), experiment.num_batches)
