@@ -14,10 +14,9 @@ class DeviceInput(InputPipeline):
 
         draw the numbers of the images  ->  gather  ->  shift and flip  ->  normalise  ->  the model
 
-    All of it on the device: a step brings nothing from the host. Each device counts the positions of its images in the
-    order by itself. The batches are those of ArrayPipeline, bit for bit, in the same
-    order. Every device has the whole set, so that its part of a batch may be any images; the virtual devices of a CPU
-    share one copy, since they share its memory.
+    All of it is on the device: a step brings nothing from the host. Each device counts where its images are in the
+    order. The batches are those of ArrayPipeline, bit for bit, in the same order. Every device has the whole set, since
+    its part of a batch may be any images; the virtual devices of a CPU share one copy in their common memory.
 
     The source has the size in options, see inputs.validation.read_images. normalize_on_device says that the devices are
     GPUs, which cannot shift uint8 and gather it only from variables.
