@@ -159,7 +159,7 @@ class BenchmarkCNN:
             evaluation = self._build_evaluation(step_graph, worker)
             in_graph = None
             if plan.counts.steps_per_run > 1:
-                in_graph = StepsInGraph(step_graph.fetches, plan.machine.towers[0], step_graph.drawing_ops)
+                in_graph = StepsInGraph(step_graph.fetches, step_graph.drawing_ops)
             state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         self._measurement.recording.transfer = step_graph.transfer

@@ -1,6 +1,5 @@
 """Converts an encoded record to an image tensor: parse, decode and crop, resize, distort, flip. Runs on the CPU."""
 
-import contextlib
 import functools
 import math
 import weakref
@@ -315,23 +314,22 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     return resized
 
 
-def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, index_device: str | None = None) -> tf.Tensor:
+def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Pads [N, H, W, C] with black by 4 pixels on each side, crops at random to [H, W], and mirrors half of the images.
 
     He et al. 2016 (arXiv:1512.03385), section 4.2. Pixels begin at 0, which is black. Two gathers process the batch.
 
     Args:
       uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and the mirroring.
-      index_device: where the positions of the pixels are computed; by default where they are used.
     """
     height, width = images.shape.as_list()[1:3]
     padded = tf.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
-    with tf.device(index_device) if index_device else contextlib.nullcontext():
-        offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int32)
-        rows = offsets[:, :1] + tf.range(height)
-        order = tf.range(width)
-        mirrored = tf.where_v2(uniform[:, 2:] < 0.5, tf.reverse(order, [0])[tf.newaxis], order[tf.newaxis])
-        columns = offsets[:, 1:] + mirrored
+    # GPUs compute with 32-bit integers in host memory.
+    offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int64)
+    rows = offsets[:, :1] + np.arange(height)
+    order = np.arange(width)[np.newaxis]
+    mirrored = tf.where_v2(uniform[:, 2:] < 0.5, tf.constant(order[:, ::-1], tf.int64), tf.constant(order, tf.int64))
+    columns = offsets[:, 1:] + mirrored
     return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
 
 

@@ -1,49 +1,105 @@
-"""Draws images from arrays in memory, in an order that a seed determines, and the numbers that shift them."""
+"""Draws images from arrays in memory, in an order that a seed determines, and the numbers that shift them.
 
-from dataclasses import dataclass
+Each device draws its images itself: all numbers depend only on the seed and on an image's position in the sequence of
+epochs, and are the same on CPUs and GPUs. RandomIndexShuffle runs only on CPUs, and on a GPU 32-bit integers, and the
+seeds of stateless random numbers, are in host memory. Therefore this is arithmetic of 64-bit integers.
+"""
+
+import math
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+# Rotations of rows and columns in turns, see in_random_order.
+_NUM_ROTATIONS = 6
+# The multipliers and shifts of SplitMix64: Steele, Lea and Flood 2014, with Stafford's variant 13.
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_SHIFTS = 30, 27, 31
 
-@dataclass(frozen=True)
-class ArrayDraws:
-    """The random numbers of one step, for the batches of all devices of a worker together.
+
+class Positions:
+    """Where a device's images of each step are in the endless sequence of epochs, which all workers have in common.
+
+    Args:
+      first: the position of the first image of the first step.
+      batch_size: B, the number of images per step.
+      batch_of_workers: how many images all workers take in a step.
 
     Attributes:
-      end: scalar int64, the position after the worker's last image of the step. It seeds the other random numbers.
-      chosen: [B] int64, the numbers of the images.
-      uniform: [B, 3] float32 in [0, 1), for preprocessing.shift_and_flip.
+      variable: [B] uint64, the positions of the next step, on the current device. The caller initialises it.
+      of_step: [B] uint64, the positions of this step; computing them advances the variable.
     """
 
-    end: tf.Tensor
-    chosen: tf.Tensor
-    uniform: tf.Tensor
+    def __init__(self, first: int, batch_size: int, batch_of_workers: int) -> None:
+        self._start = tf.cast(first + tf.range(batch_size, dtype=tf.int64), tf.uint64)
+        self._batch_of_workers = batch_of_workers
+        # In no collection, like the images.
+        self.variable = tf.Variable(self._start, trainable=False, collections=[], use_resource=True)
+        stride = tf.constant(batch_of_workers, tf.uint64, [batch_size])
+        self.of_step = self.variable.assign_add(stride) - stride
 
-
-def draw_batches(
-    counter: tf.Variable, batch_of_worker: int, batch_of_workers: int, num_images: int, seed: int
-) -> ArrayDraws:
-    """Returns what this worker's share of the next step draws.
-
-    All workers have the same endless sequence of epochs. counter, a scalar int64, is the position in it where this
-    worker's share of the step begins; the step advances it by the images of all workers. So each image comes once in a
-    pass of all workers together.
-    """
-    begin = counter.assign_add(batch_of_workers) - batch_of_workers
-    end = begin + batch_of_worker
-    chosen = in_random_order(begin + tf.range(batch_of_worker, dtype=tf.int64), num_images, seed)
-    return ArrayDraws(end, chosen, tf.random.stateless_uniform([batch_of_worker, 3], tf.stack([seed, end])))
+    def set(self, steps_before: tf.Tensor) -> tf.Operation:
+        """Returns the op after which the next step is the one that follows this number of steps, a scalar uint64."""
+        return self.variable.assign(self._start + steps_before * self._batch_of_workers).op
 
 
 def in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
-    """Maps [B] int64 positions in an endless sequence of epochs to [B] int64 in [0, count), each once per epoch."""
+    """Maps [B] uint64 positions in an endless sequence of epochs to [B] int64 in [0, count), each once per epoch.
+
+    A permutation without memory and without a loop. The numbers fill the rows of an almost square grid, whose last row
+    may be shorter. Three times each row, then each column, is rotated by a number of places that depends on the epoch
+    and on the row or column. This is a Feistel network on a grid (Black and Rogaway 2002, "Ciphers with Arbitrary
+    Finite Domains"), but rows and columns have their exact lengths, so no number falls outside and must be drawn again.
+    """
+    width = math.isqrt(count - 1) + 1
+    height = -(-count // width)
+    width_of_last = count - width * (height - 1)
     epochs = positions // count
-    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), tf.zeros_like(epochs), epochs], axis=1)
-    # The op computes the permutation for each index: nothing is stored, and no step waits for a shuffle.
-    return tf.raw_ops.RandomIndexShuffle(
-        index=positions % count, seed=seeds, max_index=tf.constant(count - 1, tf.int64), rounds=8
-    )
+    number = positions - epochs * count
+    row = number // width
+    column = number - row * width
+    epoch_key = _mix(epochs * _GOLDEN + _key(seed, 0))
+    for turn in range(_NUM_ROTATIONS):
+        if turn % 2:
+            size = tf.where_v2(column < width_of_last, _uint64(height), _uint64(height - 1))
+            row = (row + _offset(column, epoch_key, _key(seed, turn + 1))) % size
+        else:
+            size = tf.where_v2(row < height - 1, _uint64(width), _uint64(width_of_last))
+            column = (column + _offset(row, epoch_key, _key(seed, turn + 1))) % size
+    return tf.cast(row * width + column, tf.int64)
+
+
+def shift_numbers(positions: tf.Tensor, seed: int) -> tf.Tensor:
+    """Returns [B, 3] float32 in [0, 1) for [B] uint64 positions, for preprocessing.shift_and_flip."""
+    keys = np.array([_key(seed, -1 - place) for place in range(3)], np.uint64)
+    bits = _mix(positions[:, tf.newaxis] * _GOLDEN + keys)
+    return tf.cast(tf.bitwise.right_shift(bits, _uint64(40)), tf.float32) * 2.0**-24
+
+
+def _offset(index: tf.Tensor, epoch_key: tf.Tensor, key: int) -> tf.Tensor:
+    """Returns [B] uint64 below 2^32: random numbers that depend on all arguments."""
+    bits = (index + key) * _GOLDEN + epoch_key
+    bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _uint64(32))) * _MULTIPLIERS[0]
+    return tf.bitwise.right_shift(bits, _uint64(32))
+
+
+def _mix(bits: tf.Tensor) -> tf.Tensor:
+    """Returns SplitMix64's hash of each uint64."""
+    for multiplier, shift in zip((*_MULTIPLIERS, None), _SHIFTS, strict=True):
+        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _uint64(shift)))
+        bits = bits if multiplier is None else bits * multiplier
+    return bits
+
+
+def _key(seed: int, number: int) -> int:
+    """Returns one of the random 64-bit keys of a seed."""
+    state = np.random.SeedSequence([seed % 2**64, number % 2**64]).generate_state(1, np.uint64)
+    return int(state[0])
+
+
+def _uint64(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.uint64)
 
 
 def from_host(array: np.ndarray) -> tf.Tensor:

@@ -15,9 +15,10 @@ from inputs.stages import READ
 class ArrayPipeline(StagedInput):
     """Draws the images of arrays in random order, preprocesses and stages them.
 
-    Every image occurs once per epoch. Epochs follow each other without end; a batch may span two. The order within an
-    epoch depends only on the seed and the epoch, the random numbers of a step only on the seed and the position.
-    Therefore training that resumes with batches of the same size sees the same images as uninterrupted training.
+    Every image occurs once per epoch. Epochs follow each other without end; a batch may span two. The order and the
+    shifts depend only on the seed and on the position of an image, distortions only on the seed and on the position of
+    the first image of a step. Therefore training that resumes with batches of the same size sees the same images as
+    uninterrupted training.
     Images of the model's size, without distortions, are drawn, shifted and normalised as one tensor.
 
     Host memory contains the images twice: the arrays, and their copy in variables. The variables get their values when
@@ -30,26 +31,24 @@ class ArrayPipeline(StagedInput):
         images, labels = source.images, source.labels
         batch_of_worker = parts.batch_of_worker
         num_images = len(images)
-        self._steps_before = tf.placeholder(tf.int64, [])
+        self._steps_before = tf.placeholder(tf.uint64, [])
 
         values = array_draws.from_host(images), array_draws.from_host(labels)
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = map(self._resident, values)
-            begin = tf.constant(parts.first_position, tf.int64)
-            counter = self._resident(begin)
-            self._set_position = counter.assign(begin + self._steps_before * parts.batch_of_workers)
-            drawn = array_draws.draw_batches(counter, batch_of_worker, parts.batch_of_workers, num_images, options.seed)
-            batch, batch_labels = image_store.sparse_read(drawn.chosen), label_store.sparse_read(drawn.chosen)
+            positions = array_draws.Positions(parts.first_position, batch_of_worker, parts.batch_of_workers)
+            self.initializers.append(positions.variable.initializer)
+            self._set_position = positions.set(self._steps_before)
+            chosen = array_draws.in_random_order(positions.of_step, num_images, options.seed)
+            batch, batch_labels = image_store.sparse_read(chosen), label_store.sparse_read(chosen)
             if parts.until == READ:
                 return [[batch, batch_labels]]
             if options.distortions or images.shape[1:3] != (options.height, options.width):
                 arguments = [batch, tf.range(batch_of_worker, dtype=tf.int64)]
                 if options.training:
-                    # The seeds differ from those of the shifts below.
-                    arguments += preprocessing.draw(
-                        batch_of_worker, options, seeds=tf.stack([options.seed, -1 - drawn.end])
-                    )
+                    first = tf.cast(positions.of_step[0], tf.int64)
+                    arguments += preprocessing.draw(batch_of_worker, options, seeds=tf.stack([options.seed, first]))
                 [batch] = for_each_image(
                     lambda image, position, *numbers: [
                         preprocessing.resize_and_distort(
@@ -59,7 +58,7 @@ class ArrayPipeline(StagedInput):
                     arguments,
                 )
             if options.shifts:
-                batch = preprocessing.shift_and_flip(batch, drawn.uniform)
+                batch = preprocessing.shift_and_flip(batch, array_draws.shift_numbers(positions.of_step, options.seed))
             if not parts.normalize_on_device:
                 batch = preprocessing.normalize(batch)
             return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))

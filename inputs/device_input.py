@@ -12,12 +12,11 @@ from inputs.pipeline import Batch, InputParts, InputPipeline, Run
 class DeviceInput(InputPipeline):
     """Each device holds all images as uint8, and takes its batch from them in each step.
 
-        host: which images, how shifted  ->  device: gather  ->  shift and flip  ->  normalise  ->  the model
+        draw the numbers of the images  ->  gather  ->  shift and flip  ->  normalise  ->  the model
 
-    A step sends the devices only the numbers of the images, and the rows and columns of their shifts: the op that
-    computes the random order runs only on a CPU. The batches are those of ArrayPipeline, bit for bit, in the same
-    order. Every device has the whole set, so that its part of a batch may be any images; the virtual devices of a CPU
-    share one copy, since they share its memory.
+    All of it is on the device: a step brings nothing from the host. Each device counts where its images are in the
+    order. The batches are those of ArrayPipeline, bit for bit, in the same order. Every device has the whole set, since
+    its part of a batch may be any images; the virtual devices of a CPU share one copy in their common memory.
 
     The source has the size in options, see inputs.validation.read_images. normalize_on_device says that the devices are
     GPUs, which cannot shift uint8 and gather it only from variables.
@@ -27,15 +26,10 @@ class DeviceInput(InputPipeline):
         source, devices, options = parts.source, parts.devices, parts.options
         assert isinstance(source, Arrays)
         super().__init__()
-        num_images, batch_of_worker = len(source.images), parts.batch_of_worker
-        with tf.name_scope('device_input'), tf.device(parts.host_device):
-            self._steps_before = tf.placeholder(tf.int64, [])
-            begin = tf.constant(parts.first_position, tf.int64)
-            counter = self._resident(begin)
-            self._set_position = counter.assign(begin + self._steps_before * parts.batch_of_workers)
-            drawn = array_draws.draw_batches(counter, batch_of_worker, parts.batch_of_workers, num_images, options.seed)
-            chosen = tf.split(drawn.chosen, len(devices))
-            uniform = tf.split(drawn.uniform, len(devices))
+        num_images = len(source.images)
+        with tf.device(parts.host_device):
+            self._steps_before = tf.placeholder(tf.uint64, [])
+        self._set_positions = []
         self.buffers.append(Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))
         images, labels = array_draws.from_host(source.images), array_draws.from_host(source.labels)
         self._batches = []
@@ -44,19 +38,26 @@ class DeviceInput(InputPipeline):
                 image_store = self._resident(images)
                 # GPUs hold no variables of 32-bit integers.
                 label_store = self._resident(tf.cast(labels, tf.int64))
+                first = parts.first_position + tower * parts.batch_size
+                positions = array_draws.Positions(first, parts.batch_size, parts.batch_of_workers)
+                self.initializers.append(positions.variable.initializer)
+                self._set_positions.append(positions.set(self._steps_before))
+                chosen = array_draws.in_random_order(positions.of_step, num_images, options.seed)
                 if parts.normalize_on_device:
-                    batch = image_store.sparse_read(chosen[tower])
+                    batch = image_store.sparse_read(chosen)
                 else:
                     # On a CPU, sparse_read would give each variable a copy of its own instead of the shared one.
-                    batch = tf.gather(image_store.read_value(), chosen[tower])
+                    batch = tf.gather(image_store.read_value(), chosen)
                 if options.shifts:
                     batch = tf.cast(batch, tf.float32) if parts.normalize_on_device else batch
-                    batch = preprocessing.shift_and_flip(batch, uniform[tower], index_device=parts.host_device)
+                    batch = preprocessing.shift_and_flip(
+                        batch, array_draws.shift_numbers(positions.of_step, options.seed)
+                    )
                 batch = preprocessing.normalize(batch, options.scale)
-                self._batches.append(Batch(batch, tf.cast(label_store.sparse_read(chosen[tower]), tf.int32)))
+                self._batches.append(Batch(batch, tf.cast(label_store.sparse_read(chosen), tf.int32)))
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
-        session.run(self._set_position, {self._steps_before: steps_before})
+        session.run(self._set_positions, {self._steps_before: steps_before})

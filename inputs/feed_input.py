@@ -43,8 +43,8 @@ class FeedInput(InputPipeline):
         else:
             count = source.num_images
             with tf.device(parts.host_device), tf.name_scope('feed_input'):
-                self._epoch_to_order = tf.placeholder(tf.int64, [])
-                positions = self._epoch_to_order * count + tf.range(count, dtype=tf.int64)
+                self._epoch_to_order = tf.placeholder(tf.uint64, [])
+                positions = self._epoch_to_order * count + tf.cast(tf.range(count, dtype=tf.int64), tf.uint64)
                 self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
             self.buffers.append(Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count))
         pixels = tf.uint8 if source is not None and parts.normalize_on_device else tf.float32

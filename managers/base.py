@@ -15,7 +15,6 @@ import tensorflow.compat.v1 as tf
 
 from managers.parts import ManagerParts
 from managers.synchronous_step import SynchronousStep
-from params.device_flags import HOST_DEVICE
 from training.checkpoints import Slice, whole
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Initializer, Variable, create_variable
@@ -104,7 +103,12 @@ class VariableMgr(ABC):
     @property
     def _shared_device(self) -> str:
         """The device of the variables that belong to no tower."""
-        return HOST_DEVICE
+        return self.scalar_device
+
+    @property
+    def scalar_device(self) -> str:
+        """The device that computes the scalars of a step, such as its loss and learning rate."""
+        return self._parts.scalar_device
 
     @abstractmethod
     def each_tower_has_variables(self) -> bool:

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from managers.all_reduce import Algorithm
 from managers.buckets import Packing
+from params.device_flags import HOST_DEVICE
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class ManagerParts:
     Attributes:
       parameter_devices: the devices of the variables of one process, or those that receive variables from servers.
       server_devices: the CPUs of the parameter servers.
+      scalar_device: the device that computes the scalars of a step (its loss, learning rate and loss scale) and counts
+        the steps, unless a parameter server counts them.
       slices: whether large variables are cut into parts for the servers.
       sync: whether the workers take their steps together.
       transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
@@ -39,6 +42,7 @@ class ManagerParts:
     on_towers: bool = False
     horovod: Any = None
     horovod_device: str | None = None
+    scalar_device: str = HOST_DEVICE
     variable_dtype: tf.DType = tf.float32
 
     @property

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parts import ManagerParts
-from params.device_flags import HOST_DEVICE
 from training.optimizers import OptimizerStep, Slots
 from training.staging import StagingArea
 from training.variables import Initializer, Variable
@@ -32,7 +31,7 @@ class AppliesGradientsOfStepBefore(VariableMgr):
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         of_step_before = []
-        puts = step.stage_loss_scale(HOST_DEVICE) if self._applies else []
+        puts = step.stage_loss_scale(self.scalar_device) if self._applies else []
         for device, gradients in zip(self._devices, device_grads, strict=True):
             area = StagingArea(device, gradients)
             of_step_before.append(area.get())

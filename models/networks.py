@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from errors import plural
@@ -123,9 +124,9 @@ def rank_of_labels(logits: Tensor, labels: Tensor) -> Tensor:
     label = tf.cast(labels, tf.float32)[:, tf.newaxis]
     own = tf.gather(logits, tf.cast(tf.nn.relu(label), tf.int32), batch_dims=1)
     # Below 1, so that it orders equal logits only. Booleans would take longer: their operations are not vectorised.
-    earlier = (label - tf.range(float(num_classes))) / num_classes
+    earlier = (label - np.arange(num_classes, dtype=np.float32)) / num_classes
     # 1 for a class that precedes the label, -1 for one that follows it, and 0 for the label.
     precedes = tf.sign(tf.sign(logits - own) + earlier)
     rank = (tf.reduce_sum(precedes, axis=1) + (num_classes - 1)) / 2
-    is_ranked = tf.logical_and(tf.math.is_finite(tf.reduce_sum(logits, axis=1)), labels >= 0)
+    is_ranked = tf.logical_and(tf.math.is_finite(tf.reduce_sum(logits, axis=1)), label[:, 0] >= 0)
     return tf.where_v2(is_ranked, rank, float('inf'))

@@ -157,6 +157,8 @@ def _make_manager(plan: Plan) -> VariableMgr:
         on_towers=variables.by_nccl,
         horovod=processes.horovod,
         horovod_device=variables.horovod_device,
+        # The host needs the scalars of each step, unless it only starts a loop in the graph.
+        scalar_device=machine.parameter_devices[0] if plan.counts.steps_per_run > 1 else HOST_DEVICE,
         variable_dtype=precision.variables,
     )
     if variables.mode.manager:

@@ -137,13 +137,13 @@ def build_step_graph(
     Raises:
       ValueError: the network has no trainable variables, or its loss does not depend on one of them.
     """
-    with tf.device(HOST_DEVICE):
+    with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
     towers = _build_towers(settings, optimizer, manager, pipeline, loss_scale, frozen)
     ops = list(pipeline.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
-    with tf.device(HOST_DEVICE):
+    with tf.device(manager.scalar_device):
         global_step = manager.create_global_step()
         model_slices = manager.slices()
         slices = {'global_step': [whole(global_step)], **model_slices}
@@ -179,7 +179,8 @@ def build_step_graph(
             with tf.device(global_step.device), tf.control_dependencies([counted]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
         if pipeline.per_step_ops and not settings.deterministic:
-            with tf.control_dependencies([counted]):
+            # GPUs have no clock.
+            with tf.device(HOST_DEVICE), tf.control_dependencies([counted]):
                 updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:

@@ -6,7 +6,6 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from params.device_flags import HOST_DEVICE
 from run.step_graph import Fetches
 
 Tensor = Any
@@ -22,12 +21,12 @@ class StepsInGraph:
 
     The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of functions: a run of
     the session then leaves out of the body whatever its fetches do not need, as elsewhere in the graph. It counts its
-    steps on `device`, that of the towers if they share one, so that no signal crosses devices.
+    steps on the device of the loss, and keeps each value on the device that computes it, until the last step.
 
     `values` are what the steps computed, by the names of Fetches without ops: tensors [num_steps].
     """
 
-    def __init__(self, fetches: Fetches, device: str, before: Sequence[tf.Operation] = ()) -> None:
+    def __init__(self, fetches: Fetches, before: Sequence[tf.Operation] = ()) -> None:
         scalars = {name: value for name, value in fetches.present().items() if name != 'ops'}
         # When the update of a step is done says nothing about the end of the step.
         scalars.pop('updated_at', None)
@@ -41,8 +40,10 @@ class StepsInGraph:
             with tf.device(None):
                 copies = tf.import_graph_def(step, return_elements=returned, name='step')
             values, rest = copies[: len(scalars)], copies[len(scalars) :]
-            with tf.device(HOST_DEVICE), tf.control_dependencies(rest[: len(ops)]):
-                filled = [each.write(index, value) for each, value in zip(lists, values, strict=True)]
+            filled = []
+            for each, value in zip(lists, values, strict=True):
+                with tf.device(value.device), tf.control_dependencies(rest[: len(ops)]):
+                    filled.append(each.write(index, tf.cast(value, each.dtype)))
             following = []
             for count, op in zip(done, rest[len(ops) :], strict=True):
                 with tf.control_dependencies([op]):
@@ -50,10 +51,10 @@ class StepsInGraph:
             return [index + 1, filled, following]
 
         with frames():
-            with tf.device(HOST_DEVICE):
+            with tf.device(fetches.loss.device):
                 self.num_steps = tf.placeholder(tf.int32, [], name='num_steps')
-                lists = [tf.TensorArray(value.dtype, self.num_steps, element_shape=[]) for value in scalars.values()]
-            with tf.device(device), tf.name_scope('steps'):
+            lists = [_make_list(value, self.num_steps) for value in scalars.values()]
+            with tf.device(fetches.loss.device), tf.name_scope('steps'):
                 _, filled, done = tf.while_loop(
                     lambda index, *_: index < self.num_steps,
                     take_step,
@@ -61,10 +62,10 @@ class StepsInGraph:
                     parallel_iterations=1,
                     back_prop=False,
                 )
-            with tf.device(HOST_DEVICE):
-                self.values: Mapping[str, Tensor] = {
-                    name: each.stack() for name, each in zip(scalars, filled, strict=True)
-                }
+            self.values: dict[str, Tensor] = {}
+            for (name, value), each in zip(scalars.items(), filled, strict=True):
+                with tf.device(value.device):
+                    self.values[name] = tf.cast(each.stack(), value.dtype)
         self._before: Mapping[str, Tensor] = dict(zip(_names(before), done, strict=True))
 
     def runner(self, session: tf.Session) -> Callable[[tf.Operation], None]:
@@ -82,6 +83,14 @@ def frames() -> Iterator[None]:
     finally:
         if by_functions:
             tf.enable_control_flow_v2()
+
+
+def _make_list(value: Tensor, length: Tensor) -> tf.TensorArray:
+    """Makes a list of such scalars, which the device of the value keeps."""
+    # GPUs have no kernel that writes int64 to a list. float64 holds the number of any step exactly.
+    dtype = tf.float64 if value.dtype == tf.int64 else value.dtype
+    with tf.device(value.device):
+        return tf.TensorArray(dtype, length, element_shape=[], colocate_with_first_write_call=False)
 
 
 def _names(ops: Sequence[tf.Operation]) -> list[str]:

@@ -124,6 +124,8 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     trained = {name: resident_data.train(name, experiment) for name in resident_data.WAYS}
     for name, training in trained.items():
         assert training['loss'] < untrained['loss'] / 2, name
+    # The loop takes the same steps.
+    assert trained['device, loop in the graph']['loss'] == trained['device']['loss']
     # Filling the buffer is preparation, not part of the steps.
     small, large = (trained[f'tf.data, buffer of {size}']['s of preparation'] for size in ('1,000', '1,000,000'))
     assert 0 < 3 * small < large

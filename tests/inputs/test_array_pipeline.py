@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from inputs.array_draws import in_random_order
 from inputs.array_pipeline import ArrayPipeline
 from inputs.data_sets import Arrays, find_shards
 from inputs.device_input import DeviceInput
@@ -111,6 +112,33 @@ def test_one_pass_of_all_workers_shows_each_image_once(
     order = order_of([step for steps in zip(*shares, strict=True) for step in steps])
     assert Counter(order[:COUNT]) == Counter(order[COUNT : 2 * COUNT]) == Counter(range(COUNT))
     assert order == order_of(steps_of(num_steps, num_workers * num_towers * batch_size))
+
+
+def orders_of(count: int, num_epochs: int) -> np.ndarray:
+    """The order of each epoch of this many images: [E, N]."""
+    with tf.Graph().as_default(), open_session() as session:
+        positions = tf.cast(tf.range(num_epochs * count, dtype=tf.int64), tf.uint64)
+        return session.run(in_random_order(positions, count, seed=7)).reshape(num_epochs, count)
+
+
+@pytest.mark.parametrize('count', [*range(1, 18), 1797, 50_000])
+def test_the_order_of_any_number_of_images_contains_each_once(count: int) -> None:
+    for order in orders_of(count, 3):
+        np.testing.assert_array_equal(np.sort(order), np.arange(count))
+
+
+# The grid of 230 has a last row of 6 instead of 16.
+@pytest.mark.parametrize('count', [100, 230])
+def test_every_image_is_as_likely_at_each_place_of_an_epoch_and_after_each_other_image(count: int) -> None:
+    mean = 100
+    orders = orders_of(count, mean * count)
+    at_place, after = np.zeros([count, count]), np.zeros([count, count])
+    np.add.at(at_place, (np.arange(count), orders), 1)
+    np.add.at(after, (orders[:, :-1], orders[:, 1:]), 1)
+    for counts in (at_place, after[~np.eye(count, dtype=bool)]):
+        # Six standard deviations of a Poisson distribution.
+        assert np.abs(counts - mean).max() < 6 * mean**0.5
+        assert counts.std() == pytest.approx(mean**0.5, rel=0.1)
 
 
 def test_the_seed_decides_the_order() -> None:

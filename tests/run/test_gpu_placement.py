@@ -14,6 +14,7 @@ from tests.support.gpu_graphs import (
     GpuGraph,
     build_on_gpus,
     bytes_between,
+    crossings,
     is_on_gpu,
     ops_without_device,
     ops_without_kernel,
@@ -137,6 +138,20 @@ def test_images_in_memory_need_no_other_kernels(noise: Path, pipeline: str, way:
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
     copied = [op for op in built.step if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8']
     assert sorted(op.device[-5:] for op in copied) == (['GPU:0', 'GPU:1'] if pipeline == 'device' else [])
+
+
+@pytest.mark.parametrize('num_gpus', [1, 2])
+@pytest.mark.parametrize('augmentation', ['none', 'padded_crop'])
+def test_images_on_the_device_are_drawn_there_and_nothing_comes_from_the_host(
+    noise: Path, augmentation: str, num_gpus: int
+) -> None:
+    flags: dict[str, Any] = {'data_dir': str(noise), 'input_pipeline': 'device', 'augmentation': augmentation}
+    built = build_on_gpus(num_gpus, **flags)
+    check_placement(built)
+    drawing = [op for op in built.step if op.name.startswith('device_input_')]
+    assert {op.device[-5:] for op in drawing} == {f'GPU:{number}' for number in range(num_gpus)}
+    # Neither within the input pipeline nor into it.
+    assert crossings(needed_by(drawing)) == []
 
 
 # ---- collectives --------------------------------------------------------------------------------------------------

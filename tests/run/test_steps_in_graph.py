@@ -1,5 +1,7 @@
 """A loop in the graph takes the same steps, bit for bit, as single runs of the session."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from preprocessing import ImageOptions
 from records.layout import shard_name
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
-from tests.support.gpu_graphs import build_on_gpus, is_on_gpu
+from tests.support.gpu_graphs import GpuGraph, build_on_gpus, crossings, is_on_gpu, ops_without_kernel
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
+from tests.support.networks import needed_by
 from tests.support.outputs import refused
 from tests.support.runs import Ran, ran
 from training.checkpoint_files import latest_checkpoint
@@ -97,7 +100,7 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
         pipeline = RecordPipeline(InputParts(source, cpus(1), 1, 100, options))
         label = tf.reduce_sum(pipeline.tower_batch(0).labels)
         fetches = Fetches(loss=label, global_step=tf.constant(0), ops=pipeline.per_step_ops)
-        loop = StepsInGraph(fetches, cpus(1)[0], pipeline.drawing_ops)
+        loop = StepsInGraph(fetches, pipeline.drawing_ops)
         pipeline.warm_up(session, run=loop.runner(session))
         labels = [
             int(each) for number in (5, 7, 12) for each in session.run(loop.values['loss'], {loop.num_steps: number})
@@ -133,10 +136,9 @@ def test_what_needs_single_steps_is_refused(others: list[str]) -> None:
 
 
 def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
-    built = build_on_gpus(2, variable_update='replicated', all_reduce_spec='nccl')
+    built = build_on_gpus(2, steps_per_run=9, variable_update='replicated', all_reduce_spec='nccl')
     with built.graph.as_default():
-        loop = StepsInGraph(built.step_graph.fetches, built.plan.machine.towers[0])
-    assert loop.num_steps.device.endswith('CPU:0')
+        StepsInGraph(built.step_graph.fetches)
     copies = [op for op in built.graph.get_operations() if '/step/' in op.name]
     assert len(copies) > 100
     waiting = [op for op in copies if not op.inputs and any(before not in copies for before in op.control_inputs)]
@@ -145,6 +147,56 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
     assert len(waiting) <= 3
     [condition] = [op for op in built.graph.get_operations() if op.type == 'LoopCond']
     assert is_on_gpu(condition)
+
+
+def loop_of(built: GpuGraph) -> GpuGraph:
+    """The ops of a call that takes several steps, in place of those of one step."""
+    with built.graph.as_default():
+        loop = StepsInGraph(built.step_graph.fetches)
+    return replace(built, step=frozenset(needed_by([value.op for value in loop.values.values()])))
+
+
+ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'steps_per_run': 9}
+
+
+@pytest.mark.parametrize(
+    'flags',
+    [
+        {},
+        {'forward_only': True},
+        {'print_training_accuracy': True},
+        {'optimizer': 'adam', 'piecewise_learning_rate_schedule': '0.1;5;0.01'},
+    ],
+    ids=str,
+)
+def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags: dict[str, Any], tmp_path: Path) -> None:
+    loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags))
+    # Once for all steps. The values of the steps are fetched after the last one.
+    assert crossings(loop.step) == ['num_steps:0']
+    assert {op.device for op in loop.step} == {'/device:GPU:0'}
+    assert ops_without_kernel(loop) == {}
+    for kind in ('LoopCond', 'TensorArrayV3', 'TensorArrayWriteV3', 'TensorArrayGatherV3'):
+        assert loop.of_type(kind)
+
+
+def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite(tmp_path: Path) -> None:
+    """The host decides which ops run."""
+    scale: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True}
+    loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **scale))
+    number, finite = crossings(loop.step)
+    assert number == 'num_steps:0'
+    assert re.fullmatch(r'steps/while/step/All_\d+:0', finite)
+
+
+def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_path: Path) -> None:
+    loop = loop_of(build_on_gpus(2, variable_update='replicated', data_dir=write_digits(tmp_path), **ON_DEVICE))
+    assert {op.device for op in loop.step} == {'/device:GPU:0', '/device:GPU:1'}
+    sent = [name.removeprefix('steps/while/step/') for name in crossings(loop.step)]
+    gradients = [name for name in sent if name.startswith('AddN') or '/gradients/' in name]
+    # Eight variables: one gradient of each goes to the other GPU, and the sum comes back.
+    assert len(gradients) == 2 * 8
+    # The learning rate, the loss scale and the loss.
+    assert sorted({*sent} - {*gradients}) == ['Cast_1:0', 'Const:0', 'num_steps:0', 'tower_1/Mean:0']
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path: Path) -> None:

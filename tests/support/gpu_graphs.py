@@ -4,9 +4,9 @@ import functools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -107,14 +107,25 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
     return GpuGraph(plan, graph, built, frozenset(step))
 
 
+class _Kernel(NamedTuple):
+    """The values that each type attribute of an op may have, and the arguments that are in host memory."""
+
+    types: dict[str, set[int]]
+    host_memory: frozenset[str]
+
+
 @functools.cache
-def _gpu_kernels(op_type: str) -> list[dict[str, set[int]]]:
-    """Returns, for each GPU kernel of an op, the values that each of its type attributes may have."""
-    found = kernels.get_registered_kernels_for_op(op_type).kernel
+def _gpu_kernels(op_type: str) -> list[_Kernel]:
+    """Returns the kernels of an op for GPUs, those for all devices last, as TensorFlow prefers them."""
+    registered = kernels.get_registered_kernels_for_op(op_type).kernel
     return [
-        {limit.name: set(limit.allowed_values.list.type) for limit in kernel.constraint}
-        for kernel in found
-        if kernel.device_type in ('GPU', 'DEFAULT')
+        _Kernel(
+            {limit.name: set(limit.allowed_values.list.type) for limit in kernel.constraint},
+            frozenset(kernel.host_memory_arg),
+        )
+        for device_type in ('GPU', 'DEFAULT')
+        for kernel in registered
+        if kernel.device_type == device_type
     ]
 
 
@@ -123,9 +134,14 @@ def _types(op: tf.Operation, name: str) -> set[int]:
     return {attribute.type} if attribute.WhichOneof('value') == 'type' else set(attribute.list.type)
 
 
-def has_gpu_kernel(op: tf.Operation) -> bool:
-    """Whether a GPU can run the op; otherwise TensorFlow moves it, with all colocated ops, to the CPU."""
-    return any(all(_types(op, name) <= allowed for name, allowed in limits.items()) for limits in _gpu_kernels(op.type))
+def _gpu_kernel(op: tf.Operation) -> _Kernel | None:
+    """Returns the GPU kernel of an op; without one TensorFlow moves the op, with all colocated ops, to the CPU."""
+    fitting = (
+        kernel
+        for kernel in _gpu_kernels(op.type)
+        if all(_types(op, name) <= allowed for name, allowed in kernel.types.items())
+    )
+    return next(fitting, None)
 
 
 def is_on_gpu(op: tf.Operation) -> bool:
@@ -134,7 +150,7 @@ def is_on_gpu(op: tf.Operation) -> bool:
 
 def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
     """Counts the ops, by type and dtype, that are placed on a GPU without a kernel for them."""
-    lacking = (op for op in built.graph.get_operations() if is_on_gpu(op) and not has_gpu_kernel(op))
+    lacking = (op for op in built.graph.get_operations() if is_on_gpu(op) and not _gpu_kernel(op))
     return dict(Counter(f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}' for op in lacking))
 
 
@@ -181,3 +197,36 @@ def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
         and re.search(receiver, op.device, re.IGNORECASE)
     }
     return sum(sent.values())
+
+
+def crossings(ops: Iterable[tf.Operation]) -> list[str]:
+    """Returns the names of the tensors that the ops send to other devices, or between host memory and a GPU's.
+
+    A GPU kernel may have some arguments in host memory, such as 32-bit integers: they cross if the other end of the
+    edge is in the memory of the GPU.
+    """
+    ops = set(ops)
+    return sorted(
+        {
+            value.name
+            for op in ops
+            for index, value in enumerate(op.inputs)
+            if value.op in ops
+            and value.dtype != tf.resource
+            and (op.device, _is_in_host_memory(op, op.op_def.input_arg, index))
+            != (value.device, _is_in_host_memory(value.op, value.op.op_def.output_arg, value.value_index))
+        }
+    )
+
+
+def _is_in_host_memory(op: tf.Operation, args: Iterable[Any], index: int) -> bool:
+    """Whether the op has its input or output with this index in host memory."""
+    kernel = _gpu_kernel(op) if is_on_gpu(op) else None
+    names = [arg.name for arg in args for _ in range(_length(op, arg))]
+    return kernel is None or names[index] in kernel.host_memory
+
+
+def _length(op: tf.Operation, arg: Any) -> int:
+    if arg.type_list_attr:
+        return len(op.get_attr(arg.type_list_attr))
+    return op.get_attr(arg.number_attr) if arg.number_attr else 1
