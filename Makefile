@@ -92,7 +92,7 @@ check: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(RUN) tf_cnn_benchmarks.py help --markdown > docs/flags.md
-	$(RUN) -m results.schema --markdown > docs/result_file.md
+	$(RUN) -m tf_cnn.results.schema --markdown > docs/result_file.md
 
 clean:
 	rm -rf $(VENV) docs/flags.md docs/result_file.md data/photographs data/records $(RECORDS) data/modes data/modes.html data/resnet50.json build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

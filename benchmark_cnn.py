@@ -10,37 +10,37 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from cluster.signals import SIGNALS
-from cluster.worker import Worker
-from errors import RunError, UsageError, format_flag, plural
-from inputs.buffers import format_memory
-from machine.peak import measure_peak
-from machine.quiet import quiet_start
-from machine.tensorflow_import import without_collecting
-from params import Params
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan, Role, ServerPlan
-from planning.this_process import THIS_PROCESS
-from results.console import Console
-from results.document import Result
-from results.sections import Phase
-from results.steps import Cause, Step, StepValues
-from run.build import build_evaluation, build_step, export, make_banner
-from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
-from run.evaluator import evaluate_checkpoints
-from run.export import ModelValues
-from run.input_only import measure_input
-from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
-from run.invocation import Invocation, after_waiting
-from run.measurement import Measurement
-from run.process import Process
-from run.schedule import Schedule
-from run.session import Stepper, open_session
-from run.state import RunState, offer_of, restart_number
-from run.step_graph import StepGraph
-from run.step_loop import run_steps
-from run.steps_in_graph import StepsInGraph
+from tf_cnn.cluster.signals import SIGNALS
+from tf_cnn.cluster.worker import Worker
+from tf_cnn.errors import RunError, UsageError, format_flag, plural
+from tf_cnn.inputs.buffers import format_memory
+from tf_cnn.machine.peak import measure_peak
+from tf_cnn.machine.quiet import quiet_start
+from tf_cnn.machine.tensorflow_import import without_collecting
+from tf_cnn.params import Params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan, Role, ServerPlan
+from tf_cnn.planning.this_process import THIS_PROCESS
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result
+from tf_cnn.results.sections import Phase
+from tf_cnn.results.steps import Cause, Step, StepValues
+from tf_cnn.run.build import build_evaluation, build_step, export, make_banner
+from tf_cnn.run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
+from tf_cnn.run.evaluator import evaluate_checkpoints
+from tf_cnn.run.export import ModelValues
+from tf_cnn.run.input_only import measure_input
+from tf_cnn.run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
+from tf_cnn.run.invocation import Invocation, after_waiting
+from tf_cnn.run.measurement import Measurement
+from tf_cnn.run.process import Process
+from tf_cnn.run.schedule import Schedule
+from tf_cnn.run.session import Stepper, open_session
+from tf_cnn.run.state import RunState, offer_of, restart_number
+from tf_cnn.run.step_graph import StepGraph
+from tf_cnn.run.step_loop import run_steps
+from tf_cnn.run.steps_in_graph import StepsInGraph
 
 
 @dataclass(frozen=True)

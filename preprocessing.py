@@ -18,7 +18,7 @@ _names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = wea
 def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """Returns the constant of this value in the current graph, which may be a function's.
 
-    The function for one image (inputs/each_image.py) runs its constants before its other ops: the fewer, the better.
+    The function for one image (tf_cnn/inputs/each_image.py) runs its constants before its other ops: the fewer, the better.
     """
     array = np.asarray(value, dtype.as_numpy_dtype)
     graph = tf.get_default_graph()

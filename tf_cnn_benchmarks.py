@@ -18,7 +18,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 if sys.path[:1] != [os.path.dirname(os.path.realpath(__file__))]:
     sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
-from cluster.signals import SIGNALS, Stopped
+from tf_cnn.cluster.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
     # Before the other imports, during which a signal would end Python without a line, or with a traceback.
@@ -32,8 +32,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from commands.subcommands import SUBCOMMANDS
-from errors import (
+from tf_cnn.commands.subcommands import SUBCOMMANDS
+from tf_cnn.errors import (
     FULL_DISK_ERRORS,
     BenchmarkError,
     RunError,
@@ -43,7 +43,7 @@ from errors import (
     nearest,
     not_installed,
 )
-from machine.tensorflow_import import memory_limits
+from tf_cnn.machine.tensorflow_import import memory_limits
 
 # What libraries say, in errors of several kinds, if the system gives them no memory.
 _NO_MEMORY_ERRORS = ('failed to map segment', 'annot allocate memory', "can't start new thread")
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     exit_code = _settled(_exit_code(arguments))
     if argv is None:
         SIGNALS.ignore()
-    if argv is None and (server := sys.modules.get('cluster.server')):
+    if argv is None and (server := sys.modules.get('tf_cnn.cluster.server')):
         server.leave(exit_code)
     return exit_code
 
@@ -184,8 +184,8 @@ def _drop(stream: TextIO) -> None:
 
 def _run(arguments: list[str]) -> int:
     # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
-    from params.spec import asks_for_help
-    from params.words import to_keyboard
+    from tf_cnn.params.spec import asks_for_help
+    from tf_cnn.params.words import to_keyboard
 
     # A flag with a typographic dash is no subcommand; parse_argv refuses it.
     if arguments and not to_keyboard(arguments[0]).startswith('-'):
@@ -200,19 +200,19 @@ def _run(arguments: list[str]) -> int:
     elif {'--version', '-V'} & {*arguments}:
         name, argv = 'version', []
     elif asks_for_help(arguments):
-        from commands.help import show
+        from tf_cnn.commands.help import show
 
         return show(arguments)
     else:
         name, argv = 'benchmark', arguments
-    from machine.quiet import quiet_start
+    from tf_cnn.machine.quiet import quiet_start
 
     if name == 'benchmark':
         _check_memory_limits()
     # TensorFlow would write settings of Keras to the home directory.
     os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
-        return int(importlib.import_module(f'commands.{name}').main(argv))
+        return int(importlib.import_module(f'tf_cnn.commands.{name}').main(argv))
 
 
 def _check_memory_limits() -> None:
@@ -244,7 +244,7 @@ def _fail(messages: Sequence[str], exit_code: int) -> int:
 
 def __getattr__(name: str) -> object:
     # As the package of an installation has it: a process that Python spawns may find this file under its name.
-    from commands.for_python import find
+    from tf_cnn.commands.for_python import find
 
     return find(name)
 

@@ -1,23 +1,23 @@
-"""The public names of the variable managers. managers/classes.py has the class of each mode."""
+"""The public names of the variable managers. tf_cnn/managers/classes.py has the class of each mode."""
 
-from managers.base import TowerVariables, VariableMgr
-from managers.classes import MANAGERS, RELAXED, STAGED
-from managers.collective import VariableMgrCollectiveAllReduce, VariableMgrDistributedAllReduce
-from managers.distributed import (
+from tf_cnn.managers.base import TowerVariables, VariableMgr
+from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
+from tf_cnn.managers.collective import VariableMgrCollectiveAllReduce, VariableMgrDistributedAllReduce
+from tf_cnn.managers.distributed import (
     VariableMgrDistributedFetchFromPS,
     VariableMgrDistributedFetchFromStagedPS,
     VariableMgrDistributedReplicated,
 )
-from managers.horovod import VariableMgrHorovod
-from managers.local import (
+from tf_cnn.managers.horovod import VariableMgrHorovod
+from tf_cnn.managers.local import (
     VariableMgrIndependent,
     VariableMgrLocalFetchFromPS,
     VariableMgrLocalFetchFromStagedPS,
     VariableMgrLocalRelaxedReplicated,
     VariableMgrLocalReplicated,
 )
-from managers.parts import ManagerParts
-from params.modes import Place
+from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.params.modes import Place
 
 __all__ = [
     'ManagerParts',

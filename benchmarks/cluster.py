@@ -23,8 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, some_of, take_turns
-from errors import RunError, UsageError
 from tests.support.hosts import Network, make_hosts, why_not
+from tf_cnn.errors import RunError, UsageError
 
 MODES = {
     'parameter_server': ['--variable_update=parameter_server'],

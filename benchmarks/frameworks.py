@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, some_of, take_runs
-from sweeps.runner import PROGRAM
+from tf_cnn.sweeps.runner import PROGRAM
 
 # The script of each peer in benchmarks/peers.
 _PEERS = {'plain_tensorflow': 'plain_tensorflow.py', 'keras': 'keras_resnet50.py', 'pytorch': 'pytorch_resnet50.py'}

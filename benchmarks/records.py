@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, make_parser, print_report, run_script, take_runs
-from sweeps.runner import PROGRAM
+from tf_cnn.sweeps.runner import PROGRAM
 
 _PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_tensorflow.py'))
 _PIPELINES = ('record_input', 'tf_data')

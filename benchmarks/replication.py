@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
-from results.document import Result, as_float
-from sweeps.runner import PROGRAM
+from tf_cnn.results.document import Result, as_float
+from tf_cnn.sweeps.runner import PROGRAM
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')

@@ -25,9 +25,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmarks.turns import Numbers, make_parser, print_report, run_script, take_turns
-from inputs.array_draws import Positions, in_random_order
-from run.step_graph import Fetches
-from run.steps_in_graph import StepsInGraph, frames
+from tf_cnn.inputs.array_draws import Positions, in_random_order
+from tf_cnn.run.step_graph import Fetches
+from tf_cnn.run.steps_in_graph import StepsInGraph, frames
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
 

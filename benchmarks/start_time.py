@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, take_turns
-from errors import RunError
-from sweeps.runner import PROGRAM
+from tf_cnn.errors import RunError
+from tf_cnn.sweeps.runner import PROGRAM
 
 _IMPORT = 'import tensorflow'
 # The beginning of the line about the first timed step, and the line that the other cases print.
@@ -36,7 +36,7 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
     return {
         _IMPORT: python(_IMPORT),
         # The import of TensorFlow alone, without packages that it imports if they are installed.
-        'without Keras': python('from machine.tensorflow_import import import_tensorflow; import_tensorflow()'),
+        'without Keras': python('from tf_cnn.machine.tensorflow_import import import_tensorflow; import_tensorflow()'),
         'trivial': [*run, '--model=trivial', '--batch_size=1'],
         model: [*run, f'--model={model}', '--batch_size=1'],
         f'{model}, 1 tower': [*run, f'--model={model}', f'--batch_size={global_batch_size}'],

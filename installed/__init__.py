@@ -20,7 +20,7 @@ _HERE = Path(__file__).resolve().parent
 # An editable installation uses the checkout itself.
 PROGRAM = _HERE / 'program' if (_HERE / 'program').is_dir() else _HERE.parent
 
-# The names in commands/for_python.py, which cannot be imported before the program's folder is on sys.path.
+# The names in tf_cnn/commands/for_python.py, which cannot be imported before the program's folder is on sys.path.
 __all__ = [
     'BenchmarkCNN',
     'BenchmarkError',
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
         return importlib.metadata.version('tf_cnn_benchmarks')
     if name in __all__:
         _put_program_first()
-        return importlib.import_module('commands.for_python').find(name)
+        return importlib.import_module('tf_cnn.commands.for_python').find(name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf
 
-from inputs.data_sets import DATA_SETS
 from models.layers import Tensor
 from models.model_facts import ModelFacts, Network
 from models.network_check import errors_of_network
 from models.networks import PlaceholderVariables, build_network
+from tf_cnn.inputs.data_sets import DATA_SETS
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
 
-from errors import UsageError, format_flag
 from models.layers import Tensor
 from models.model_facts import Network
 from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
+from tf_cnn.errors import UsageError, format_flag
 
 
 # The arguments are all that decides how the networks of a run are built.

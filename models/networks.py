@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from errors import plural
 from models.builders import BUILDERS
 from models.folding import ConstantNorm
 from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_facts import Network
-from training.variables import Initializer
+from tf_cnn.errors import plural
+from tf_cnn.training.variables import Initializer
 
 
 class Logits(NamedTuple):

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from errors import BenchmarkError, UsageError, alternatives, format_flag, similar
-from inputs.data_sets import DATA_SETS, RECORDS
-from machine.user_file import UserFile, file_being_run
 from models.model_facts import BatchNorm, Build, ModelFacts, Network
 from models.zoo import CATALOG, NOT_CLASSIFIERS
+from tf_cnn.errors import BenchmarkError, UsageError, alternatives, format_flag, similar
+from tf_cnn.inputs.data_sets import DATA_SETS, RECORDS
+from tf_cnn.machine.user_file import UserFile, file_being_run
 
 # How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from planning.this_process import INTRA, THIS_PROCESS, ThisProcess
+from tf_cnn.planning.this_process import INTRA, THIS_PROCESS, ThisProcess
 
 if TYPE_CHECKING:
     from tests.cluster.local_cluster import LocalCluster
@@ -40,7 +40,7 @@ def forget_models() -> Iterator[None]:
 @pytest.fixture
 def forget_modes() -> Iterator[None]:
     """Forgets the modes that a test registers."""
-    from params.modes import MODES
+    from tf_cnn.params.modes import MODES
 
     with mock.patch.dict(MODES):
         yield

@@ -30,7 +30,7 @@ MAY_IMPORT = {
 }
 WITHOUT_TENSORFLOW = ('commands', 'comparison', 'params', 'planning', 'records', 'results', 'sweeps')
 # The parts of planning that a run with TensorFlow asks last; and a process of `doctor` that uses the whole program.
-WITH_TENSORFLOW, DOCTOR = ('planning.session', 'planning.step'), 'machine/doctor_program.py'
+WITH_TENSORFLOW, DOCTOR = ('tf_cnn.planning.session', 'tf_cnn.planning.step'), 'tf_cnn/machine/doctor_program.py'
 
 
 def imported(path: Path) -> set[str]:
@@ -59,6 +59,6 @@ def test_a_room_imports_only_what_it_may_know(room: str) -> None:
 def test_what_is_needed_before_a_run_imports_no_tensorflow() -> None:
     paths = [path.relative_to(ROOT) for room in WITHOUT_TENSORFLOW for path in (ROOT / room).glob('*.py')]
     names = {'.'.join(path.with_suffix('').parts).removesuffix('.__init__') for path in paths} - {*WITH_TENSORFLOW}
-    names |= {'cluster.launcher', 'models.registry', 'sys'}
+    names |= {'tf_cnn.cluster.launcher', 'models.registry', 'sys'}
     code = f'import {", ".join(names)}; sys.exit("tensorflow" in sys.modules)'
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)

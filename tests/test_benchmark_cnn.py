@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from benchmark_cnn import BenchmarkCNN
-from cluster.signals import Stopped
-from params import make_params
-from results.console import Console
-from results.document import Result, read_result_file
-from results.sections import Phase
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.programs import ROOT
 from tests.support.runs import losses, made, ran
-from training.checkpoint_files import has_ended, latest_checkpoint
+from tf_cnn.cluster.signals import Stopped
+from tf_cnn.params import make_params
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.results.sections import Phase
+from tf_cnn.training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import tf_cnn_benchmarks
-from commands.subcommands import SUBCOMMANDS
 from tests.support.outputs import check_line, check_warning, read_output, warnings_in
 from tests.support.programs import ROOT, run_process, terminal
+from tf_cnn.commands.subcommands import SUBCOMMANDS
 
 FULL = Path('/dev/full')
 SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')
@@ -157,7 +157,7 @@ class BenchmarkCNN:
         self.console.result('after')
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
-sys.modules['planning.make_plan'] = types.SimpleNamespace(make_plan=lambda params, environment: params)
+sys.modules['tf_cnn.planning.make_plan'] = types.SimpleNamespace(make_plan=lambda params, environment: params)
 sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 
@@ -194,11 +194,11 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
 @pytest.mark.parametrize(
     ('action', 'exit_code', 'facts'),
     [
-        ("from errors import RunError; raise RunError('shard 3: broken')", 1, ['shard 3: broken']),
+        ("from tf_cnn.errors import RunError; raise RunError('shard 3: broken')", 1, ['shard 3: broken']),
         ('raise MemoryError', 1, ['memory', 'MemoryError']),
         ("raise RuntimeError('can\\'t start new thread')", 1, ['memory', 'thread']),
         (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, []),
-        ('from cluster.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
+        ('from tf_cnn.cluster.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
         # As native code ends that Ctrl-C interrupts while it is imported.
         ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, ['interrupted']),
     ],

@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 
 import tf_cnn_benchmarks
-from commands.options import Declaration
-from commands.subcommands import SUBCOMMANDS
-from errors import UsageError
 from models.registry import MODELS, load_model_file
-from params import Params, RunFacts, find_idle, parse_argv
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan, ServerPlan
 from tests.support.documents import PAGES, ROOT, CommandLine, ShellLine, fit, python_block, shell_lines, split_line
 from tests.support.images import write_noise, write_photos
+from tf_cnn.commands.options import Declaration
+from tf_cnn.commands.subcommands import SUBCOMMANDS
+from tf_cnn.errors import UsageError
+from tf_cnn.params import Params, RunFacts, find_idle, parse_argv
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan, ServerPlan
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 LINES = list(shell_lines())
-MODULES = {name: importlib.import_module(f'commands.{name}') for name in SUBCOMMANDS}
+MODULES = {name: importlib.import_module(f'tf_cnn.commands.{name}') for name in SUBCOMMANDS}
 DECLARATIONS: dict[str, Declaration[Any]] = {
     name: module.DECLARATION for name, module in MODULES.items() if hasattr(module, 'DECLARATION')
 }

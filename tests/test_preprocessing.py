@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from inputs.each_image import for_each_image
 from preprocessing import RESIZE_METHODS, ImageOptions, draw, parse_example, preprocess, resize_and_distort
 from preprocessing import random_window as random_window_of
 from tests.support.graphs import open_session
 from tests.support.images import encoded, example
 from tests.support.outputs import check_line
+from tf_cnn.inputs.each_image import for_each_image
 
 pytestmark = pytest.mark.graph
 

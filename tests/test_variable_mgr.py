@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from managers.all_reduce import Algorithm, by_halves, make_algorithm
-from managers.buckets import Packing
 from models.layers import LayerBuilder, VariableSource, truncated_normal, zeros
 from models.networks import PlaceholderVariables
-from params.all_reduce_spec import parse_spec
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import make_manager
 from tests.support.oracles import OPTIMIZERS, Weights
-from training.optimizers import OptimizerStep
+from tf_cnn.managers.all_reduce import Algorithm, by_halves, make_algorithm
+from tf_cnn.managers.buckets import Packing
+from tf_cnn.params.all_reduce_spec import parse_spec
+from tf_cnn.training.optimizers import OptimizerStep
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from machine.atomic import write_whole
-from machine.meters import Disturbances, host_peak_bytes
-from machine.surroundings import environment_facts, machine_facts
 from models.registry import MODELS
-from results import sections
-from results.document import SCHEMA_VERSION, Result
-from results.sections import Phase, with_unknowns
-from results.steps import Cause, Measured, Step, StepValues
+from tf_cnn.machine.atomic import write_whole
+from tf_cnn.machine.meters import Disturbances, host_peak_bytes
+from tf_cnn.machine.surroundings import environment_facts, machine_facts
+from tf_cnn.results import sections
+from tf_cnn.results.document import SCHEMA_VERSION, Result
+from tf_cnn.results.sections import Phase, with_unknowns
+from tf_cnn.results.steps import Cause, Measured, Step, StepValues
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)

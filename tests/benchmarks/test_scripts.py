@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.data_sets import DATA_SETS
 from models.costs import read_table
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
-from records.layout import shard_name
 from tests.support.images import encoded, example, write_shard
+from tf_cnn.inputs.data_sets import DATA_SETS
+from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 
@@ -91,7 +91,7 @@ def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
 
 def test_digits_are_written_as_the_files_of_mnist(tmp_path: Path) -> None:
     from benchmarks.sample_digits import write_mnist
-    from inputs.array_files import load_arrays
+    from tf_cnn.inputs.array_files import load_arrays
 
     assert write_mnist(tmp_path / 'mnist') == 1797
     images, labels = load_arrays('mnist', str(tmp_path / 'mnist'), 'train')

@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks.peers.measuring import make_parser, run_steps
 from benchmarks.turns import print_report, take_runs, take_turns
-from comparison.sides import read_side
-from results.document import Result, as_json, read_result_file
-from results.schema import FILE
 from tests.support.outputs import refused
 from tests.support.sample_results import FAKE, environment, sizes_in
+from tf_cnn.comparison.sides import read_side
+from tf_cnn.results.document import Result, as_json, read_result_file
+from tf_cnn.results.schema import FILE
 
 pytestmark = pytest.mark.unit
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.failure_detector import FailureWatch
-from cluster.rendezvous import Membership, Rendezvous
-from cluster.topology import Cluster, Task, Timeout
 from tests.support.programs import Relay
+from tf_cnn.cluster.failure_detector import FailureWatch
+from tf_cnn.cluster.rendezvous import Membership, Rendezvous
+from tf_cnn.cluster.topology import Cluster, Task, Timeout
 
 DEADLINE_SECS = 60.0
 # The seconds that a test waits to see that something does not happen.

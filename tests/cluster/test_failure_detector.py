@@ -6,10 +6,6 @@ from concurrent.futures import Future
 
 import pytest
 
-from cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit
-from cluster.serve import serve
-from cluster.server import Health
-from cluster.topology import Task, Timeout
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
@@ -23,6 +19,10 @@ from tests.cluster.local_cluster import (
     result,
 )
 from tests.support.outputs import check_line, failed
+from tf_cnn.cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit
+from tf_cnn.cluster.serve import serve
+from tf_cnn.cluster.server import Health
+from tf_cnn.cluster.topology import Task, Timeout
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -4,10 +4,6 @@ from typing import Any
 
 import pytest
 
-from cluster.discovery import check_mode
-from cluster.topology import Cluster
-from errors import UsageError
-from params import Params
 from tests.support.machines import (
     COLLECTIVE,
     CONTROLLED,
@@ -24,6 +20,10 @@ from tests.support.machines import (
     tf_config,
 )
 from tests.support.outputs import refused
+from tf_cnn.cluster.discovery import check_mode
+from tf_cnn.cluster.topology import Cluster
+from tf_cnn.errors import UsageError
+from tf_cnn.params import Params
 
 pytestmark = pytest.mark.unit
 

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from cluster.environments import environment_of_runs, expand_counts, expand_nodes, find_unjoined, without_clusters
-from cluster.topology import Cluster
 from tests.support.machines import (
     COLLECTIVE,
     find,
@@ -17,6 +15,14 @@ from tests.support.machines import (
     tf_config,
 )
 from tests.support.outputs import refused
+from tf_cnn.cluster.environments import (
+    environment_of_runs,
+    expand_counts,
+    expand_nodes,
+    find_unjoined,
+    without_clusters,
+)
+from tf_cnn.cluster.topology import Cluster
 
 pytestmark = pytest.mark.unit
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from cluster.agent import ANSWER, hello
-from cluster.hosts import Command, Host, LocalProcess
-from cluster.launcher import launch
-from cluster.ssh import Reach, SshHost, connections
-from commands import cluster as cluster_command
-from errors import RunError
 from tests.support.outputs import check_line, failed
 from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, terminal
+from tf_cnn.cluster.agent import ANSWER, hello
+from tf_cnn.cluster.hosts import Command, Host, LocalProcess
+from tf_cnn.cluster.launcher import launch
+from tf_cnn.cluster.ssh import Reach, SshHost, connections
+from tf_cnn.commands import cluster as cluster_command
+from tf_cnn.errors import RunError
 
 pytestmark = pytest.mark.distributed
 
@@ -131,7 +131,9 @@ open({first!r}).close()
 print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
 """
     commands = [program('worker 0', chief, has_result=True), program('worker 1', "print('Waiting')")]
-    code = f'import sys; from cluster.launcher import Command, launch\nsys.exit(launch({commands!r}, quiet=True))'
+    code = (
+        f'import sys; from tf_cnn.cluster.launcher import Command, launch\nsys.exit(launch({commands!r}, quiet=True))'
+    )
     with terminal([sys.executable, '-c', code], cwd=ROOT) as seen:
         seen.read('Building the graph')
         open(first, 'w').close()
@@ -298,7 +300,7 @@ def test_processes_run_in_the_working_folder_if_the_host_has_it_else_at_home(
     (tmp_path / 'home').mkdir()
     command: dict[str, object] = {'name': 'worker 0', 'argv': ['pwd'], 'env': {}, 'cores': None}
     with subprocess.Popen(
-        [sys.executable, '-m', 'cluster.agent', str(tmp_path / wanted)],
+        [sys.executable, '-m', 'tf_cnn.cluster.agent', str(tmp_path / wanted)],
         cwd=ROOT,
         env={'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'},
         stdin=subprocess.PIPE,

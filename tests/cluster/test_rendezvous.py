@@ -7,9 +7,6 @@ from concurrent.futures import Future
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.rendezvous import NOTHING, Membership, Rendezvous
-from cluster.server import KeyValueStore
-from cluster.topology import Cluster, Task
 from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
@@ -24,6 +21,9 @@ from tests.cluster.local_cluster import (
     result,
 )
 from tests.support.outputs import failed, refused
+from tf_cnn.cluster.rendezvous import NOTHING, Membership, Rendezvous
+from tf_cnn.cluster.server import KeyValueStore
+from tf_cnn.cluster.topology import Cluster, Task
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.discovery import find_cluster
-from cluster.roster import lay_out, read_host_file, read_hosts_flag
-from commands import cluster as cluster_command
-from params import parse_argv
 from tests.support.outputs import refused
+from tf_cnn.cluster.discovery import find_cluster
+from tf_cnn.cluster.roster import lay_out, read_host_file, read_hosts_flag
+from tf_cnn.commands import cluster as cluster_command
+from tf_cnn.params import parse_argv
 
 pytestmark = pytest.mark.unit
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cluster.discovery import as_evaluator, find_cluster
-from params import Params, make_params
 from tests.support.machines import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
 from tests.support.outputs import refused
+from tf_cnn.cluster.discovery import as_evaluator, find_cluster
+from tf_cnn.params import Params, make_params
 
 pytestmark = pytest.mark.unit
 

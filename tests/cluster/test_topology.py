@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cluster.rendezvous import find_difference, settings_of
-from cluster.topology import Cluster, Task, public_hosts
-from params import make_params
-from params.table import SPECS, flags_to_agree_on
 from tests.support.machines import FLAGS, PS, WORKERS, controlled
 from tests.support.outputs import check_line
+from tf_cnn.cluster.rendezvous import find_difference, settings_of
+from tf_cnn.cluster.topology import Cluster, Task, public_hosts
+from tf_cnn.params import make_params
+from tf_cnn.params.table import SPECS, flags_to_agree_on
 
 pytestmark = pytest.mark.unit
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from commands import doctor
-from commands.doctor import run_family
-from machine.doctor_checks import OK, SKIPPED, WRONG
 from tests.support.outputs import check_line
+from tf_cnn.commands import doctor
+from tf_cnn.commands.doctor import run_family
+from tf_cnn.machine.doctor_checks import OK, SKIPPED, WRONG
 
 pytestmark = pytest.mark.distributed
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import tf_cnn_benchmarks
-from commands.predict import read_network
-from comparison.predict import CROWDING, ERRORS, Prediction, Series, crossings, link_bytes, predict
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_failure, write_sample
+from tf_cnn.commands.predict import read_network
+from tf_cnn.comparison.predict import CROWDING, ERRORS, Prediction, Series, crossings, link_bytes, predict
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from commands import records
-from errors import to_install
-from records.layout import shard_name
 from tests.support.images import (
     content,
     convert,
@@ -19,6 +16,9 @@ from tests.support.images import (
     write_shards_of,
 )
 from tests.support.outputs import failed, refused
+from tf_cnn.commands import records
+from tf_cnn.errors import to_install
+from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
-from commands import report
-from errors import to_install
 from tests.support.outputs import check_line, failed, refused
 from tests.support.programs import check_warning, run_process
 from tests.support.sample_results import sample_document, write_sample
+from tf_cnn.commands import report
+from tf_cnn.errors import to_install
 
 pytestmark = pytest.mark.unit
 

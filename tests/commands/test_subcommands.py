@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from commands.options import Declaration
-from commands.subcommands import SUBCOMMANDS
-from params.help_text import describe_flag, format_help, format_page
-from params.spec import specs_of
+from tf_cnn.commands.options import Declaration
+from tf_cnn.commands.subcommands import SUBCOMMANDS
+from tf_cnn.params.help_text import describe_flag, format_help, format_page
+from tf_cnn.params.spec import specs_of
 from tf_cnn_benchmarks import main
 
 pytestmark = pytest.mark.unit
 
 DECLARATIONS: dict[str, Declaration[Any]] = {
-    name: importlib.import_module(f'commands.{name}').DECLARATION for name in SUBCOMMANDS
+    name: importlib.import_module(f'tf_cnn.commands.{name}').DECLARATION for name in SUBCOMMANDS
 }
 
 

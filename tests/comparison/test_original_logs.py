@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from comparison.original_logs import read_log
-from results.console import IN_TF32
-from results.document import Result
 from tests.support.outputs import refused
+from tf_cnn.comparison.original_logs import read_log
+from tf_cnn.results.console import IN_TF32
+from tf_cnn.results.document import Result
 
 pytestmark = pytest.mark.unit
 

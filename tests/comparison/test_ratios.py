@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from comparison.intervals import estimate_runs, t_quantile
-from comparison.ratios import Significance, compare, estimate
-from results.document import Result
 from tests.support.sample_results import sample_record
+from tf_cnn.comparison.intervals import estimate_runs, t_quantile
+from tf_cnn.comparison.ratios import Significance, compare, estimate
+from tf_cnn.results.document import Result
 
 pytestmark = pytest.mark.unit
 

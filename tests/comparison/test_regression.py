@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from comparison.regression import MULTIPLES, expectation, judge
-from results.document import Result
 from tests.support.sample_results import cut_off, record_of, sample_document
+from tf_cnn.comparison.regression import MULTIPLES, expectation, judge
+from tf_cnn.results.document import Result
 
 pytestmark = pytest.mark.unit
 

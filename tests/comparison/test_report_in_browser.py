@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from comparison.report_page import make_page
-from comparison.report_plots import WIDTH
-from results.collection import collect
 from tests.support.sample_results import sample_failure, write_sample
+from tf_cnn.comparison.report_page import make_page
+from tf_cnn.comparison.report_plots import WIDTH
+from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit
 

@@ -12,14 +12,6 @@ import numpy as np
 import pytest
 
 import tf_cnn_benchmarks
-from commands.sweep import run_plan
-from comparison.report_page import Page, make_page
-from comparison.report_plots import Plot, make_plots
-from comparison.report_rows import summarize_collection
-from results.collection import Collection, collect
-from results.document import Failure, Result
-from sweeps.folder import Folder
-from sweeps.runner import Starter
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
     evaluations,
@@ -31,6 +23,14 @@ from tests.support.sample_results import (
     step_seconds,
     write_sample,
 )
+from tf_cnn.commands.sweep import run_plan
+from tf_cnn.comparison.report_page import Page, make_page
+from tf_cnn.comparison.report_plots import Plot, make_plots
+from tf_cnn.comparison.report_rows import summarize_collection
+from tf_cnn.results.collection import Collection, collect
+from tf_cnn.results.document import Failure, Result
+from tf_cnn.sweeps.folder import Folder
+from tf_cnn.sweeps.runner import Starter
 
 pytestmark = pytest.mark.unit
 

@@ -14,9 +14,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from cluster.discovery import find_cluster
-from params import Params, parse_argv
 from tests.support.documents import split_line
+from tf_cnn.cluster.discovery import find_cluster
+from tf_cnn.params import Params, parse_argv
 
 pytestmark = pytest.mark.unit
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cluster.hosts import Command, reserved_addresses
-from cluster.tether import die_with_parent
-from commands.cluster import make_commands
 from tests.support.programs import members
+from tf_cnn.cluster.hosts import Command, reserved_addresses
+from tf_cnn.cluster.tether import die_with_parent
+from tf_cnn.commands.cluster import make_commands
 
 # Of a loaded machine; a cluster of four processes takes 15 seconds.
 DEADLINE_SECS = 240.0

@@ -18,7 +18,7 @@ from tests.distributed.whole_batch import SEED, WholeBatch, one_tower_graph, val
 from tests.support.graphs import open_session
 from tests.support.oracles import MOMENTUM, Weights
 from tests.support.outputs import check_line
-from training.optimizers import Momentum
+from tf_cnn.training.optimizers import Momentum
 
 # NUM_STEPS are all steps of a run, warm-up included. Where workers do not wait for each other there are more, so that
 # one that starts late takes some, too.

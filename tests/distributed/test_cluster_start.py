@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.server import start_server
-from cluster.topology import Cluster
 from tests.distributed.milestones import WAITING
 from tests.distributed.processes import DEADLINE_SECS, await_line
 from tests.distributed.scenarios import (
@@ -29,6 +27,8 @@ from tests.distributed.whole_batch import STEP_LINE
 from tests.support.graphs import open_session
 from tests.support.images import write_mnist
 from tests.support.outputs import failed
+from tf_cnn.cluster.server import start_server
+from tf_cnn.cluster.topology import Cluster
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures('forget_modes', 'forget_models')]
 

@@ -19,8 +19,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from cluster.hosts import Command
-from params import make_params
 from tests.distributed.milestones import SKIPPED, UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, Process, Processes, await_line
 from tests.distributed.whole_batch import (
@@ -37,6 +35,8 @@ from tests.distributed.whole_batch import (
 from tests.support.images import write_noise
 from tests.support.oracles import Weights
 from tests.support.runs import values_in
+from tf_cnn.cluster.hosts import Command
+from tf_cnn.params import make_params
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
 pytest.importorskip('horovod.tensorflow', reason=REASON)

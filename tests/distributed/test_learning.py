@@ -17,11 +17,11 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from cluster.hosts import Command
-from params import parse_argv
 from tests.distributed.milestones import EVALUATED
 from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment, launched
-from training.checkpoint_files import latest_checkpoint, step_of
+from tf_cnn.cluster.hosts import Command
+from tf_cnn.params import parse_argv
+from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed
 

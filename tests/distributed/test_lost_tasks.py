@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from results.document import Result, read_result_file
 from tests.distributed.milestones import FIRST_STEP, INCOMPLETE, UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, await_line, cluster_command, launched
 from tests.distributed.scenarios import (
@@ -37,6 +36,7 @@ from tests.distributed.scenarios import (
     undisturbed,
 )
 from tests.support.runs import values_in
+from tf_cnn.results.document import Result, read_result_file
 
 pytestmark = pytest.mark.distributed
 TASKS = (

@@ -34,7 +34,7 @@ from tests.distributed.whole_batch import (
 from tests.support.oracles import Weights
 from tests.support.outputs import read_output
 from tests.support.runs import values_in
-from training.checkpoint_files import latest_checkpoint
+from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 

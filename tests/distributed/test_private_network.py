@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from cluster.private_network import PrivateNetwork, is_private
 from tests.distributed.milestones import UNDER_WAY
 from tests.distributed.processes import ROOT, await_line, cluster_command, launched
 from tests.distributed.scenarios import ENDLESS, FLAGS
 from tests.support.outputs import check_line
+from tf_cnn.cluster.private_network import PrivateNetwork, is_private
 
 OPEN = 'listen on all addresses'
 _PR_SET_DUMPABLE = 4
 # Makes a network namespace as an ordinary user and enters it from another process, as the launcher's processes do.
 AS_USER = f"""
 import ctypes, os, signal
-from cluster import private_network, tether
+from tf_cnn.cluster import private_network, tether
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)

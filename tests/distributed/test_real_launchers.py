@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.hosts import Command
 from tests.distributed.milestones import FIRST_STEP
 from tests.distributed.processes import DEADLINE_SECS, await_line, environment, launched
 from tests.distributed.scenarios import errors_of
 from tests.distributed.whole_batch import TOTAL_LINE
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
+from tf_cnn.cluster.hosts import Command
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -77,9 +77,9 @@ MPIRUN = ('mpirun', '--allow-run-as-root', '--bind-to', 'none')
 PLACE = """
 import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
-from cluster.discovery import find_cluster
-from errors import UsageError
-from params import parse_argv
+from tf_cnn.cluster.discovery import find_cluster
+from tf_cnn.errors import UsageError
+from tf_cnn.params import parse_argv
 try:
     cluster = find_cluster(parse_argv(sys.argv[2:]).params, os.environ)
     found = cluster and {'own': str(cluster.own), 'spec': cluster.spec, 'source': cluster.source}

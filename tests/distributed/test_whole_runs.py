@@ -11,17 +11,17 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from cluster.hosts import Command, reserved_addresses
-from params import make_params, parse_argv
-from records.layout import LABELS_FILE
-from results.sections import EvaluationRow
 from tests.distributed.milestones import EVALUATING, SKIPPED, STOPPING
 from tests.distributed.processes import Processes, environment, make_cluster
 from tests.distributed.whole_batch import TOTAL_LINE
 from tests.support.images import write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.runs import values_in
-from training.checkpoint_files import latest_checkpoint, step_of
+from tf_cnn.cluster.hosts import Command, reserved_addresses
+from tf_cnn.params import make_params, parse_argv
+from tf_cnn.records.layout import LABELS_FILE
+from tf_cnn.results.sections import EvaluationRow
+from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed
 

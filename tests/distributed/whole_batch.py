@@ -11,23 +11,23 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from inputs.data_sets import DATA_SETS
-from inputs.pipeline import Batch, InputParts, InputPipeline
-from inputs.synthetic import SyntheticInput
-from managers.all_reduce import by_copies
 from models.registry import MODELS
-from params import parse_argv
-from params.device_flags import HOST_DEVICE
-from params.modes import Place
-from planning.step import StepSettings
 from preprocessing import ImageOptions
-from run.step_graph import StepGraph, build_step_graph
 from tests.support.graphs import cpus, open_session
 from tests.support.oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
-from training.checkpoint_files import latest_checkpoint
-from training.checkpoints import Checkpointer
-from training.optimizers import Optimizer
-from training.schedules import LearningRate
+from tf_cnn.inputs.data_sets import DATA_SETS
+from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline
+from tf_cnn.inputs.synthetic import SyntheticInput
+from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.params import parse_argv
+from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.params.modes import Place
+from tf_cnn.planning.step import StepSettings
+from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.training.checkpoint_files import latest_checkpoint
+from tf_cnn.training.checkpoints import Checkpointer
+from tf_cnn.training.optimizers import Optimizer
+from tf_cnn.training.schedules import LearningRate
 from variable_mgr import ManagerParts, make_variable_mgr
 
 Tensor = Any

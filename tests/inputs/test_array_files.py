@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inputs.array_files import count_images, has_files, load_arrays
-from inputs.data_folder import recognise
 from tests.support.images import idx, python2_pickle, write_cifar, write_mnist
 from tests.support.outputs import check_line, refused
+from tf_cnn.inputs.array_files import count_images, has_files, load_arrays
+from tf_cnn.inputs.data_folder import recognise
 
 pytestmark = pytest.mark.unit
 

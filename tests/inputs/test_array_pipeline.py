@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.array_draws import in_random_order
-from inputs.array_pipeline import ArrayPipeline
-from inputs.data_sets import Arrays, find_shards
-from inputs.device_input import DeviceInput
-from inputs.feed_input import FeedInput
-from inputs.pipeline import InputParts, WorkersInput
-from inputs.validation import Share, array_examples, read_images, record_examples
 from preprocessing import ImageOptions, Scale, shift_and_flip
-from records.layout import shard_name
 from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, write_shard
+from tf_cnn.inputs.array_draws import in_random_order
+from tf_cnn.inputs.array_pipeline import ArrayPipeline
+from tf_cnn.inputs.data_sets import Arrays, find_shards
+from tf_cnn.inputs.device_input import DeviceInput
+from tf_cnn.inputs.feed_input import FeedInput
+from tf_cnn.inputs.pipeline import InputParts, WorkersInput
+from tf_cnn.inputs.validation import Share, array_examples, read_images, record_examples
+from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

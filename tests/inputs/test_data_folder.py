@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from commands import records
-from inputs.data_folder import open_folder, recognise
-from inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
-from params import Params, make_params
-from planning.environment import Environment
-from planning.make_plan import check_launch, make_plan
-from planning.plan import Plan
-from records.layout import shard_name
 from tests.support.images import convert, encoded, example, write_cifar, write_mnist, write_shard
 from tests.support.outputs import check_line, failed, refused
+from tf_cnn.commands import records
+from tf_cnn.inputs.data_folder import open_folder, recognise
+from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
+from tf_cnn.params import Params, make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import check_launch, make_plan
+from tf_cnn.planning.plan import Plan
+from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from inputs.data_sets import Shards, find_shards
-from records.layout import shard_name
 from tests.support.outputs import refused
+from tf_cnn.inputs.data_sets import Shards, find_shards
+from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.unit
 

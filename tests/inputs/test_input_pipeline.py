@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.pipeline import InputParts
-from inputs.staged import HostBatch, StagedInput
-from inputs.synthetic import SyntheticInput
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session, step
+from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.staged import HostBatch, StagedInput
+from tf_cnn.inputs.synthetic import SyntheticInput
 
 pytestmark = pytest.mark.graph
 

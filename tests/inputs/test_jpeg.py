@@ -14,10 +14,10 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from preprocessing import ImageOptions, decode_window, preprocess
-from records.layout import shard_name
 from tests.support.graphs import open_session
 from tests.support.images import encoded, example, write_shard
 from tests.support.runs import losses
+from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

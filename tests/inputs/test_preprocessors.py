@@ -5,11 +5,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-from inputs.preprocessors import ML_PERF, PREPROCESSORS, Preprocessor
-from inputs.validation import ValidationInput
 from preprocessing import ImageOptions, Scale, normalize, preprocess
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded
+from tf_cnn.inputs.preprocessors import ML_PERF, PREPROCESSORS, Preprocessor
+from tf_cnn.inputs.validation import ValidationInput
 
 pytestmark = pytest.mark.graph
 

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from machine.data_formats import Capability, choose_data_format, uses_tf32
-from machine.tensorflow_build import tensorflow_build
+from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf32
+from tf_cnn.machine.tensorflow_build import tensorflow_build
 
 pytestmark = pytest.mark.graph
 

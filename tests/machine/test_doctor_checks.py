@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from machine import doctor_checks
-from machine.doctor_checks import OK, SKIPPED, WARNING, WRONG, Finding
-from machine.gpus import has_nvidia_gpu
 from tests.support.machines import NEEDED, compile_cuda, use_pynvml, without_pynvml, write_files, write_pynvml
+from tf_cnn.machine import doctor_checks
+from tf_cnn.machine.doctor_checks import OK, SKIPPED, WARNING, WRONG, Finding
+from tf_cnn.machine.gpus import has_nvidia_gpu
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from machine import doctor_program
-from machine.doctor_checks import OK, SKIPPED, WARNING, WRONG
-from managers.all_reduce import by_copies
-from params.all_reduce_spec import COLLECTIVE
 from tests.support.outputs import check_line
+from tf_cnn.machine import doctor_program
+from tf_cnn.machine.doctor_checks import OK, SKIPPED, WARNING, WRONG
+from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.params.all_reduce_spec import COLLECTIVE
 
 pytestmark = pytest.mark.graph
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from cluster.environments import read_tf_config
-from errors import UsageError
-from records.layout import read_facts
-from results.collection import collect
-from results.document import read_result_file
-from sweeps.folder import Folder
-from sweeps.sweep_file import read_sweep_file
 from tests.support.outputs import check_line
 from tests.support.sample_results import write_sample
-from training.checkpoint_files import mark_begun, read_end
+from tf_cnn.cluster.environments import read_tf_config
+from tf_cnn.errors import UsageError
+from tf_cnn.records.layout import read_facts
+from tf_cnn.results.collection import collect
+from tf_cnn.results.document import read_result_file
+from tf_cnn.sweeps.folder import Folder
+from tf_cnn.sweeps.sweep_file import read_sweep_file
+from tf_cnn.training.checkpoint_files import mark_begun, read_end
 
 pytestmark = pytest.mark.unit
 

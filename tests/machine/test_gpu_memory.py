@@ -21,10 +21,10 @@ CODE = """
 import json, os, sys
 import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
-from errors import UsageError
-from params import make_params
-from planning.environment import Environment
-from planning.make_plan import make_plan
+from tf_cnn.errors import UsageError
+from tf_cnn.params import make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
 def of(options):
     return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]
 for name, runs in json.loads(sys.argv[1]).items():

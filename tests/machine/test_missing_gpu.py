@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from machine.missing_gpu import Driver, check_libraries, describe_driver_fault, describe_missing, explain_missing_gpu
-from machine.tensorflow_build import TensorFlowBuild
 from tests.support.machines import NEEDED, compile_cuda, compile_library, use_pynvml, write_files, write_pynvml
 from tests.support.outputs import check_line
+from tf_cnn.machine.missing_gpu import (
+    Driver,
+    check_libraries,
+    describe_driver_fault,
+    describe_missing,
+    explain_missing_gpu,
+)
+from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 
@@ -35,7 +41,7 @@ def test_each_library_is_opened_where_the_loader_finds_it_first(
     packaged.parent.mkdir(parents=True)
     packaged.symlink_to(environ['LD_LIBRARY_PATH'])
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', '12.5.1', '9', ())
-    monkeypatch.setattr('machine.missing_gpu.tensorflow_build', lambda: build)
+    monkeypatch.setattr('tf_cnn.machine.missing_gpu.tensorflow_build', lambda: build)
     write_files(own, {'libcublas.so.12': 'this is no library'})
     errors = check_libraries({**environ, 'LD_LIBRARY_PATH': str(own)})
     assert [name for name, error in errors.items() if error] == ['libcublas.so.12']

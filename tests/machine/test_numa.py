@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
-from params import make_params
-from planning.environment import Environment
-from planning.plan import Machine
-from planning.process_settings import choose_binding
-from planning.processes import find_processes
-from planning.this_process import NUMA, THIS_PROCESS, ProcessSettings
 from tests.support.machines import write_files
 from tests.support.outputs import check_line, refused
+from tf_cnn.machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
+from tf_cnn.params import make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.plan import Machine
+from tf_cnn.planning.process_settings import choose_binding
+from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.this_process import NUMA, THIS_PROCESS, ProcessSettings
 
 pytestmark = pytest.mark.unit
 

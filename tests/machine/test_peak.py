@@ -5,7 +5,7 @@ import math
 import pytest
 import tensorflow.compat.v1 as tf
 
-from machine.peak import build_products, flops_of_product, measure_peak
+from tf_cnn.machine.peak import build_products, flops_of_product, measure_peak
 
 pytestmark = pytest.mark.graph
 

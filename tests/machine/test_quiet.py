@@ -39,8 +39,8 @@ logging.getLogger('tensorflow').warning('From a: b is deprecated and will be rem
 """
 SCRIPT = """
 import ctypes, os, signal, sys
-from errors import RunError
-from machine import quiet
+from tf_cnn.errors import RunError
+from tf_cnn.machine import quiet
 {preparation}
 with quiet.quiet_start(verbose={verbose}):
     print('before', file=sys.stderr)

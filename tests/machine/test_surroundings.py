@@ -13,12 +13,6 @@ import numpy as np
 import psutil
 import pytest
 
-import errors
-from machine import cgroups
-from machine.gpus import gpu_facts, has_nvidia_gpu, visible
-from machine.processors import processor_facts
-from machine.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
-from results.summary import format_machine
 from tests.support.machines import (
     BATCH_JOB,
     CONTAINER,
@@ -30,6 +24,12 @@ from tests.support.machines import (
     write_files,
     write_pynvml,
 )
+from tf_cnn import errors
+from tf_cnn.machine import cgroups
+from tf_cnn.machine.gpus import gpu_facts, has_nvidia_gpu, visible
+from tf_cnn.machine.processors import processor_facts
+from tf_cnn.machine.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
+from tf_cnn.results.summary import format_machine
 
 pytestmark = pytest.mark.unit
 
@@ -275,7 +275,7 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
     library = tmp_path / 'libnvidia-ml.so.1'
     subprocess.run(['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60)
     code = (
-        'import json; from machine.gpus import gpu_facts; from machine.meters import EnergyMeter\n'
+        'import json; from tf_cnn.machine.gpus import gpu_facts; from tf_cnn.machine.meters import EnergyMeter\n'
         'def energy(devices):\n'
         '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return meter.joules()\n'
         'print(json.dumps([gpu_facts(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'

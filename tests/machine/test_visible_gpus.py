@@ -13,10 +13,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from cluster.environments import find_place_on_host
-from machine.gpus import count_gpus
-from machine.visible_gpus import choose_visible, own_gpus, shares_of_workers
-from planning.this_process import THIS_PROCESS, ProcessSettings
 from tests.support.machines import (
     COLLECTIVE,
     CONTROLLED,
@@ -28,6 +24,10 @@ from tests.support.machines import (
     write_pynvml,
 )
 from tests.support.outputs import refused
+from tf_cnn.cluster.environments import find_place_on_host
+from tf_cnn.machine.gpus import count_gpus
+from tf_cnn.machine.visible_gpus import choose_visible, own_gpus, shares_of_workers
+from tf_cnn.planning.this_process import THIS_PROCESS, ProcessSettings
 
 pytestmark = pytest.mark.unit
 
@@ -158,14 +158,14 @@ def shown() -> str | None:
 
 def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pynvml(monkeypatch)
-    monkeypatch.setattr('machine.visible_gpus.has_nvidia_gpu', lambda environ: False)
+    monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     assert not show_gpus(0, (0, 1))
     assert not show_gpus(1, (0, 2))
     assert shares_of_workers(1, 2, os.environ) is None
     assert shown() is None
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
-    monkeypatch.setattr('machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
+    monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
     assert not show_gpus(1, (0, 2))
     assert shown() == '-1'
 
@@ -197,11 +197,11 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int
 # CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result.
 PLAN_EACH = """
 import json, os, sys
-from params import make_params
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.this_process import THIS_PROCESS
-from machine.gpus import VISIBLE
+from tf_cnn.params import make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.this_process import THIS_PROCESS
+from tf_cnn.machine.gpus import VISIBLE
 import tensorflow.compat.v1 as tf
 def listed(kind):
     # What TensorFlow would see: the GPUs that are shown.
@@ -219,7 +219,7 @@ for name, (flags, environ, _) in cases.items():
         surroundings = getattr(plan, 'surroundings', None)
         found = [os.environ.get(VISIBLE), towers, surroundings and surroundings.environment.get(VISIBLE)]
         if 'horovod.tensorflow' in sys.modules:
-            from cluster.horovod_worker import HorovodWorker
+            from tf_cnn.cluster.horovod_worker import HorovodWorker
             worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.session.config, settings={})
             options = worker.config.gpu_options
             found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from managers.all_reduce import make_algorithm
-from managers.buckets import Packing
-from params.all_reduce_spec import parse_spec
 from tests.support.graphs import cpus
 from tests.support.networks import (
     COLLECTIVE,
@@ -28,6 +25,9 @@ from tests.support.networks import (
     task,
     wide,
 )
+from tf_cnn.managers.all_reduce import make_algorithm
+from tf_cnn.managers.buckets import Packing
+from tf_cnn.params.all_reduce_spec import parse_spec
 
 pytestmark = pytest.mark.graph
 

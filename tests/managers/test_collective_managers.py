@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import cpus
 from tests.support.networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, Built, build, needed_by, normalised
-from training.precision import Precision
+from tf_cnn.training.precision import Precision
 
 pytestmark = pytest.mark.graph
 

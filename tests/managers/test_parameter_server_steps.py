@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.hosts import reserved_addresses
 from models.layers import LayerBuilder
-from params.device_flags import HOST_DEVICE
 from tests.support.graphs import cpus
 from tests.support.networks import (
     COLLECTIVE,
@@ -40,8 +38,10 @@ from tests.support.networks import (
     wide,
 )
 from tests.support.oracles import Weights
-from training.checkpoints import Checkpointer, joined
-from training.precision import FP32, Precision
+from tf_cnn.cluster.hosts import reserved_addresses
+from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.training.checkpoints import Checkpointer, joined
+from tf_cnn.training.precision import FP32, Precision
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -8,7 +8,7 @@ from models.layers import truncated_normal
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close, make_manager, needed_by
 from tests.support.oracles import OPTIMIZERS, Weights
-from training.optimizers import OptimizerStep
+from tf_cnn.training.optimizers import OptimizerStep
 
 pytestmark = pytest.mark.graph
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.data_sets import DATA_SETS
 from models import costs
 from models.counting import Cost, cost_of, network_cost
 from models.layers import LayerBuilder
@@ -17,6 +16,7 @@ from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS
 from tests.support.networks import one_tower
+from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = pytest.mark.graph
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.data_sets import DATA_SETS
 from models.builders import BUILDERS
 from models.counting import cost_of
 from models.registry import MODELS
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.keras_networks import CONFORMANCE, Case, build, give_weights
 from tests.support.networks import load, one_tower, random_images, relative_error
+from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-import params
-from errors import UsageError
 from models.registry import MODELS
-from params import RunFacts, make_params, parse_argv
-from planning.environment import Environment
-from planning.make_plan import make_plan
 from tests.support.outputs import refused
+from tf_cnn import params
+from tf_cnn.errors import UsageError
+from tf_cnn.params import RunFacts, make_params, parse_argv
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
 
 pytestmark = pytest.mark.unit
 

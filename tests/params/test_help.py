@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from commands.subcommands import SUBCOMMANDS
-from params import SPECS
-from params.help_text import describe_flag, flag_help, format_help, format_page
-from params.original import FLAGS, TABLE
-from params.spec import ITS_DEFAULT
 from tests.support.outputs import refused
+from tf_cnn.commands.subcommands import SUBCOMMANDS
+from tf_cnn.params import SPECS
+from tf_cnn.params.help_text import describe_flag, flag_help, format_help, format_page
+from tf_cnn.params.original import FLAGS, TABLE
+from tf_cnn.params.spec import ITS_DEFAULT
 
 pytestmark = pytest.mark.unit
 

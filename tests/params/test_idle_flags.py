@@ -3,9 +3,9 @@
 import pytest
 
 from models.registry import MODELS
-from params import SPECS, RunFacts, find_idle, parse_argv
-from params.modes import MODES
 from tests.support.outputs import check_line
+from tf_cnn.params import SPECS, RunFacts, find_idle, parse_argv
+from tf_cnn.params.modes import MODES
 
 pytestmark = pytest.mark.unit
 

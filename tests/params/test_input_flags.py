@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
-from inputs.tf_data_settings import TfDataSettings
-from params import RunFacts, check, find_idle, parse_argv
-from params.input_flags import chosen_pipeline, tf_data_settings
 from tests.support.outputs import check_line, refused
+from tf_cnn.inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
+from tf_cnn.inputs.tf_data_settings import TfDataSettings
+from tf_cnn.params import RunFacts, check, find_idle, parse_argv
+from tf_cnn.params.input_flags import chosen_pipeline, tf_data_settings
 
 pytestmark = pytest.mark.unit
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from params import SPECS, Params, parse_argv
-from params.original import TABLE, Fate
-from params.spec import ITS_DEFAULT
 from tests.support.outputs import check_line, refused
+from tf_cnn.params import SPECS, Params, parse_argv
+from tf_cnn.params.original import TABLE, Fate
+from tf_cnn.params.spec import ITS_DEFAULT
 
 pytestmark = pytest.mark.unit
 

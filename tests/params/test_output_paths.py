@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from machine.atomic import write_whole
-from params import Params, make_params, parse_argv
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.outputs import check_clashes, check_file, check_outputs
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
+from tf_cnn.machine.atomic import write_whole
+from tf_cnn.params import Params, make_params, parse_argv
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.outputs import check_clashes, check_file, check_outputs
 
 pytestmark = pytest.mark.unit
 

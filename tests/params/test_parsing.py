@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors import UsageError
-from inputs.stages import STAGES
 from models.registry import MODELS
-from params import SPECS, Params, make_params, parse_argv
-from params.help_text import describe_flag
-from params.table import outputs_that_are
 from tests.support.outputs import refused
+from tf_cnn.errors import UsageError
+from tf_cnn.inputs.stages import STAGES
+from tf_cnn.params import SPECS, Params, make_params, parse_argv
+from tf_cnn.params.help_text import describe_flag
+from tf_cnn.params.table import outputs_that_are
 
 pytestmark = pytest.mark.unit
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import pytest
 
 import variable_mgr
-from commands.for_python import NAMES
-from managers.base import VariableMgr
-from managers.classes import MANAGERS, RELAXED, STAGED
-from params import make_params
-from params.modes import MODES, Mode, Place
-from params.optimizer_table import OPTIMIZERS
-from params.table import SPECS
-from training.optimizers import UPDATE_RULES, Optimizer
+from tf_cnn.commands.for_python import NAMES
+from tf_cnn.managers.base import VariableMgr
+from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
+from tf_cnn.params import make_params
+from tf_cnn.params.modes import MODES, Mode, Place
+from tf_cnn.params.optimizer_table import OPTIMIZERS
+from tf_cnn.params.table import SPECS
+from tf_cnn.training.optimizers import UPDATE_RULES, Optimizer
 
 pytestmark = pytest.mark.unit
 

@@ -10,17 +10,17 @@ import pytest
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from cluster.discovery import check_mode
-from cluster.topology import Cluster
-from commands.for_python import NAMES
 from installed import __all__ as installed_names
-from params import find_idle, make_params
-from params.modes import MODES
-from params.rules import RunFacts
-from params.user_modes import register_variable_mgr
-from results.repeats import repeat_key
 from tests.support.outputs import check_line, refused
 from tests.support.runs import losses, made, ran
+from tf_cnn.cluster.discovery import check_mode
+from tf_cnn.cluster.topology import Cluster
+from tf_cnn.commands.for_python import NAMES
+from tf_cnn.params import find_idle, make_params
+from tf_cnn.params.modes import MODES
+from tf_cnn.params.rules import RunFacts
+from tf_cnn.params.user_modes import register_variable_mgr
+from tf_cnn.results.repeats import repeat_key
 from variable_mgr import VariableMgr, VariableMgrLocalReplicated
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_modes', 'forget_models')]
@@ -55,7 +55,7 @@ def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_f
 def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path: Path) -> None:
     path = write(tmp_path, f'{MANAGER}raise SystemExit("it ran")\n')
     code = (
-        'import sys; from params import parse_argv; from params.modes import MODES; '
+        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.params.modes import MODES; '
         'parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
     command = [sys.executable, '-c', code, '--variable_update=mine', f'--variable_mgr_file={path}']

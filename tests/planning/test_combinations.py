@@ -19,17 +19,17 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import tf_cnn_benchmarks
-from cluster.environments import is_evaluator
-from errors import BenchmarkError, UsageError, format_error
-from params import SPECS, Params, Parsed, parse_argv
-from params.original import FLAGS, TABLE, Fate
-from params.spec import FlagSpec
-from params.words import split_words
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan, ServerPlan
 from tests.support.images import write_noise
 from tests.support.machines import open_mpi, slurm_step, tf_config
+from tf_cnn.cluster.environments import is_evaluator
+from tf_cnn.errors import BenchmarkError, UsageError, format_error
+from tf_cnn.params import SPECS, Params, Parsed, parse_argv
+from tf_cnn.params.original import FLAGS, TABLE, Fate
+from tf_cnn.params.spec import FlagSpec
+from tf_cnn.params.words import split_words
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan, ServerPlan
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

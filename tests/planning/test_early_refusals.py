@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
-from machine.gpus import has_nvidia_gpu
+from tf_cnn.machine.gpus import has_nvidia_gpu
 
 pytestmark = pytest.mark.unit
 

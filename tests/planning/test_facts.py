@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from params import make_params
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan
-from run.build import make_banner
-from run.recording import run_section
+from tf_cnn.params import make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan
+from tf_cnn.run.build import make_banner
+from tf_cnn.run.recording import run_section
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

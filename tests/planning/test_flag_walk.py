@@ -27,24 +27,24 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from errors import UsageError
-from machine.onednn import ONEDNN_VARIABLE
-from machine.tensorflow_build import TensorFlowBuild
-from params import make_params
-from params.original import TABLE, Fate
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Machine, Plan, ServerPlan
-from planning.process_settings import Threads
-from planning.session import session_config
-from planning.this_process import THIS_PROCESS, ThisProcess
-from records.layout import shard_name
-from results.console import Console
-from results.document import Result, as_float
-from results.statistics import summarize
 from tests.support.gpu_graphs import GpuGraph, Horovod, build_on_gpus
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
+from tf_cnn.errors import UsageError
+from tf_cnn.machine.onednn import ONEDNN_VARIABLE
+from tf_cnn.machine.tensorflow_build import TensorFlowBuild
+from tf_cnn.params import make_params
+from tf_cnn.params.original import TABLE, Fate
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Machine, Plan, ServerPlan
+from tf_cnn.planning.process_settings import Threads
+from tf_cnn.planning.session import session_config
+from tf_cnn.planning.this_process import THIS_PROCESS, ThisProcess
+from tf_cnn.records.layout import shard_name
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result, as_float
+from tf_cnn.results.statistics import summarize
 
 pytestmark = pytest.mark.graph
 
@@ -95,9 +95,9 @@ def _surroundings() -> Iterator[Path]:
         mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
         mock.patch.dict(os.environ),
         mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())),
-        mock.patch('machine.visible_gpus.has_nvidia_gpu', return_value=True),
-        mock.patch('machine.tensorflow_build.tensorflow_build') as build,
-        mock.patch('cluster.horovod_worker.load_horovod', return_value=Horovod()),
+        mock.patch('tf_cnn.machine.visible_gpus.has_nvidia_gpu', return_value=True),
+        mock.patch('tf_cnn.machine.tensorflow_build.tensorflow_build') as build,
+        mock.patch('tf_cnn.cluster.horovod_worker.load_horovod', return_value=Horovod()),
     ):
         build.return_value = TensorFlowBuild(Path(folder) / 'tensorflow', None, None, ())
         (Path(folder) / 'tensorflow').mkdir()

@@ -11,14 +11,14 @@ import psutil
 import pytest
 import tensorflow.compat.v1 as tf
 
-from machine.missing_gpu import explain_missing_gpu
-from params import RunFacts, find_idle, make_params
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan
-from planning.this_process import THIS_PROCESS
-from run.build import make_banner
 from tests.support.outputs import check_line, refused
+from tf_cnn.machine.missing_gpu import explain_missing_gpu
+from tf_cnn.params import RunFacts, find_idle, make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan
+from tf_cnn.planning.this_process import THIS_PROCESS
+from tf_cnn.run.build import make_banner
 
 pytestmark = pytest.mark.graph
 
@@ -119,7 +119,7 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
 ) -> None:
     set_gpus()
     # As if a GPU of NVIDIA were in this machine.
-    monkeypatch.setattr('machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     (name, value), *_ = flags.items()
     with refused(f'--{name}={value}', '--device=cpu', explain_missing_gpu()):
         plan_of(**flags)

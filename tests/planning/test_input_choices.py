@@ -10,14 +10,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from errors import RunError
 from models.registry import register_model
-from params import make_params
-from records.layout import shard_name
-from results.console import Console
-from results.document import Result, as_float
 from tests.support.images import encoded, example, write_noise, write_shard
 from tests.support.outputs import check_line
+from tf_cnn.errors import RunError
+from tf_cnn.params import make_params
+from tf_cnn.records.layout import shard_name
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result, as_float
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -11,16 +11,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from machine.missing_gpu import explain_missing_gpu
-from params import Params, RunFacts, find_idle, make_params
-from planning.environment import Environment
-from planning.machine import find_machine
-from planning.make_plan import make_plan
-from planning.plan import Machine, Plan, Processes
-from planning.processes import find_processes
-from planning.session import describe_session
-from planning.this_process import ProcessSettings
 from tests.support.outputs import check_line, refused
+from tf_cnn.machine.missing_gpu import explain_missing_gpu
+from tf_cnn.params import Params, RunFacts, find_idle, make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.machine import find_machine
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Machine, Plan, Processes
+from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.session import describe_session
+from tf_cnn.planning.this_process import ProcessSettings
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 
@@ -75,8 +75,8 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
 def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
     num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('planning.machine.has_nvidia_gpu', lambda *_: True)
-    monkeypatch.setattr('machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('tf_cnn.planning.machine.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('tf_cnn.machine.missing_gpu.has_nvidia_gpu', lambda *_: True)
     told = [
         line
         for line in make_plan(make_params(model='lenet', device=device), Environment({})).warnings
@@ -194,7 +194,7 @@ def test_xla_compiles(tmp_path: Path) -> None:
 def test_xla_that_comes_too_late_is_refused() -> None:
     code = (
         'import tensorflow as tf; print(tf.config.list_physical_devices(), tf.constant(1) + 1)\n'
-        'from benchmark_cnn import BenchmarkCNN; from params import make_params; from errors import UsageError\n'
+        'from benchmark_cnn import BenchmarkCNN; from tf_cnn.params import make_params; from tf_cnn.errors import UsageError\n'
         'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
         'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" in str(error)\n'
         'else:\n    raise SystemExit("not refused")\n'

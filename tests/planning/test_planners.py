@@ -11,16 +11,16 @@ from unittest import mock
 import pytest
 
 import tf_cnn_benchmarks
-from params import Params, make_params
-from planning.environment import Environment
-from planning.plan import EvalSchedule, Machine
-from planning.process_settings import Threads, choose_start, choose_threads
-from planning.processes import find_processes
-from planning.this_process import INTRA, ProcessSettings, ThisProcess
-from results.summary import format_summary
 from tests.support.machines import hydra, write_files
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_record
+from tf_cnn.params import Params, make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.plan import EvalSchedule, Machine
+from tf_cnn.planning.process_settings import Threads, choose_start, choose_threads
+from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.this_process import INTRA, ProcessSettings, ThisProcess
+from tf_cnn.results.summary import format_summary
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +44,7 @@ def test_processes_that_horovod_did_not_connect_are_refused() -> None:
         rank = local_rank = lambda self: 0
 
     params = make_params(variable_update='horovod')
-    with mock.patch('cluster.horovod_worker.load_horovod', return_value=Alone()):
+    with mock.patch('tf_cnn.cluster.horovod_worker.load_horovod', return_value=Alone()):
         warnings: list[str] = []
         find_processes(params, Environment({}), warnings)
         assert not warnings
@@ -69,7 +69,7 @@ _WORKER = {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}
 # A thread writes and frees memory, as those of TensorFlow do: blocks that fit into a heap of an arena, and larger ones.
 _FREES_MEMORY = """
 import resource, sys, threading
-from planning.this_process import keep_memory
+from tf_cnn.planning.this_process import keep_memory
 
 if sys.argv[1:] == ['keep']:
     keep_memory()

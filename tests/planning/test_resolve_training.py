@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from params import make_params
-from params.all_reduce_spec import parse_spec
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan, VariableFacts
-from run.build import build_step
 from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
+from tf_cnn.params import make_params
+from tf_cnn.params.all_reduce_spec import parse_spec
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan, VariableFacts
+from tf_cnn.run.build import build_step
 
 pytestmark = pytest.mark.graph
 

@@ -11,12 +11,6 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 
-from commands import records
-from inputs.data_folder import open_folder
-from inputs.data_sets import Shards
-from records.framing import WalkedShards, walk_shards
-from records.shard_check import first_fault
-from run.process import check_lengths
 from tests.support.images import (
     claiming,
     content,
@@ -32,6 +26,12 @@ from tests.support.images import (
     write_shards_of,
 )
 from tests.support.outputs import check_line, failed, refused
+from tf_cnn.commands import records
+from tf_cnn.inputs.data_folder import open_folder
+from tf_cnn.inputs.data_sets import Shards
+from tf_cnn.records.framing import WalkedShards, walk_shards
+from tf_cnn.records.shard_check import first_fault
+from tf_cnn.run.process import check_lengths
 
 pytestmark = pytest.mark.graph
 

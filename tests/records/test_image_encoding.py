@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from records.images import EncodedImage, Undecodable, encode_image
 from tests.support.images import claiming, encoded, picture, pixels
 from tests.support.outputs import check_line
+from tf_cnn.records.images import EncodedImage, Undecodable, encode_image
 
 pytestmark = pytest.mark.graph
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from records.layout import scan_folder, shard_name
-from records.write import WriteOptions, write_shards
 from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
 from tests.support.outputs import check_line, failed, refused
+from tf_cnn.records.layout import scan_folder, shard_name
+from tf_cnn.records.write import WriteOptions, write_shards
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 import preprocessing
-from records.shard_check import check_shards
 from tests.support.images import encoded, example, write_shard
+from tf_cnn.records.shard_check import check_shards
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
-from records.output import unfinished_folder
 from tests.support.images import (
     REPOSITORY,
     content,
@@ -21,6 +19,8 @@ from tests.support.images import (
     write_shards_of,
 )
 from tests.support.outputs import check_line, failed, refused
+from tf_cnn.records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
+from tf_cnn.records.output import unfinished_folder
 
 pytestmark = pytest.mark.graph
 

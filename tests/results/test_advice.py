@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from results import advice
-from results.document import Result, as_json
-from results.sections import StatisticsSection, WarningRow
 from tests.support.outputs import check_line
 from tests.support.sample_results import cut_off, record_of, sample_document, step_seconds
+from tf_cnn.results import advice
+from tf_cnn.results.document import Result, as_json
+from tf_cnn.results.sections import StatisticsSection, WarningRow
 
 pytestmark = pytest.mark.unit
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
-from results.collection import collect
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import write_sample
+from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit
 

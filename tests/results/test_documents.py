@@ -19,16 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comparison.changes import make_document, make_notes, make_rows, make_table
-from comparison.regression import judge
-from comparison.report_rows import summarize_collection
-from comparison.sides import read_side, side_of
-from comparison.tables import as_csv
-from errors import UsageError
-from results import schema
-from results.collection import Collection, collect
-from results.document import Failure, Result, as_json, read_document
-from results.sections import ComputeSection, with_unknowns
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
     cut_off,
@@ -39,6 +29,16 @@ from tests.support.sample_results import (
     step_seconds,
     write_sample,
 )
+from tf_cnn.comparison.changes import make_document, make_notes, make_rows, make_table
+from tf_cnn.comparison.regression import judge
+from tf_cnn.comparison.report_rows import summarize_collection
+from tf_cnn.comparison.sides import read_side, side_of
+from tf_cnn.comparison.tables import as_csv
+from tf_cnn.errors import UsageError
+from tf_cnn.results import schema
+from tf_cnn.results.collection import Collection, collect
+from tf_cnn.results.document import Failure, Result, as_json, read_document
+from tf_cnn.results.sections import ComputeSection, with_unknowns
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +47,7 @@ READER = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def test_the_schema_is_made_from_the_classes_and_allows_their_documents() -> None:
-    assert schema.FILE.read_text(encoding='utf-8') == schema.make_schema(), 'python -m results.schema writes it'
+    assert schema.FILE.read_text(encoding='utf-8') == schema.make_schema(), 'python -m tf_cnn.results.schema writes it'
     page = schema.make_page()
     assert '| `input_wait` | list of number or null or null | Seconds at its end' in page
     assert '| `workers` | list of [WorkerSection](#workersection) | The chief first.' in page

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from errors import format_error, format_warning
-from results import console
-from results.sections import NO_TRANSFER, Phase, RunSection, Transfer, with_unknowns
-from results.statistics import Rate
-from results.steps import Cause, Measured, Step, StepValues
 from tests.support.outputs import check_line
+from tf_cnn.errors import format_error, format_warning
+from tf_cnn.results import console
+from tf_cnn.results.sections import NO_TRANSFER, Phase, RunSection, Transfer, with_unknowns
+from tf_cnn.results.statistics import Rate
+from tf_cnn.results.steps import Cause, Measured, Step, StepValues
 
 pytestmark = pytest.mark.unit
 

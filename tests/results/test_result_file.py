@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from params.result_flags import numbered_path
-from results.document import Result, read_document, read_result_file
-from results.result_file import check_not_reserved, reserved
 from tests.support.outputs import refused
 from tests.support.sample_results import sample_document, step_seconds, untimed_document
+from tf_cnn.params.result_flags import numbered_path
+from tf_cnn.results.document import Result, read_document, read_result_file
+from tf_cnn.results.result_file import check_not_reserved, reserved
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 from scipy import stats
 
-from results.sections import StatisticsSection
-from results.statistics import Rate, drift_deviations, outliers, spread, summarize
+from tf_cnn.results.sections import StatisticsSection
+from tf_cnn.results.statistics import Rate, drift_deviations, outliers, spread, summarize
 
 pytestmark = pytest.mark.unit
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from results import summary
-from results.summary import format_machine
 from tests.support.sample_results import evaluations, record_of, sample_document, step_seconds
+from tf_cnn.results import summary
+from tf_cnn.results.summary import format_machine
 
 pytestmark = pytest.mark.unit
 

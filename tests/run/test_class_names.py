@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.rendezvous import find_difference
-from inputs.data_sets import DATA_SETS
 from tests.support.images import convert, encoded, write_digits, write_files
 from tests.support.outputs import check_line, check_warning, failed
 from tests.support.runs import Ran, plan_of, ran, values_in
-from training.contents import read_class_names
+from tf_cnn.cluster.rendezvous import find_difference
+from tf_cnn.inputs.data_sets import DATA_SETS
+from tf_cnn.training.contents import read_class_names
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -11,12 +11,12 @@ import pytest
 
 from models.layers import LayerBuilder
 from models.registry import register_model
-from params import make_params
-from params.rules import RunFacts
-from params.table import check
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import refused
 from tests.support.runs import losses, made
+from tf_cnn.params import make_params
+from tf_cnn.params.rules import RunFacts
+from tf_cnn.params.table import check
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

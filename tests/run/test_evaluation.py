@@ -18,23 +18,23 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
-from cluster.signals import Stopped
-from inputs.data_sets import Arrays, find_shards
-from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from models.networks import rank_of_labels
 from models.registry import MODELS, register_model
 from preprocessing import RESIZE_METHODS, ImageOptions
-from records.layout import shard_name
-from results.document import Result
-from results.sections import EvaluationRow, Phase
-from results.steps import StepValues
-from run.evaluation import Evaluation, OwnVariables
-from run.session import Stepper
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, document_in, made, ran, values_in
-from training.checkpoint_files import has_ended
+from tf_cnn.cluster.signals import Stopped
+from tf_cnn.inputs.data_sets import Arrays, find_shards
+from tf_cnn.inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
+from tf_cnn.records.layout import shard_name
+from tf_cnn.results.document import Result
+from tf_cnn.results.sections import EvaluationRow, Phase
+from tf_cnn.results.steps import StepValues
+from tf_cnn.run.evaluation import Evaluation, OwnVariables
+from tf_cnn.run.session import Stepper
+from tf_cnn.training.checkpoint_files import has_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -207,7 +207,7 @@ def test_a_signal_ends_an_evaluator_that_waits(trained: tuple[Path, Result], noi
     def stop(folder: str) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    with mock.patch('run.evaluator.has_ended', stop), pytest.raises(Stopped):
+    with mock.patch('tf_cnn.run.evaluator.has_ended', stop), pytest.raises(Stopped):
         evaluate(trained[0], noise, eval_interval_secs=600.0)
 
 

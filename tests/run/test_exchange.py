@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from params import parse_argv
-from run.build import build_step
 from tests.support.graphs import open_session
 from tests.support.networks import NUM_STEPS
 from tests.support.outputs import check_warning, refused, warnings_in
 from tests.support.runs import document_in, plan_of, ran
+from tf_cnn.params import parse_argv
+from tf_cnn.run.build import build_step
 
 pytestmark = pytest.mark.graph
 

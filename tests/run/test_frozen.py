@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import run.constant_weights
+import tf_cnn.run.constant_weights
 from models.folding import Folded, fold
 from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
-from run.build import build_step, make_banner
-from run.constant_weights import FrozenNetwork
-from run.evaluation import FixedVariables
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import random_images, random_weight
 from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
+from tf_cnn.run.build import build_step, make_banner
+from tf_cnn.run.constant_weights import FrozenNetwork
+from tf_cnn.run.evaluation import FixedVariables
 
 pytestmark = pytest.mark.graph
 
@@ -143,7 +143,7 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
 
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.constant_weights, '_MOST_BYTES', 1000)
+    monkeypatch.setattr(tf_cnn.run.constant_weights, '_MOST_BYTES', 1000)
     frozen = FrozenNetwork(Folded({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
     for number in range(2):
         frozen.constants_for(f'/gpu:{number}')

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from params.optimizer_table import OPTIMIZERS as ROWS
 from tests.support.gpu_graphs import (
     WAYS,
     GpuGraph,
@@ -22,7 +21,8 @@ from tests.support.gpu_graphs import (
     strangers_of_resources,
 )
 from tests.support.networks import needed_by
-from training.variables import num_bytes
+from tf_cnn.params.optimizer_table import OPTIMIZERS as ROWS
+from tf_cnn.training.variables import num_bytes
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

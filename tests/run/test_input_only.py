@@ -11,19 +11,19 @@ import psutil
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.buffers import most_bytes
-from inputs.data_sets import find_shards
-from inputs.pipeline import InputParts
-from inputs.record_pipeline import RecordPipeline
-from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
 from preprocessing import ImageOptions
-from records.layout import shard_name
-from run.input_stages import StageTime, format_stages, stage_rows
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_cifar, write_shard
 from tests.support.outputs import check_warning, warnings_in
 from tests.support.programs import ROOT
 from tests.support.runs import document_in, ran
+from tf_cnn.inputs.buffers import most_bytes
+from tf_cnn.inputs.data_sets import find_shards
+from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.record_pipeline import RecordPipeline
+from tf_cnn.inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
+from tf_cnn.records.layout import shard_name
+from tf_cnn.run.input_stages import StageTime, format_stages, stage_rows
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

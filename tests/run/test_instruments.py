@@ -15,12 +15,12 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
-from results.benchmark_log import BenchmarkLog, run_info
-from results.console import Console
-from run.instruments import write_scalars
 from tests.support.graphs import file_size_limit
 from tests.support.outputs import check_warning, failed, refused, warnings_in
 from tests.support.runs import made, ran, values_in
+from tf_cnn.results.benchmark_log import BenchmarkLog, run_info
+from tf_cnn.results.console import Console
+from tf_cnn.run.instruments import write_scalars
 
 pytestmark = pytest.mark.graph
 

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.topology import Cluster
-from cluster.worker import Worker
-from managers.all_reduce import by_copies
-from managers.parts import ManagerParts
-from managers.synchronous_step import SynchronousStep
 from models.registry import MODELS, register_model
-from planning.plan import Plan
-from run.build import build_step
-from run.state import RunState, offer_of
-from run.step_graph import StepGraph
 from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
 from tests.support.oracles import Weights
 from tests.support.outputs import failed, refused
 from tests.support.runs import made, plan_of, values_in
-from training.checkpoint_files import forget_begun, latest_checkpoint, mark_begun
+from tf_cnn.cluster.topology import Cluster
+from tf_cnn.cluster.worker import Worker
+from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.managers.synchronous_step import SynchronousStep
+from tf_cnn.planning.plan import Plan
+from tf_cnn.run.build import build_step
+from tf_cnn.run.state import RunState, offer_of
+from tf_cnn.run.step_graph import StepGraph
+from tf_cnn.training.checkpoint_files import forget_begun, latest_checkpoint, mark_begun
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

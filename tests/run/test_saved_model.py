@@ -14,15 +14,15 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from models.networks import build_network
 from models.registry import MODELS, register_model
 from preprocessing import normalize
-from run.evaluation import OwnVariables
-from run.export import export_saved_model
 from tests.support.graphs import cpus, open_session
 from tests.support.keras_networks import CONFORMANCE, Case, give_weights
 from tests.support.networks import random_images, relative_error
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import made, ran
-from training.checkpoint_files import latest_checkpoint
-from training.checkpoints import Checkpointer
+from tf_cnn.run.evaluation import OwnVariables
+from tf_cnn.run.export import export_saved_model
+from tf_cnn.training.checkpoint_files import latest_checkpoint
+from tf_cnn.training.checkpoints import Checkpointer
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from results.document import Result, read_result_file
 from tests.support.outputs import check_line
 from tests.support.programs import ROOT, run_process, the_error
-from training.checkpoint_files import latest_checkpoint
+from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from results.sections import Phase
-from results.steps import Step
-from run.schedule import Schedule, make_schedule
-from run.step_loop import run_steps
+from tf_cnn.results.sections import Phase
+from tf_cnn.results.steps import Step
+from tf_cnn.run.schedule import Schedule, make_schedule
+from tf_cnn.run.step_loop import run_steps
 
 pytestmark = pytest.mark.unit
 

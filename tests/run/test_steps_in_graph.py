@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from inputs.data_sets import find_shards
-from inputs.pipeline import InputParts
-from inputs.record_pipeline import RecordPipeline
 from models.registry import register_model
-from params import parse_argv
 from preprocessing import ImageOptions
-from records.layout import shard_name
-from run.step_graph import Fetches
-from run.steps_in_graph import StepsInGraph
 from tests.support.gpu_graphs import GpuGraph, build_on_gpus, crossings, is_on_gpu, ops_without_kernel
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
 from tests.support.networks import needed_by
 from tests.support.outputs import refused
 from tests.support.runs import Ran, ran
-from training.checkpoint_files import latest_checkpoint
+from tf_cnn.inputs.data_sets import find_shards
+from tf_cnn.inputs.pipeline import InputParts
+from tf_cnn.inputs.record_pipeline import RecordPipeline
+from tf_cnn.params import parse_argv
+from tf_cnn.records.layout import shard_name
+from tf_cnn.run.step_graph import Fetches
+from tf_cnn.run.steps_in_graph import StepsInGraph
+from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]
 

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from machine.onednn import ONEDNN_VARIABLE
-from machine.tensorflow_build import TensorFlowBuild
-from machine.visible_gpus import choose_visible
-from params import RunFacts, find_idle, make_params
-from planning.environment import Environment
-from planning.plan import Machine
-from planning.process_settings import choose_start
-from planning.processes import find_processes
-from planning.session import describe_session
-from planning.this_process import ProcessSettings, ThisProcess
 from tests.support.outputs import check_line, refused
+from tf_cnn.machine.onednn import ONEDNN_VARIABLE
+from tf_cnn.machine.tensorflow_build import TensorFlowBuild
+from tf_cnn.machine.visible_gpus import choose_visible
+from tf_cnn.params import RunFacts, find_idle, make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.plan import Machine
+from tf_cnn.planning.process_settings import choose_start
+from tf_cnn.planning.processes import find_processes
+from tf_cnn.planning.session import describe_session
+from tf_cnn.planning.this_process import ProcessSettings, ThisProcess
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
@@ -72,7 +72,7 @@ def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags: di
 
 def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', None, None, ())
-    monkeypatch.setattr('machine.tensorflow_build.tensorflow_build', lambda: build)
+    monkeypatch.setattr('tf_cnn.machine.tensorflow_build.tensorflow_build', lambda: build)
     params, environment = make_params(kmp_blocktime=0), Environment({'KMP_BLOCKTIME': '200'})
     processes = find_processes(params, environment, [])
     warnings: list[str] = []
@@ -100,7 +100,7 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytes
 def test_the_gpus_with_these_numbers_are_shown_in_this_order(
     monkeypatch: pytest.MonkeyPatch, listed: str, indices: tuple[int, ...], place: tuple[int, int], shown: str
 ) -> None:
-    monkeypatch.setattr('machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
+    monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
     environ = {'CUDA_VISIBLE_DEVICES': listed}
     process = ThisProcess(environ)
     for _ in range(2):

@@ -14,13 +14,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-from commands import records
 from models.registry import register_model
-from params import parse_argv
-from run.build import build_step
 from tests.support.images import write_mnist
 from tests.support.outputs import check_warning, refused
 from tests.support.runs import Ran, document_in, losses, plan_of, ran
+from tf_cnn.commands import records
+from tf_cnn.params import parse_argv
+from tf_cnn.run.build import build_step
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

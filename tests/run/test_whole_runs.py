@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import tf_cnn_benchmarks
-from commands import benchmark
-from results.console import Console
-from results.document import Result, as_json, read_result_file
-from results.sections import Phase
 from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import document_in, made, ran
-from training.checkpoint_files import has_ended, latest_checkpoint
+from tf_cnn.commands import benchmark
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result, as_json, read_result_file
+from tf_cnn.results.sections import Phase
+from tf_cnn.training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -162,7 +162,7 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed: 
 
 def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
     code = (
-        'from benchmark_cnn import BenchmarkCNN; from params import make_params\n'
+        'from benchmark_cnn import BenchmarkCNN; from tf_cnn.params import make_params\n'
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
         'next(steps); next(steps)'
     )

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from params import SPECS
-from params.spec import Output
-from params.table import outputs_that_are
+from tf_cnn.params import SPECS
+from tf_cnn.params.spec import Output
+from tf_cnn.params.table import outputs_that_are
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
 # Their shell lines and their examples in Python.

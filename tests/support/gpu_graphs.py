@@ -12,14 +12,14 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels
 
-from params import make_params
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan
-from run.build import build_evaluation, build_step
-from run.evaluation import SavedVariables
-from run.step_graph import StepGraph
 from tests.support.networks import needed_by
+from tf_cnn.params import make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan
+from tf_cnn.run.build import build_evaluation, build_step
+from tf_cnn.run.evaluation import SavedVariables
+from tf_cnn.run.step_graph import StepGraph
 
 Flags = Mapping[str, Any]
 

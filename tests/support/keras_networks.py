@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from inputs.data_sets import DATA_SETS
 from models.model_facts import ModelFacts
 from models.networks import Logits, build_network
 from models.registry import MODELS
 from tests.support.networks import random_weight
 from tests.support.oracles import Weights
+from tf_cnn.inputs.data_sets import DATA_SETS
 from variable_mgr import VariableMgr
 
 keras = tf.keras

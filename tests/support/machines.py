@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from cluster.discovery import find_cluster
-from cluster.topology import Cluster
-from machine.missing_gpu import check_libraries
-from machine.tensorflow_build import tensorflow_build
-from params import Params
+from tf_cnn.cluster.discovery import find_cluster
+from tf_cnn.cluster.topology import Cluster
+from tf_cnn.machine.missing_gpu import check_libraries
+from tf_cnn.machine.tensorflow_build import tensorflow_build
+from tf_cnn.params import Params
 
 # ---- captured machines -----------------------------------------------------------------------------------------------
 # The files in which Linux describes some machines, as captured there, for tests that read them.

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from inputs.pipeline import Batch, InputPipeline
-from managers.all_reduce import Algorithm, by_copies, compacted
 from models.layers import LayerBuilder
 from models.model_facts import Build
-from params.modes import MODES, Place
-from planning.step import StepSettings
-from run.exchange import GradientsInMemory
-from run.step_graph import StepGraph, build_step_graph
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
-from training.precision import FP32, Precision
+from tf_cnn.inputs.pipeline import Batch, InputPipeline
+from tf_cnn.managers.all_reduce import Algorithm, by_copies, compacted
+from tf_cnn.params.modes import MODES, Place
+from tf_cnn.planning.step import StepSettings
+from tf_cnn.run.exchange import GradientsInMemory
+from tf_cnn.run.step_graph import StepGraph, build_step_graph
+from tf_cnn.training.precision import FP32, Precision
 from variable_mgr import ManagerParts, VariableMgr, VariableMgrIndependent, make_variable_mgr
 
 SEED, LEARNING_RATE, NUM_STEPS = 5, 0.1, 3

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from tf_cnn.training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 
 # ---- oracles ---------------------------------------------------------------------------------------------------------
 # Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy.

@@ -21,9 +21,9 @@ import pyte
 import pytest
 
 import tf_cnn_benchmarks
-from cluster.hosts import Command, Member
-from cluster.launcher import launch
 from tests.support.outputs import check_line
+from tf_cnn.cluster.hosts import Command, Member
+from tf_cnn.cluster.launcher import launch
 
 # ---- programs --------------------------------------------------------------------------------------------------------
 # Runs small programs as the processes of a cluster, and returns what the launcher prints.

@@ -10,14 +10,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
-from params import make_params
-from planning.environment import Environment
-from planning.make_plan import make_plan
-from planning.plan import Plan
-from results import schema
-from results.console import Console
-from results.document import Result, as_float
-from training.contents import CLASS_NAMES
+from tf_cnn.params import make_params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.planning.plan import Plan
+from tf_cnn.results import schema
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result, as_float
+from tf_cnn.training.contents import CLASS_NAMES
 
 
 def plan_of(**flags: Any) -> Plan:

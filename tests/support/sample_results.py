@@ -18,15 +18,15 @@ import numpy as np
 from msgspec import convert
 from numpy.typing import ArrayLike, NDArray
 
-from machine.surroundings import fingerprint
-from results.document import Failure, Result, as_json, read_document
-from results.sections import Phase, RunSection, StatisticsSection
-from results.steps import Cause, Measured, Step, StepValues
-from sweeps.configurations import SweepPlan, make_sweep_plan
-from sweeps.folder import Folder
-from sweeps.request import override
-from sweeps.runner import Starter
-from sweeps.sweep_file import read_sweep_file
+from tf_cnn.machine.surroundings import fingerprint
+from tf_cnn.results.document import Failure, Result, as_json, read_document
+from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
+from tf_cnn.results.steps import Cause, Measured, Step, StepValues
+from tf_cnn.sweeps.configurations import SweepPlan, make_sweep_plan
+from tf_cnn.sweeps.folder import Folder
+from tf_cnn.sweeps.request import override
+from tf_cnn.sweeps.runner import Starter
+from tf_cnn.sweeps.sweep_file import read_sweep_file
 
 # ---- sample results --------------------------------------------------------------------------------------------------
 # The result of a real run, with changes, for tests that read results.

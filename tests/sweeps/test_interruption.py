@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from commands.sweep import run_plan
-from sweeps.folder import Folder
 from tests.support.outputs import check_line, failed, refused
 from tests.support.sample_results import (
     FAKE,
@@ -26,6 +24,8 @@ from tests.support.sample_results import (
     sizes_in,
     starter,
 )
+from tf_cnn.commands.sweep import run_plan
+from tf_cnn.sweeps.folder import Folder
 
 pytestmark = pytest.mark.distributed
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from commands.benchmark import main
-from params import parse_argv
-from results.console import Console
-from results.document import Result, read_result_file
-from sweeps.repeat import repeat
 from tests.support.outputs import failed, refused
 from tests.support.sample_results import interrupt_when_waiting, sample_document, starter, step_seconds
+from tf_cnn.commands.benchmark import main
+from tf_cnn.params import parse_argv
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.sweeps.repeat import repeat
 
 pytestmark = pytest.mark.unit
 

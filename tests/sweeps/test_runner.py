@@ -9,13 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from commands.sweep import runs_of, show_progress
-from results.collection import collect
-from results.document import Failure, Result, as_json
-from sweeps.folder import Folder, Outcome
-from sweeps.limited_process import TIMEOUT, run_process
-from sweeps.runner import Rounds, Starter, describe
-from sweeps.search import Search
 from tests.support.outputs import check_line, failed
 from tests.support.sample_results import (
     FAKE,
@@ -27,6 +20,13 @@ from tests.support.sample_results import (
     sizes_in,
     starter,
 )
+from tf_cnn.commands.sweep import runs_of, show_progress
+from tf_cnn.results.collection import collect
+from tf_cnn.results.document import Failure, Result, as_json
+from tf_cnn.sweeps.folder import Folder, Outcome
+from tf_cnn.sweeps.limited_process import TIMEOUT, run_process
+from tf_cnn.sweeps.runner import Rounds, Starter, describe
+from tf_cnn.sweeps.search import Search
 
 pytestmark = pytest.mark.distributed
 

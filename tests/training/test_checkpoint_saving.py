@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from cluster.hosts import reserved_addresses
 from tests.support.graphs import (
     DATA,
     Model,
@@ -23,7 +22,8 @@ from tests.support.graphs import (
     restored,
 )
 from tests.support.outputs import failed
-from training.checkpoint_files import READY, UNFINISHED, latest_checkpoint
+from tf_cnn.cluster.hosts import reserved_addresses
+from tf_cnn.training.checkpoint_files import READY, UNFINISHED, latest_checkpoint
 
 pytestmark = pytest.mark.graph
 

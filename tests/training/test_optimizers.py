@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import open_session
 from tests.support.oracles import OPTIMIZERS, PLAIN_MOMENTUM, Weights
-from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
-from training.variables import create_variable
+from tf_cnn.training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
+from tf_cnn.training.variables import create_variable
 
 pytestmark = pytest.mark.graph
 
@@ -104,7 +104,7 @@ def test_without_fused_kernels_16_bits_get_the_same_bits(optimizer: Optimizer, m
     start, *gradients = (random.normal(size=1000).astype(np.float32) for _ in range(4))
 
     def end(*, is_fused: bool) -> np.ndarray:
-        monkeypatch.setattr('training.optimizers.has_fused_kernels', lambda learning_rate: is_fused)
+        monkeypatch.setattr('tf_cnn.training.optimizers.has_fused_kernels', lambda learning_rate: is_fused)
         with tf.Graph().as_default() as graph, open_session() as session:
             gradient = tf.placeholder(tf.float32, [1000])
             own = create_variable('kernel', [1000], scope='v', device='/cpu:0', trainable=True, dtype=tf.bfloat16)

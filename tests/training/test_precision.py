@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from managers.all_reduce import make_algorithm
 from models.layers import LayerBuilder
 from models.model_facts import Build, Network
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
-from params.all_reduce_spec import parse_spec
-from run.step_graph import build_step_graph
 from tests.support.graphs import DATA_FORMATS, cpus, open_session
 from tests.support.images import write_digits
 from tests.support.networks import (
@@ -34,7 +31,10 @@ from tests.support.networks import (
 from tests.support.oracles import OPTIMIZERS, Weights
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import losses, ran, values_in
-from training.precision import FP32, Precision
+from tf_cnn.managers.all_reduce import make_algorithm
+from tf_cnn.params.all_reduce_spec import parse_spec
+from tf_cnn.run.step_graph import build_step_graph
+from tf_cnn.training.precision import FP32, Precision
 
 pytestmark = pytest.mark.graph
 

@@ -11,12 +11,12 @@ import tensorflow.compat.v1 as tf
 
 from models.model_facts import ModelFacts
 from models.registry import MODELS
-from run.build import make_banner
 from tests.support.graphs import open_session
 from tests.support.images import write_mnist
 from tests.support.outputs import check_line
 from tests.support.runs import plan_of, ran
-from training.schedules import LearningRate, parse_piecewise
+from tf_cnn.run.build import make_banner
+from tf_cnn.training.schedules import LearningRate, parse_piecewise
 
 pytestmark = pytest.mark.graph
 

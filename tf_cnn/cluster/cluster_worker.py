@@ -1,0 +1,255 @@
+"""A worker of a cluster: it joins the others, and ends with them if one is lost."""
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.cluster.failure_detector import (
+    FailureDetector,
+    FailureWatch,
+    PeerError,
+    StepLimit,
+    failure_of_end,
+    find_loss,
+)
+from tf_cnn.cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
+from tf_cnn.cluster.server import KeyValueStore, start_server
+from tf_cnn.cluster.signals import SIGNALS
+from tf_cnn.cluster.topology import Cluster, Timeout, name_tasks
+from tf_cnn.cluster.worker import Worker
+from tf_cnn.errors import UsageError, format_error
+from tf_cnn.results.console import Console
+
+_POLL_SECS = 0.1
+# If all tasks answer for this long after a step failed, another task is not the cause.
+_CALM_SECS = 5.0
+# How long to look for a lost task after a signal.
+_SEARCH_SECS = 3.0
+# How long the chief may take to save the variables after a loss, and TensorFlow to abort a step.
+_SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
+# How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
+_COLLECT_SECS = 10.0
+_COLLECT_SECS_OF_FAILURE = 3.0
+# How an error of TensorFlow names the task that did not answer.
+_TARGET = r'remote target /job:(\w+)/replica:0/task:(\d+)'
+# The errors of TensorFlow for a lost connection.
+_LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+
+
+class ClusterWorker(Worker):
+    """A worker, or the controller, of a cluster.
+
+    connect limits the wait for the other tasks at the start, step_limit the wait in a step. conclude keeps what was
+    measured, with the reason in one line, if this process must end while its main thread is stuck in TensorFlow; it is
+    called on another thread.
+    """
+
+    cluster: Cluster
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: tf.ConfigProto,
+        *,
+        settings: Settings,
+        together: bool,
+        connect: Timeout,
+        step_limit: Timeout,
+        console: Console,
+        conclude: Callable[[str], object],
+    ) -> None:
+        super().__init__(tf.ConfigProto.FromString(config.SerializeToString()), cluster)
+        self.together = together
+        if not cluster.servers:
+            self.config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+        # Sessions of one server share its threads.
+        self.config.use_per_session_threads = False
+        self.target = start_server(cluster, self.config).target
+        self.device = cluster.own.device
+        # A session waits for all tasks that it knows, so let it know only those that its graph uses.
+        used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
+        self.config.device_filters.extend([cluster.own.device, *used])
+        self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
+        self._connect = connect
+        self._limit = StepLimit(self._rendezvous, step_limit)
+        self._console = console
+        self._conclude = conclude
+        self._watch: FailureWatch | None = None
+        self._release: threading.Timer | None = None
+        self._calm_secs = _CALM_SECS
+        self._loss: PeerError | None = None
+        self._search = threading.Thread(target=self._find_loss, name='lost task', daemon=True)
+        self._is_searching = threading.Lock()
+
+    def join(self, offer: Offer) -> None:
+        self.agreed = self._rendezvous.join(offer, self._connect).agreed
+        self.restart = self._rendezvous.restart
+
+    def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
+        def interrupt() -> None:
+            threading.Thread(target=session.close, daemon=True).start()
+            self._release = threading.Timer(_RELEASE_SECS, self._end_by_force)
+            self._release.daemon = True
+            self._release.start()
+
+        def save_after(failure: PeerError) -> None:
+            # The variables on a server are lost with it.
+            if self.is_chief and (failure.answers or failure.task not in self.cluster.servers):
+                watch.await_step()
+                saving = threading.Thread(target=save, daemon=True)
+                saving.start()
+                saving.join(_SAVE_SECS)
+
+        self._watch = watch = FailureWatch(FailureDetector(self._rendezvous), save_after, interrupt, self._limit)
+        watch.start()
+
+    def taking_steps(self) -> contextlib.AbstractContextManager[None]:
+        return self._limit.step()
+
+    def pausing(self) -> contextlib.AbstractContextManager[None]:
+        return self._limit.paused()
+
+    def end_if_lost(self, step_secs: float) -> None:
+        if self._watch:
+            self._watch.end_if_lost(step_secs)
+
+    def stop_watching(self) -> None:
+        if self._watch:
+            self._watch.stop()
+
+    def begin_stop(self) -> None:
+        self.stop_watching()
+        # A launcher stops all tasks when one is lost. At once, since tasks that get the same signal are about to end.
+        if self._is_searching.acquire(blocking=False):
+            self._search.start()
+
+    def name_loss(self, reason: str) -> str:
+        self.begin_stop()
+        self._search.join(_SEARCH_SECS)
+        return f'{self._loss}; {reason}' if self._loss else reason
+
+    def _find_loss(self) -> None:
+        self._loss = find_loss(self._rendezvous)
+
+    def _end_by_force(self) -> None:
+        """Ends the process while its main thread is stuck in TensorFlow."""
+        failure = self._watch.failure if self._watch else None
+        reason = str(failure or 'a step does not end')
+        self._conclude(reason)
+        self._rendezvous.end(1, reason)
+        self._console.close()
+        print(format_error(reason), file=sys.stderr, flush=True)
+        os._exit(failure.exit_code if failure else 1)
+
+    def peer_failure(self) -> PeerError | None:
+        if self._watch is None:
+            return None
+        # Only once: the fault is the same.
+        calm_secs, self._calm_secs = self._calm_secs, 0.0
+        # After a signal the watch has stopped.
+        return self._watch.wait(calm_secs) or find_loss(self._rendezvous)
+
+    def explain(self, error: tf.errors.OpError, line: str) -> str:
+        if not isinstance(error, _LOST_CONNECTIONS):
+            return line
+        # As device_filters above.
+        peers = self.cluster.servers or [task for task in self.cluster.trainers if task != self.cluster.own]
+        targets = re.findall(_TARGET, str(error.message))
+        tasks = [task for task in peers if (task.job, str(task.index)) in targets] or peers
+        return f'the connection to {name_tasks(tasks, " or ")} was lost during a step ({line})'
+
+    def announce(self, start: int, end: int) -> None:
+        if self.is_chief and self.cluster.servers:
+            servers = self._servers(self._rendezvous.incarnations())
+            self._rendezvous.put('state', {'servers': servers, 'start': start, 'end': end})
+
+    def announced(self) -> tuple[int, int] | None:
+        chief = self.cluster.trainers[0]
+        for entries, found, is_silent in self._poll():
+            state = entries.get('state')
+            if state and state['servers'] == self._servers(found):
+                return state['start'], state['end']
+            if self.is_chief or not self.cluster.servers:
+                break
+            # The failure detector of asynchronous workers ignores the chief, but here the chief is needed.
+            if failure := failure_of_end(chief, self._rendezvous.ends(entries, found).get(chief)):
+                raise failure
+            if is_silent:
+                raise PeerError(chief)
+        return None
+
+    def share_total(self, images: int, seconds: float) -> tuple[int, float]:
+        """Returns the measurement of the chief; if it is lost for good, that of the first worker that notices it."""
+        if self.is_chief and images:
+            self._rendezvous.put('total', [images, seconds])
+        for entries, _, is_silent in self._poll():
+            if 'total' in entries:
+                images, seconds = entries['total']
+                break
+            if is_silent:
+                self._rendezvous.put('total', [images, seconds])
+        return images, seconds
+
+    def gather(self, name: str, value: Any) -> list[Any]:
+        prefix = f'gathered/{name}'
+        self._rendezvous.put(f'{prefix}/{self.index}', value)
+        keys = [f'{prefix}/{index}' for index in range(self.num_trainers)]
+        entries = next(entries for entries, _, _ in self._poll() if entries.keys() >= set(keys))
+        return [entries[key] for key in keys]
+
+    def _poll(self) -> Iterator[tuple[Mapping[str, Any], Incarnations, bool]]:
+        """Yields the entries of the store, the incarnations, and whether the chief is silent; raises PeerError."""
+        last_answer = time.monotonic()
+        while True:
+            SIGNALS.ask()
+            entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
+            if found[self.cluster.trainers[0]] is not None and not self.is_chief:
+                last_answer = time.monotonic()
+            yield entries, found, time.monotonic() - last_answer > _CALM_SECS
+            if self._watch and self._watch.failure:
+                raise self._watch.failure
+            time.sleep(_POLL_SECS)
+
+    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
+        self._stay()
+        prefix = f'collected/{name}'
+        if not self.is_chief:
+            self._rendezvous.use_store(KeyValueStore.put_large, f'{prefix}/{self.index}', value)
+            return []
+        values = [None] * self.num_trainers
+        values[self.index] = value
+        missing = [task for task in self.cluster.trainers if task != self.cluster.own]
+        deadline = time.monotonic() + (_COLLECT_SECS if is_complete else _COLLECT_SECS_OF_FAILURE)
+        while missing and time.monotonic() < deadline:
+            # The order matters: a task that has ended has passed its value before.
+            found, entries = self._rendezvous.incarnations(), self._rendezvous.entries()
+            if entries is None:
+                break
+            gone = {*self._rendezvous.ends(entries, found), *(task for task in missing if found[task] is None)}
+            for task in missing:
+                if time.monotonic() < deadline:
+                    values[task.index] = self._rendezvous.use_store(KeyValueStore.get_large, f'{prefix}/{task.index}')
+            missing = [task for task in missing if values[task.index] is None and task not in gone]
+            time.sleep(_POLL_SECS)
+        return values
+
+    def _stay(self) -> None:
+        """Cancels the forced end: the main thread is not stuck any more."""
+        if self._release:
+            self._release.cancel()
+
+    def end(self, exit_code: int, reason: str = '') -> None:
+        self._stay()
+        self.stop_watching()
+        self._rendezvous.end(exit_code, reason)
+        self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code)
+
+    def _servers(self, found: Incarnations) -> dict[str, int | None]:
+        return {str(task): found[task] for task in self.cluster.servers}

@@ -1,0 +1,52 @@
+"""Shapes W*G+P: workers * devices per worker + parameter servers, such as 2*1+1 or 1*4."""
+
+import re
+from dataclasses import dataclass
+
+from tf_cnn.params.modes import Mode, Place
+
+_SHAPE = re.compile(r'\s*([0-9]{1,6})\s*\*\s*([0-9]{1,6})\s*(?:\+\s*([0-9]{1,6})\s*)?', re.ASCII)
+EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1*2 or 2*1+1'
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """The number of workers, of devices per worker, and of parameter servers."""
+
+    workers: int
+    devices: int
+    num_ps: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> 'Shape':
+        """Reads '2*1+1' or '1*2'; raises ValueError if the text is no shape."""
+        match = _SHAPE.fullmatch(text)
+        if not match:
+            raise ValueError(f'it must be {EXPECTED}')
+        shape = cls(*(int(number or 0) for number in match.groups()))
+        if not shape.workers or not shape.devices:
+            raise ValueError('it needs at least one worker with one device, as in 1*1')
+        return shape
+
+    def __str__(self) -> str:
+        return f'{self.workers}*{self.devices}' + (f'+{self.num_ps}' if self.num_ps else '')
+
+    def place(self, mode: Mode) -> Place:
+        if self.num_ps:
+            return Place.WITH_SERVERS
+        if mode.has_controller:
+            return Place.CONTROLLED
+        return Place.AS_PEERS if self.workers > 1 else Place.ALONE
+
+    def why_not(self, mode: Mode) -> str | None:
+        """Returns why the mode cannot run in this shape; None if it can."""
+        if mode.launcher:
+            return f'{mode.launcher} starts the processes of {mode.name}, which a sweep cannot'
+        place = self.place(mode)
+        if mode.runs(place):
+            return None
+        if place is not Place.ALONE and not mode.has_cluster:
+            return f'{mode.name} works within one process'
+        if place is Place.WITH_SERVERS:
+            return f'{mode.name} has no parameter servers'
+        return f'{mode.name} needs parameter servers'

@@ -1,0 +1,74 @@
+"""The one table of input pipelines. Does not import TensorFlow.
+
+Their classes are in inputs/pipelines.py. To add one, see docs/extending.md.
+"""
+
+from dataclasses import dataclass
+from types import UnionType
+
+from tf_cnn.inputs.data_sets import Arrays, Shards
+from tf_cnn.inputs.stages import PREPROCESS, READ, STAGES, TRANSFER
+
+# The values of --input_pipeline.
+RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT = 'record_input', 'tf_data', 'device', 'feed_dict'
+# What a run reads: TFRecord shards, arrays in memory, or nothing.
+Source = Shards | Arrays | None
+
+
+@dataclass(frozen=True)
+class InputRow:
+    """One way to bring batches to the devices.
+
+    Attributes:
+      name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
+      repeatable: whether the seed alone determines the order of the images.
+      in_memory: whether all images are read into memory in the model's size before the first step, see
+        inputs.validation. The pipeline gets them as Arrays.
+      on_devices: whether each device then has all of them in its memory.
+      stages: the stages after which the pipeline can end (`until`), in order, for --input_only. The last one is always
+        TRANSFER: the whole pipeline.
+    """
+
+    name: str
+    reads: type | UnionType
+    repeatable: bool = True
+    in_memory: bool = False
+    on_devices: bool = False
+    stages: tuple[str, ...] = (TRANSFER,)
+
+
+_ALL = tuple(STAGES)
+INPUTS = (
+    InputRow('synthetic', type(None)),
+    # The order of RecordInput also depends on which of its readers is faster, and on when a batch is taken.
+    InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL),
+    InputRow(TF_DATA, Shards, stages=_ALL),
+    InputRow('arrays', Arrays, stages=(READ, PREPROCESS, TRANSFER)),
+    InputRow(DEVICE, Shards | Arrays, in_memory=True, on_devices=True),
+    InputRow(FEED_DICT, Shards | Arrays | None, in_memory=True),
+)
+
+
+def _names_of_readers(source: type) -> tuple[str, ...]:
+    return tuple(row.name for row in INPUTS if issubclass(source, row.reads))
+
+
+# The values of --input_pipeline. All of these pipelines read records; the first is the default.
+PIPELINES = _names_of_readers(Shards)
+# The values that have an effect on arrays, and on synthetic images.
+PIPELINES_OF_ARRAYS = tuple(name for name in PIPELINES if name in _names_of_readers(Arrays))
+PIPELINES_OF_SYNTHETIC = tuple(name for name in PIPELINES if name in _names_of_readers(type(None)))
+
+
+def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
+    """Returns the row of the pipeline of this name for records; by default the first, or the first repeatable one."""
+    rows = [row for row in INPUTS if row.name in PIPELINES]
+    if name is not None:
+        return next(row for row in rows if row.name == name)
+    return next(row for row in rows if row.repeatable or not deterministic)
+
+
+def input_for(source: Source, name: str | None = None) -> InputRow:
+    """Returns the row of the pipeline that reads a source: that of this name if there is one, else the first."""
+    rows = [row for row in INPUTS if isinstance(source, row.reads)]
+    return next((row for row in rows if row.name == name), rows[0])

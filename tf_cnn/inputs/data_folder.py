@@ -1,0 +1,190 @@
+"""What --data_dir contains: the data set, its facts, and the files of a run. Does not import TensorFlow."""
+
+import glob
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tf_cnn.errors import RunError, UsageError, plural
+from tf_cnn.inputs import array_files
+from tf_cnn.inputs.data_sets import (
+    DATA_SETS,
+    RECORDS,
+    SUBSETS,
+    Arrays,
+    DataSet,
+    Shards,
+    find_shards,
+    how_to_make,
+    list_folder,
+)
+from tf_cnn.records.file_kinds import open_regular
+from tf_cnn.records.framing import count_records
+from tf_cnn.records.layout import LABELS_FILE, read_facts, read_labels, subset_of
+
+_NAMED_FILES = 5
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """A folder, the facts of its data set (the published ones may differ), and the shards found so far by subset."""
+
+    path: str
+    data_set: DataSet
+    shards: Mapping[str, Shards] = field(default_factory=dict)
+
+    def subset_of_steps(self, *, forward_only: bool) -> str:
+        """The subset for the steps: validation in a forward-only run whose folder has validation images, else train."""
+        if self.data_set.has_records:
+            has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
+        else:
+            has_validation = array_files.has_files(self.data_set.name, self.path, 'validation')
+        return 'validation' if forward_only and has_validation else 'train'
+
+    def check(self, subset: str) -> None:
+        """Checks that the files of a subset can be read, without reading its images; UsageError otherwise."""
+        if self.data_set.has_records:
+            self._find_shards(subset)
+        else:
+            array_files.count_images(self.data_set.name, self.path, subset)
+
+    def open(self, subset: str) -> Shards | Arrays:
+        """Opens the images of a subset. Raises UsageError as find_shards and load_arrays do.
+
+        Also if a shard cannot be read, all shards are empty, or other files have the path of a shard
+        but for its comma.
+        """
+        if self.data_set.has_records:
+            shards = self._find_shards(subset)
+            # RecordInput would wait for a record for ever.
+            if not shards.num_bytes:
+                raise UsageError(
+                    f'--data_dir={self.path}: no record is in its {plural(len(shards.paths), f"{subset} shard")}; '
+                    f'{how_to_make(subset)}'
+                )
+            for path in shards.paths:
+                # For RecordInput a comma in a path stands for any character.
+                if len(found := sorted(glob.glob(glob.escape(path).replace(',', '?')))) > 1:
+                    raise UsageError(
+                        f'--data_dir={self.path}: TensorFlow cannot tell {" from ".join(found)}, because of the '
+                        'comma; rename one'
+                    )
+            return shards
+        return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
+
+    def _find_shards(self, subset: str) -> Shards:
+        shards = self.shards.get(subset) or find_shards(self.path, subset)
+        for path in shards.paths:
+            try:
+                with open_regular(path) as file:
+                    file.read(1)
+            except OSError as error:
+                raise UsageError(
+                    f'{path}: it cannot be read ({error.strerror}); check its permissions, or copy it again'
+                ) from error
+        return shards
+
+    def warning_about(self, images: Shards | Arrays) -> str | None:
+        """Returns one line if shards are missing or passed over, or if arrays are not as many as published."""
+        found = []
+        if isinstance(images, Shards):
+            if images.num_missing:
+                total = len(images.paths) + images.num_missing
+                found.append(
+                    f'missing {images.num_missing} of the {plural(total, "shard")} that the file names announce; the '
+                    'run uses the others'
+                )
+            if images.passed_over:
+                names = ', '.join(images.passed_over[:_NAMED_FILES])
+                found.append(f'passed over {plural(len(images.passed_over), "file")} that are no shards: {names}')
+        else:
+            published = DATA_SETS[self.data_set.name]
+            is_train = images.subset == 'train'
+            number = published.num_train_examples if is_train else published.num_validation_examples
+            if images.num_images != number:
+                found.append(
+                    f'the folder contains {plural(images.num_images, f"{images.subset} image")}; the published data '
+                    f'set has {number}'
+                )
+        return f'--data_dir={self.path}: {"; ".join(found)}' if found else None
+
+
+def open_folder(path: str, name: str) -> DataFolder:
+    """Returns the folder with the facts of the data set that has this name.
+
+    Raises UsageError if the folder does not exist, or with --data_name=records if `records` did not make it.
+    """
+    if name in array_files.ARRAY_DATA_SETS:
+        return DataFolder(path, _facts_of_arrays(path, name))
+    if name != RECORDS:
+        list_folder(path, 'train-*-of-* shards')
+        return DataFolder(path, DATA_SETS[name])
+    return _open_records(path)
+
+
+def recognise(path: str) -> str | None:
+    """Returns the name of the data set in a folder, judged by its file names; None if unknown or unreadable."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return None
+    if any(subset_of(name) for name in names):
+        return RECORDS if LABELS_FILE in names else 'imagenet'
+    for name in array_files.ARRAY_DATA_SETS:
+        if any(array_files.has_files(name, path, subset) for subset in SUBSETS):
+            return name
+    return None
+
+
+def _facts_of_arrays(path: str, name: str) -> DataSet:
+    subsets = [subset for subset in SUBSETS if array_files.has_files(name, path, subset)]
+    counts = {subset: array_files.count_images(name, path, subset) for subset in subsets}
+    return replace(
+        DATA_SETS[name],
+        num_train_examples=counts.get('train', 0),
+        num_validation_examples=counts.get('validation', 0),
+    )
+
+
+def _open_records(path: str) -> DataFolder:
+    names = list_folder(path, 'train-*-of-* shards')
+    labels = read_labels(path)
+    if labels is None:
+        raise UsageError(
+            f'--data_name={RECORDS}: --data_dir={path} has no {LABELS_FILE} with the names of the classes, which the '
+            'subcommand records writes; write it with one class name per line, or use --data_name=imagenet'
+        )
+    recorded = read_facts(path)
+    present = {found for name in names if (found := subset_of(name))}
+    shards = {subset: find_shards(path, subset) for subset in sorted(set(SUBSETS) & present)}
+    counts = {}
+    for subset, found_shards in list(shards.items()):
+        facts = recorded.get(subset)
+        is_current = facts is not None and facts.shards == len(found_shards.paths)
+        if facts and is_current:
+            # Before the first step this number is compared with the records in the shards.
+            shards[subset] = replace(found_shards, num_recorded=facts.images)
+        counts[subset] = facts.images if facts and is_current else _count(found_shards)
+    sizes = {
+        (recorded[subset].height, recorded[subset].width) if subset in recorded else (None, None) for subset in counts
+    }
+    [(height, width)] = sizes if len(sizes) == 1 else [(None, None)]
+    data_set = DataSet(
+        RECORDS,
+        channels=3,
+        num_classes=len(labels),
+        num_train_examples=counts.get('train', 0),
+        num_validation_examples=counts.get('validation', 0),
+        has_records=True,
+        image_size=height if height == width else None,
+        class_names=labels,
+    )
+    return DataFolder(path, data_set, shards)
+
+
+def _count(shards: Shards) -> int:
+    try:
+        return count_records(shards.paths)
+    except RunError as fault:
+        # A fault that is found before the run starts counts as wrong use.
+        raise UsageError(f'{fault}; see tf_cnn_benchmarks records --check') from fault

@@ -1,0 +1,169 @@
+"""Facts about data sets; finds the shards in a folder. Does not import TensorFlow."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tf_cnn.errors import UsageError, plural
+from tf_cnn.records.layout import SHARD_NAME, ends_like_no_shard, shard_name
+
+if TYPE_CHECKING:
+    # NumPy would take longer to import than everything else that parsing a command line needs.
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The facts about a data set that models and input pipelines need.
+
+    Attributes:
+      has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data set.
+      image_size: height and width of all images in pixels; None if they differ or are unknown.
+      augmentation: that of its training images, see preprocessing.ImageOptions.
+      class_names: the names of labels 0, 1, ...; None if the files of the data set state none.
+    """
+
+    name: str
+    channels: int
+    num_classes: int
+    num_train_examples: int
+    num_validation_examples: int
+    has_records: bool
+    image_size: int | None = None
+    augmentation: str = 'resized_crop'
+    class_names: tuple[str, ...] | None = None
+
+
+# ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number the classes from 1 and
+# keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section III.A. CIFAR-10: Krizhevsky 2009 (Learning
+# Multiple Layers of Features from Tiny Images), chapter 3; its published test batch is customarily used for validation,
+# and its class names are in batches.meta.txt.
+_CIFAR10_CLASSES = ('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck')
+_MNIST_CLASSES = tuple('0123456789')
+DATA_SETS = {
+    data_set.name: data_set
+    for data_set in (
+        DataSet('imagenet', 3, 1001, 1_281_167, 50_000, has_records=True),
+        DataSet('cifar10', 3, 10, 50_000, 10_000, False, 32, 'padded_crop', _CIFAR10_CLASSES),
+        DataSet('mnist', 1, 10, 60_000, 10_000, False, 28, 'none', _MNIST_CLASSES),
+    )
+}
+# A folder made by the subcommand `records`; its facts are read from the folder, see data_folder.
+RECORDS = 'records'
+DATA_NAMES = (*DATA_SETS, RECORDS)
+
+SUBSETS = ('train', 'validation')
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one subset in a folder, in order.
+
+    Attributes:
+      num_missing: the total in the file names minus the number of files.
+      num_recorded: the number of images that dataset.json states; None if it states none.
+      passed_over: the names of files that are named like these shards, but have the ending of another kind of file.
+    """
+
+    subset: str
+    paths: tuple[str, ...]
+    num_missing: int
+    num_recorded: int | None = None
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def num_images(self) -> int:
+        """The number of records; reads the length of each. RunError if a shard is truncated or cannot be read."""
+        # Imported here because parsing a command line should not import the modules that read records.
+        from tf_cnn.records.framing import count_records
+
+        return count_records(self.paths)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(os.path.getsize(path) for path in self.paths)
+
+    @property
+    def mean_record_bytes(self) -> float | None:
+        """The mean size of a record, from a few of the shards; None if it is unknown."""
+        from tf_cnn.records.framing import mean_record_bytes
+
+        return mean_record_bytes(self.paths)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.paths[0]).parent
+
+    @property
+    def file_pattern(self) -> str:
+        """The pattern by which RecordInput finds exactly these shards: one glob per shard, in order, comma-separated.
+
+        With a single glob, the order would be that of the file system, and the seed alone would not determine which
+        shard is read first. A comma in a path cannot be escaped and is replaced by `?`.
+        """
+        special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
+        return ','.join(''.join(special.get(letter, letter) for letter in path) for path in self.paths)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The images of a subset, [N, H, W, C] uint8, and their labels, [N] int32."""
+
+    subset: str
+    images: 'npt.NDArray[np.uint8]'
+    labels: 'npt.NDArray[np.int32]'
+
+    @property
+    def num_images(self) -> int:
+        return len(self.images)
+
+
+def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:
+    """Returns the sorted names in a folder; its UsageError names the flag and what the folder should contain."""
+    try:
+        return sorted(os.listdir(data_dir))
+    except OSError as error:
+        raise UsageError(f'{flag}={data_dir}: {error.strerror}; give the folder that contains {content}') from error
+
+
+def how_to_make(subset: str) -> str:
+    flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
+    return f'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=SHARDS{flag}'
+
+
+def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
+    """Finds the shards of a subset ('train' or 'validation').
+
+    Raises UsageError if the folder is unreadable or contains no shard of the subset, or if its shards belong to several
+    sets. `flag` names the folder in the error.
+    """
+    folder = Path(data_dir)
+    names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
+    found = [match for name in names if name.startswith(f'{subset}-') and (match := SHARD_NAME.fullmatch(name))]
+    shards = [match for match in found if not ends_like_no_shard(match.string)]
+    passed_over = tuple(match.string for match in found if ends_like_no_shard(match.string))
+    if not shards:
+        content = f'contains {plural(len(names), "other file")}, such as {names[0]}' if names else 'is empty'
+        raise UsageError(
+            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the folder {content}); write the '
+            f'folder that contains the shards, or {how_to_make(subset)}'
+        )
+    paths = tuple(str(folder / match.string) for match in shards)
+    numbered = [match for match in shards if match['index']]
+    totals = {int(match['total']) for match in numbered}
+    if len(totals) > 1:
+        raise UsageError(
+            f'{flag}={data_dir}: the {subset} shards belong to several sets '
+            f'(of {", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
+        )
+    total = totals.pop() if totals else 0
+    seen: set[int] = set()
+    for match in numbered:
+        index = int(match['index'])
+        if index >= total or index in seen:
+            reason = 'occurs twice' if index in seen else f'is not one of {total} shards, numbered from 0'
+            raise UsageError(f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set in a folder')
+        seen.add(index)
+    return Shards(subset, paths, num_missing=total - len(seen), passed_over=passed_over)

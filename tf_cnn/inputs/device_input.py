@@ -1,0 +1,63 @@
+"""The input pipeline whose images stay in the memory of the devices, which gather their batches there."""
+
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from tf_cnn.inputs import array_draws
+from tf_cnn.inputs.buffers import Buffer
+from tf_cnn.inputs.data_sets import Arrays
+from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline, Run
+
+
+class DeviceInput(InputPipeline):
+    """Each device holds all images as uint8, and takes its batch from them in each step.
+
+        draw the numbers of the images  ->  gather  ->  shift and flip  ->  normalise  ->  the model
+
+    All of it is on the device: a step brings nothing from the host. Each device counts where its images are in the
+    order. The batches are those of ArrayPipeline, bit for bit, in the same order. Every device has the whole set, since
+    its part of a batch may be any images; the virtual devices of a CPU share one copy in their common memory.
+
+    The source has the size in options, see inputs.validation.read_images. normalize_on_device says that the devices are
+    GPUs, which cannot shift uint8 and gather it only from variables.
+    """
+
+    def __init__(self, parts: InputParts) -> None:
+        source, devices, options = parts.source, parts.devices, parts.options
+        assert isinstance(source, Arrays)
+        super().__init__()
+        num_images = len(source.images)
+        with tf.device(parts.host_device):
+            self._steps_before = tf.placeholder(tf.uint64, [])
+        self._set_positions = []
+        self.buffers.append(Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))
+        images, labels = array_draws.from_host(source.images), array_draws.from_host(source.labels)
+        self._batches = []
+        for tower, device in enumerate(devices):
+            with tf.device(device), tf.name_scope(f'device_input_{tower}'):
+                image_store = self._resident(images)
+                # GPUs hold no variables of 32-bit integers.
+                label_store = self._resident(tf.cast(labels, tf.int64))
+                first = parts.first_position + tower * parts.batch_size
+                positions = array_draws.Positions(first, parts.batch_size, parts.batch_of_workers)
+                self.initializers.append(positions.variable.initializer)
+                self._set_positions.append(positions.set(self._steps_before))
+                chosen = array_draws.in_random_order(positions.of_step, num_images, options.seed)
+                if parts.normalize_on_device:
+                    batch = image_store.sparse_read(chosen)
+                else:
+                    # On a CPU, sparse_read would give each variable a copy of its own instead of the shared one.
+                    batch = tf.gather(image_store.read_value(), chosen)
+                if options.shifts:
+                    batch = tf.cast(batch, tf.float32) if parts.normalize_on_device else batch
+                    batch = preprocessing.shift_and_flip(
+                        batch, array_draws.shift_numbers(positions.of_step, options.seed)
+                    )
+                batch = preprocessing.normalize(batch, options.scale)
+                self._batches.append(Batch(batch, tf.cast(label_store.sparse_read(chosen), tf.int32)))
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batches[tower]
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+        session.run(self._set_positions, {self._steps_before: steps_before})

@@ -1,0 +1,145 @@
+"""The interface of the input pipelines."""
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from preprocessing import ImageOptions
+from tf_cnn.inputs.buffers import Buffer
+from tf_cnn.inputs.catalog import Source
+from tf_cnn.inputs.stages import TRANSFER
+from tf_cnn.inputs.tf_data_settings import TfDataSettings
+from tf_cnn.params.device_flags import HOST_DEVICE
+
+Run = Callable[[tf.Operation], object]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batch of one tower, on its device: images [N, H, W, C] float32, normalised by a Scale; labels [N] int32."""
+
+    images: tf.Tensor
+    labels: tf.Tensor
+
+
+@dataclass(frozen=True)
+class InputParts:
+    """The facts from which any pipeline can be made.
+
+    Attributes:
+      source: None for synthetic images.
+      devices: the devices of the towers.
+      batch_size: images per step on each device.
+      num_classes: labels are in [0, num_classes).
+      seed: the seed of synthetic images; others have options.seed.
+      normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a quarter of the bytes.
+        If False, convert before the copy, which is less work if the device is the CPU.
+      host_device: the device that makes the batches.
+      worker: the number of this worker among those that share the images. Arrays have one order for all workers, of
+        which each takes its share of every step. Records have an order for each worker, which begins at worker /
+        num_workers of the list of shards.
+      num_workers: how many workers share the images.
+      until: the last stage to build, see inputs.stages.
+    """
+
+    source: Source
+    devices: Sequence[str]
+    batch_size: int
+    num_classes: int
+    options: ImageOptions
+    seed: int = 0
+    normalize_on_device: bool = False
+    host_device: str = HOST_DEVICE
+    worker: int = 0
+    num_workers: int = 1
+    tf_data: TfDataSettings | None = None
+    until: str = TRANSFER
+
+    @property
+    def batch_of_worker(self) -> int:
+        """Images per step on all devices of this worker."""
+        return self.batch_size * len(self.devices)
+
+    @property
+    def batch_of_workers(self) -> int:
+        """Images per step on all devices of all workers that share the images."""
+        return self.batch_of_worker * self.num_workers
+
+    @property
+    def first_position(self) -> int:
+        """Where in the order of an array this worker's share of the first step begins."""
+        return self.batch_of_worker * self.worker
+
+    @property
+    def shift(self) -> float:
+        """Where in the list of shards to begin, in [0, 1)."""
+        return self.worker / self.num_workers
+
+
+class InputPipeline(abc.ABC):
+    """Gives each tower a batch that is on its device when the step starts.
+
+    Attributes:
+      initializers: ops to run once, together with those of the model, before warm_up.
+      per_step_ops: ops to run in each session.run that uses a batch.
+      drawing_ops: the ops that warm_up runs and whose kernels keep state for the steps, such as readers.
+      fed: the placeholders that each session.run that uses a batch feeds with the values of feeds().
+      buffers: the buffers in host memory; empty if there are none, or they are unknown.
+    """
+
+    def __init__(self) -> None:
+        self.initializers: list[tf.Operation] = []
+        self.per_step_ops: list[tf.Operation] = []
+        self.drawing_ops: list[tf.Operation] = []
+        self.fed: list[tf.Tensor] = []
+        self.buffers: list[Buffer] = []
+
+    @abc.abstractmethod
+    def tower_batch(self, tower: int) -> Batch:
+        """The batch of a tower; every call returns the same tensors."""
+
+    # Most pipelines need none, so it is neither abstract nor does it do anything.
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:  # noqa: B027
+        """Prepares the next step; most pipelines need no preparation. A further call restarts the pipeline.
+
+        steps_before includes the steps before a restored checkpoint; run is called on each of drawing_ops.
+        """
+
+    def feeds(self) -> list[Any]:
+        """The values of `fed` for the next step: every call draws the next batches."""
+        return []
+
+    def _resident(self, value: tf.Tensor) -> tf.Variable:
+        # In no collection: then it is neither trained nor saved, and other initialisers do not wait for it.
+        variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
+        self.initializers.append(variable.initializer)
+        return variable
+
+
+class WorkersInput(InputPipeline):
+    """The input of the towers of several workers: one pipeline and towers_each towers a worker, in order."""
+
+    def __init__(self, pipelines: Sequence[InputPipeline], towers_each: int) -> None:
+        super().__init__()
+        self._pipelines = pipelines
+        self._towers_each = towers_each
+        for pipeline in pipelines:
+            self.initializers += pipeline.initializers
+            self.per_step_ops += pipeline.per_step_ops
+            self.drawing_ops += pipeline.drawing_ops
+            self.fed += pipeline.fed
+            self.buffers += pipeline.buffers
+
+    def tower_batch(self, tower: int) -> Batch:
+        worker, own_tower = divmod(tower, self._towers_each)
+        return self._pipelines[worker].tower_batch(own_tower)
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+        for pipeline in self._pipelines:
+            pipeline.warm_up(session, steps_before, run)
+
+    def feeds(self) -> list[Any]:
+        return [value for pipeline in self._pipelines for value in pipeline.feeds()]

@@ -1,0 +1,92 @@
+"""A software pipeline of three stages."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from tf_cnn.inputs.buffers import Buffer
+from tf_cnn.inputs.pipeline import Batch, InputPipeline, Run
+from tf_cnn.inputs.stages import TRANSFER
+from tf_cnn.training.staging import StagingArea
+
+# The images and the labels of one device; in a pipeline that ends early, the tensors of its last stage.
+HostBatch = Sequence[tf.Tensor]
+
+# How many sets of batches are in host memory at most.
+_NUM_SETS = 3
+
+
+class StagedInput(InputPipeline):
+    """A software pipeline of three stages that run at the same time, each on a different set of batches.
+
+        A  make  ->  host area  ->  B  copy to the device  ->  device areas  ->  C  the model
+
+    Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no stage waits for
+    another: between two runs every area holds exactly one set, during a run at most two. Step k raises the errors of
+    A(k+2). Host memory contains at most three sets: that of step k, if a CPU computes, and those of k+1 and k+2.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        make_host_batches: Callable[[], Sequence[HostBatch]],
+        host_device: str = '/cpu:0',
+        scale: preprocessing.Scale | None = None,
+        until: str = TRANSFER,
+    ) -> None:
+        """Builds the ops of all stages.
+
+        Args:
+          make_host_batches: builds stage A on the host device; returns the images and labels of each device. Images
+            are [N, H, W, C]: normalised float32, or uint8, which stage C normalises to `scale`. Labels are [N] int32.
+          until: the last stage to build. Before TRANSFER a step only runs the ops of make_host_batches and drops their
+            results; towers have no batches.
+        """
+        super().__init__()
+        with tf.name_scope('stage_a'), tf.device(host_device):
+            host_batches = make_host_batches()
+            made = [tensor for host_batch in host_batches for tensor in host_batch]
+            if until != TRANSFER:
+                self.per_step_ops = [tensor.op for tensor in made]
+                self._batches: list[Batch] = []
+                self._clear: list[tf.Operation] = []
+                return
+            self.buffers.append(Buffer('sets of batches', _NUM_SETS, sum(map(_num_bytes, made))))
+            self.host_area = StagingArea(host_device, made)
+            stage_a = self.host_area.put(made)
+        self.device_areas = []
+        stage_b = []
+        with tf.name_scope('stage_b'), tf.device(host_device):
+            staged = iter(self.host_area.get())
+            for device, host_batch in zip(devices, host_batches, strict=True):
+                batch = list(itertools.islice(staged, len(host_batch)))
+                area = StagingArea(device, batch)
+                self.device_areas.append(area)
+                stage_b.append(area.put(batch))
+        self._batches = []
+        self.per_step_ops = [stage_a, *stage_b]
+        for area in self.device_areas:
+            with tf.name_scope('stage_c'), tf.device(area.device):
+                images, labels = area.get()
+                # The area must be emptied even in a run that does not use this tower.
+                self.per_step_ops.append(labels.op)
+                if images.dtype == tf.uint8:
+                    images = preprocessing.normalize(images, scale)
+                self._batches.append(Batch(images, labels))
+        self._clear = [area.clear() for area in (self.host_area, *self.device_areas)]
+        with tf.name_scope('stages_a_and_b'), tf.device(host_device):
+            self.drawing_ops = [stage_a, tf.group(stage_a, *stage_b)]
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batches[tower]
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+        session.run(self._clear)
+        for op in self.drawing_ops:
+            (run or session.run)(op)
+
+
+def _num_bytes(tensor: tf.Tensor) -> int:
+    return int(tensor.shape.num_elements() * tensor.dtype.size)

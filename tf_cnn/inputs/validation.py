@@ -1,0 +1,139 @@
+"""Each image of a source once, in order: the input of evaluations, and the images that a run reads into memory."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from tf_cnn.inputs.data_sets import Arrays, Shards
+from tf_cnn.inputs.pipeline import Batch, InputPipeline
+from tf_cnn.params.device_flags import HOST_DEVICE
+
+# The label of the padding in the last batch.
+NO_IMAGE = -1
+
+Dataset = Any
+# In bytes, as TensorFlow aligns tensors on the CPU.
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Share:
+    """The examples that one process evaluates: every count-th one from the index-th on.
+
+    num_examples is how many all processes evaluate, repeating some if there are fewer; None for each example once.
+    """
+
+    index: int = 0
+    count: int = 1
+    num_examples: int | None = None
+
+    def of(self, examples: Dataset) -> Dataset:
+        if self.num_examples is not None:
+            examples = examples.repeat().take(self.num_examples)
+        return examples.shard(self.count, self.index)
+
+
+class ValidationInput(InputPipeline):
+    """Batches in order, padded after the last example with the label NO_IMAGE, so that their shape is static.
+
+    Args:
+      devices: the devices of the towers; batch k of a step goes to the k-th.
+      make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a scalar int32.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        batch_size: int,
+        make_examples: Callable[[], Dataset],
+        scale: preprocessing.Scale | None = None,
+    ) -> None:
+        super().__init__()
+        with tf.device(HOST_DEVICE), tf.name_scope('validation_input'):
+            examples = make_examples()
+            shape = tf.data.get_output_shapes(examples)[0].as_list()
+            padding = tf.data.Dataset.from_tensors((np.zeros(shape, np.uint8), np.int32(NO_IMAGE))).repeat()
+            batches = examples.concatenate(padding).batch(batch_size, drop_remainder=True).prefetch(len(devices))
+            iterator = tf.data.make_initializable_iterator(batches)
+            self.initializers.append(iterator.initializer)
+            made = [iterator.get_next() for _ in devices]
+        self._batches = []
+        for device, (images, labels) in zip(devices, made, strict=True):
+            with tf.device(device), tf.name_scope('validation_batch'):
+                self._batches.append(Batch(preprocessing.normalize(images, scale), tf.identity(labels)))
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batches[tower]
+
+
+def record_examples(source: Shards, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
+    """Returns a Dataset of the images of TFRecord shards, in order. Faults in the data are those of RecordPipeline."""
+
+    @tf.autograph.experimental.do_not_convert
+    def example(number: Any, record: Any) -> tuple[Any, Any]:
+        encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+        return preprocessing.preprocess(encoded, boxes, options, number), label
+
+    records = share.of(tf.data.TFRecordDataset(list(source.paths)).enumerate())
+    return records.map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
+
+
+def array_examples(source: Arrays, options: preprocessing.ImageOptions, share: Share) -> Dataset:
+    """Returns a Dataset of the images of arrays, in order, resized to the size in options; not a part of the graph."""
+    images, labels = source.images, source.labels
+
+    def look_up(index: int) -> tuple[Any, Any]:
+        return images[index], labels[index]
+
+    @tf.autograph.experimental.do_not_convert
+    def example(index: Any) -> tuple[Any, Any]:
+        image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
+        image.set_shape(images.shape[1:])
+        label.set_shape([])
+        if images.shape[1:3] != (options.height, options.width):
+            image = preprocessing.resize_and_distort(image, options, index, draws=None)
+        return image, label
+
+    return share.of(tf.data.Dataset.range(len(images))).map(example)
+
+
+def read_images(
+    source: Shards | Arrays,
+    make_examples: Callable[[], Dataset],
+    options: preprocessing.ImageOptions,
+    config: tf.ConfigProto,
+) -> Arrays:
+    """Reads images into memory before the first step, as an evaluation reads them; returns [N, H, W, C] uint8.
+
+    make_examples adds a Dataset of the examples to the graph, see record_examples and array_examples; this process
+    reads them on its CPU. Raises tf.errors.OpError as the pipelines that read the source in steps.
+    """
+    shape = source.num_images, options.height, options.width, options.channels
+    if isinstance(source, Arrays) and source.images.shape == shape:
+        return source
+    images, labels = _aligned(shape), np.empty(shape[:1], np.int32)
+    on_cpu = tf.ConfigProto()
+    on_cpu.CopyFrom(config)
+    on_cpu.device_count['GPU'] = 0
+    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+        iterator = tf.data.make_initializable_iterator(make_examples().prefetch(tf.data.AUTOTUNE))
+        example = iterator.get_next()
+        with tf.Session(graph=graph, config=on_cpu) as session:
+            session.run(iterator.initializer)
+            read = session.make_callable(example)
+            for number in range(len(images)):
+                images[number], labels[number] = read()
+    return Arrays(source.subset, images, labels)
+
+
+def _aligned(shape: Sequence[int]) -> np.ndarray:
+    """Returns an uninitialised array of uint8 whose memory TensorFlow can use without a copy."""
+    size = math.prod(shape)
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + size].reshape(shape)

@@ -1,0 +1,142 @@
+"""The NVIDIA GPUs of this machine, through NVML and the files of the driver. Does not import TensorFlow."""
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tf_cnn.machine.kernel_files import ROOT, read_text
+
+# The environment variable that lists the GPUs that CUDA shows to a process.
+VISIBLE = 'CUDA_VISIBLE_DEVICES'
+# An entry of that list: an index, a UUID or its beginning, or the name of a MIG instance.
+_LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
+# The folders in which NVIDIA's driver creates an entry for each GPU, and the names of the entries.
+_DEVICES = (('proc/driver/nvidia/gpus', '*'), ('dev', 'nvidia[0-9]*'))
+# In PCI's numbering: the vendor NVIDIA, and the classes of VGA and 3D controllers.
+_NVIDIA, _DISPLAYS = '0x10de', ('0x0300', '0x0302')
+
+
+@contextlib.contextmanager
+def nvml() -> Iterator[Any]:
+    """Yields NVIDIA's management library, the module pynvml of nvidia-ml-py; None without the package or a driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except (ImportError, OSError):
+        yield None
+        return
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def asked(library: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns the result of a function of NVML; None if this GPU or driver does not support it."""
+    try:
+        return question(*arguments)
+    except library.NVMLError:
+        return None
+
+
+def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
+    """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and None without NVML."""
+    with nvml() as library:
+        if library is None:
+            return [], None
+        return [_facts(library, gpu) for gpu in handles(library)], asked(library, library.nvmlSystemGetDriverVersion)
+
+
+def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> bool:
+    """Whether this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; takes no time.
+
+    GPUs of other makers do not count: the packages of TensorFlow that this program is made for do not use them.
+    """
+    if listed_gpus(environ) == []:
+        return False
+    found = any(any((root / folder).glob(names)) for folder, names in _DEVICES)
+    # On Windows (WSL) GPUs of all makers are one device file.
+    return found or ((root / 'dev/dxg').exists() and (root / 'usr/lib/wsl/lib/libcuda.so.1').exists())
+
+
+def count_gpus(root: Path = ROOT) -> int | None:
+    """Returns how many NVIDIA GPUs this process could use without CUDA_VISIBLE_DEVICES; None if unknown.
+
+    NVML does not count GPUs that a job scheduler or a container hides from the process; /proc and /dev may.
+    """
+    with nvml() as library:
+        if library is not None and (found := handles(library)):
+            return len(found)
+    numbers = [len([*(root / folder).glob(names)]) for folder, names in _DEVICES]
+    return max(numbers) or (None if has_nvidia_gpu({}, root) else 0)
+
+
+def gpus_on_bus(root: Path) -> list[Path]:
+    """Returns the folders of NVIDIA's GPUs on the PCI bus, with or without a driver, in the order of their numbers."""
+    devices = sorted((root / 'sys/bus/pci/devices').glob('*'))
+    return [
+        gpu
+        for gpu in devices
+        if read_text(gpu / 'vendor') == _NVIDIA and read_text(gpu / 'class').startswith(_DISPLAYS)
+    ]
+
+
+def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
+    """Returns the entries of CUDA_VISIBLE_DEVICES; None if it is not set, so that all GPUs are visible.
+
+    CUDA ignores everything from the first entry that names no GPU, such as -1, or NoDevFiles, which Slurm writes for
+    jobs without GPUs.
+    """
+    text = environ.get(VISIBLE)
+    if text is None:
+        return None
+    return list(itertools.takewhile(_LISTED.fullmatch, (word.strip() for word in text.split(','))))
+
+
+def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
+    """Returns the GPUs that CUDA may use, as indices of uuids, which are in the order of the bus numbers.
+
+    CUDA numbers GPUs by bus if they are equally fast, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    chosen = listed_gpus(environ)
+    if chosen is None:
+        return list(range(len(uuids)))
+    found = []
+    for name in chosen:
+        matches = [index for index, uuid in enumerate(uuids) if name.startswith('GPU-') and uuid.startswith(name)]
+        if name.isdigit() and int(name) < len(uuids):
+            matches = [int(name)]
+        if len(matches) != 1:
+            break
+        found += matches
+    return found
+
+
+def handles(library: Any) -> list[Any]:
+    """Returns NVML's handles of the GPUs, except those that the driver has lost."""
+    indices = range(asked(library, library.nvmlDeviceGetCount) or 0)
+    found = [asked(library, library.nvmlDeviceGetHandleByIndex, index) for index in indices]
+    return [gpu for gpu in found if gpu is not None]
+
+
+def _facts(library: Any, gpu: Any) -> dict[str, Any]:
+    memory = asked(library, library.nvmlDeviceGetMemoryInfo, gpu)
+    capability = asked(library, library.nvmlDeviceGetCudaComputeCapability, gpu)
+    milliwatts = asked(library, library.nvmlDeviceGetEnforcedPowerLimit, gpu)
+    return {
+        'name': asked(library, library.nvmlDeviceGetName, gpu),
+        'uuid': asked(library, library.nvmlDeviceGetUUID, gpu),
+        'memory_bytes': memory and memory.total,
+        'compute_capability': capability and '.'.join(map(str, capability)),
+        'max_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_SM),
+        'max_memory_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_MEM),
+        'power_limit_watts': milliwatts and milliwatts / 1000,
+    }

@@ -1,0 +1,280 @@
+"""Measures energy, memory and disturbances of a run, from the kernel and NVML. Does not import TensorFlow."""
+
+import contextlib
+import functools
+import itertools
+import operator
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from tf_cnn.machine import cgroups
+from tf_cnn.machine.gpus import asked, handles, nvml, visible
+from tf_cnn.machine.kernel_files import ROOT, numbers_in, read_key_values, read_number, read_text
+from tf_cnn.machine.processors import usable_cores
+from tf_cnn.machine.surroundings import load_average
+
+_MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
+_KIBIBYTE = 2**10
+# The counter of a package wraps after 2**32 units of 61 µJ, 262 kJ: at 1 kW that is every 4 minutes.
+_COUNTER_SECS = 60.0
+# Linux counts the time of cores in hundredths of a second: over a shorter time, shares would be off by more than 1 %.
+_SHARES_SECS = 1.0
+# How long the cores must be idle before a run that waits for idle cores.
+_IDLE_SECS = 2.0
+
+
+@dataclass
+class _Counter:
+    """A counter of energy, which starts at 0 again after `full`; joules since the first update, None if unknown."""
+
+    read: Callable[[], int | None]
+    joules_per_count: float
+    full: int | None = None
+    last: int | None = None
+    joules: float | None = 0.0
+
+    def update(self) -> None:
+        now, before = self.read(), self.last
+        self.last = now
+        if now is None or self.joules is None:
+            self.joules = None
+        elif before is not None:
+            used = now - before + ((self.full or 0) if now < before else 0)
+            self.joules = None if used < 0 else self.joules + used * self.joules_per_count
+
+
+class EnergyMeter:
+    """Measures the energy of the packages of the CPU (RAPL, which Linux lets only root read), or of the GPUs (NVML).
+
+    It is the energy of the whole chips, whichever program uses them, but only of GPUs that CUDA_VISIBLE_DEVICES shows;
+    that of memory modules is not in it. A thread reads counters that may wrap every counter_secs.
+    """
+
+    def __init__(
+        self,
+        device: str = 'cpu',
+        environ: Mapping[str, str] = os.environ,
+        root: Path = ROOT,
+        counter_secs: float = _COUNTER_SECS,
+    ) -> None:
+        self._is_gpu = device == 'gpu'
+        self._environ = environ
+        self._root = root
+        self._counter_secs = counter_secs
+        self._counters: list[_Counter] = []
+        self._library = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        self._counters = self._of_gpus() if self._is_gpu else _of_packages(self._root)
+        self._update()
+        if any(counter.full for counter in self._counters):
+            threading.Thread(target=self._keep_updating, name='energy', daemon=True).start()
+
+    def joules(self) -> tuple[str, float] | None:
+        """Ends the measurement. Returns its source, RAPL or NVML, and the joules since start(); None if unknown."""
+        self._is_over.set()
+        self._update()
+        self._library.close()
+        found = [counter.joules for counter in self._counters]
+        known = [joules for joules in found if joules is not None]
+        if not found or len(known) < len(found):
+            return None
+        return 'NVML' if self._is_gpu else 'RAPL', sum(known)
+
+    def _update(self) -> None:
+        with self._lock:
+            for counter in self._counters:
+                counter.update()
+
+    def _keep_updating(self) -> None:
+        while not self._is_over.wait(self._counter_secs):
+            self._update()
+
+    def _of_gpus(self) -> list[_Counter]:
+        library = self._library.enter_context(nvml())
+        if library is None:
+            return []
+        gpus = handles(library)
+        uuids = [asked(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
+        ask = functools.partial(asked, library, library.nvmlDeviceGetTotalEnergyConsumption)
+        return [_Counter(functools.partial(ask, gpus[i]), _MILLIJOULE) for i in visible(uuids, self._environ)]
+
+
+def _of_packages(root: Path) -> list[_Counter]:
+    """Returns the counters of the CPU packages. Others are parts of these (core, uncore), or contain them (psys)."""
+    return [
+        _Counter(
+            functools.partial(read_number, domain / 'energy_uj'),
+            _MICROJOULE,
+            read_number(domain / 'max_energy_range_uj'),
+        )
+        for domain in sorted((root / 'sys/class/powercap').glob('intel-rapl:*'))
+        if domain.name.count(':') == 1 and read_text(domain / 'name').startswith('package')
+    ]
+
+
+def host_peak_bytes(root: Path = ROOT) -> int:
+    # getrusage would include the memory before exec, when the process was a copy of the one that started it.
+    words = read_key_values(root / 'proc/self/status').get('VmHWM', '').split()
+    if words:
+        return int(words[0]) * _KIBIBYTE
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == 'darwin' else peak * _KIBIBYTE
+
+
+class _Readings(NamedTuple):
+    """Counters at one moment; times in seconds, summed over cores. None is unknown."""
+
+    at: float
+    load_average: list[float]
+    # The time of the cores that this process may use, the part with work, and the part that went to other machines.
+    total: float
+    busy: float
+    steal: float
+    # The CPU time of the processes of this run, and of those in the control group.
+    own: float | None
+    in_group: float | None
+    # How long a CPU quota stopped threads, and how often each core was slowed down because of its temperature.
+    throttled: float | None
+    thermal: tuple[int, ...]
+
+
+class Disturbances:
+    """Measures what else happened on this machine between start() and stop(), which should enclose the timed steps.
+
+    in_cluster: other tasks of the run may be on this machine, started by the parent of this process.
+    """
+
+    def __init__(
+        self, *, in_cluster: bool = False, root: Path = ROOT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._in_cluster = in_cluster
+        self._root = root
+        self._clock = clock
+        self._before: _Readings | None = None
+
+    def start(self) -> None:
+        self._before = self._read()
+
+    def stop(self) -> dict[str, Any]:
+        """Returns the object "disturbance" of a result; unknown values are None.
+
+        Shares are of the usable cores' time: what a hypervisor gave to other machines (steal), and what processes used
+        that do not belong to this run, all of them or those in the control group of this process. Throttled seconds
+        are summed over cores; thermal throttles are those of the hottest core.
+        """
+        if self._before is None:
+            raise ValueError('start() comes before stop()')
+        before, after = self._before, self._read()
+        total, seconds = after.total - before.total, after.at - before.at
+        own = _difference(before.own, after.own)
+        is_long = seconds >= _SHARES_SECS and total > 0
+
+        def share(used: float | None, others: float | None = 0.0) -> float | None:
+            if not is_long or used is None or others is None:
+                return None
+            return max(used - max(others, 0.0), 0.0) / total
+
+        return {
+            'seconds': seconds,
+            'load_average_start': before.load_average,
+            'load_average_end': after.load_average,
+            'cgroup_throttled_seconds': _difference(before.throttled, after.throttled),
+            'thermal_throttles': max(map(operator.sub, after.thermal, before.thermal), default=None),
+            'steal_share': share(after.steal - before.steal),
+            'other_cpu_share': share(after.busy - before.busy, own),
+            'other_cpu_share_of_cgroup': share(_difference(before.in_group, after.in_group), own),
+        }
+
+    def _read(self) -> _Readings:
+        root = self._root
+        total, busy, steal = _core_seconds(root)
+        counts = sorted((root / 'sys/devices/system/cpu').glob('cpu[0-9]*/thermal_throttle/*_throttle_count'))
+        return _Readings(
+            at=self._clock(),
+            load_average=load_average(),
+            total=total,
+            busy=busy,
+            steal=steal,
+            own=_own_seconds(in_cluster=self._in_cluster),
+            in_group=cgroups.cpu_seconds(root),
+            throttled=cgroups.throttled_seconds(root),
+            thermal=tuple(read_number(path) or 0 for path in counts),
+        )
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def _own_seconds(*, in_cluster: bool) -> float | None:
+    """Returns the CPU time of this process and its ended children; in a cluster that of its parent's whole tree."""
+    has_launcher = in_cluster and os.getppid() > 1
+    try:
+        top = psutil.Process(os.getppid() if has_launcher else None)
+        tree = [top, *(top.children(recursive=True) if has_launcher else ())]
+    except psutil.Error:
+        return None
+    seconds = 0.0
+    for process in tree:
+        # It may have ended.
+        with contextlib.suppress(psutil.Error):
+            seconds += sum(process.cpu_times()[:4])
+    return seconds
+
+
+def _core_seconds(root: Path) -> tuple[float, float, float]:
+    """Returns the seconds of the usable cores: all, those with work (no waits for disks), and those of a hypervisor."""
+    usable = usable_cores()
+    # psutil does not number the cores, and leaves out those that are offline.
+    online = [*numbers_in(read_text(root / 'sys/devices/system/cpu/online'))] or itertools.count()
+    total = busy = steal = 0.0
+    # Some sandboxes hide the times of cores.
+    with contextlib.suppress(OSError):
+        for number, times in zip(online, psutil.cpu_times(percpu=True), strict=False):
+            if usable is None or number in usable:
+                stolen = getattr(times, 'steal', 0.0)
+                seconds = sum(times) - getattr(times, 'guest', 0.0) - getattr(times, 'guest_nice', 0.0)
+                total += seconds
+                busy += seconds - times.idle - getattr(times, 'iowait', 0.0) - stolen
+                steal += stolen
+    return total, busy, steal
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A wait for idle cores, and the share that other processes used of them in its last two seconds (or None)."""
+
+    seconds: float
+    other_cpu_share: float | None
+
+
+def wait_for_idle(
+    most_secs: float,
+    idle_share: float,
+    show: Callable[[float], None] = lambda share: None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Wait:
+    """Waits, at most most_secs, until other processes use at most idle_share of the cores; shows each larger share."""
+    meter, began = Disturbances(clock=clock), clock()
+    while True:
+        meter.start()
+        sleep(_IDLE_SECS)
+        share = meter.stop()['other_cpu_share']
+        waited = clock() - began
+        if share is None or share <= idle_share or waited >= most_secs:
+            return Wait(waited, share)
+        show(share)

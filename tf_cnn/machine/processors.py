@@ -1,0 +1,50 @@
+"""The processors of a machine. Does not import TensorFlow."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tf_cnn.machine.kernel_files import read_text
+
+# The rows of /proc/cpuinfo: ARM has Features, and no name of the model.
+_MODEL = re.compile(r'^model name\s*:\s*(.+)$', re.MULTILINE)
+_FLAGS = re.compile(r'^(?:flags|Features)\s*:\s*(.+)$', re.MULTILINE)
+# The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
+_FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp')
+# The features that are arithmetic in 16 bits, as Linux names them on x86 and on ARM. F16C only converts.
+_ARITHMETIC = {'fp16': {'avx512_fp16', 'amx_fp16', 'fphp'}, 'bf16': {'avx512_bf16', 'amx_bf16', 'bf16'}}
+
+
+def has_arithmetic(precision: str, root: Path) -> bool:
+    """Returns whether the processor adds and multiplies in fp16, or multiplies in bf16; True if that is unknown."""
+    features = _features(read_text(root / 'proc/cpuinfo'))
+    return not features or not _ARITHMETIC[precision].isdisjoint(features)
+
+
+def _features(cpuinfo: str) -> list[str]:
+    return match[1].split() if (match := _FLAGS.search(cpuinfo)) else []
+
+
+def processor_facts(root: Path) -> dict[str, Any]:
+    """Returns the processor's part of the facts of a machine; unknown values are None, features an empty list."""
+    text = read_text(root / 'proc/cpuinfo')
+    features = _features(text)
+    sockets = (root / 'sys/devices/system/cpu').glob('cpu[0-9]*/topology/core_siblings_list')
+    policies = (root / 'sys/devices/system/cpu/cpufreq').glob('policy*/scaling_governor')
+    return {
+        'cpu_model': ' + '.join(dict.fromkeys(' '.join(model.split()) for model in _MODEL.findall(text))) or None,
+        'num_cores': psutil.cpu_count(),
+        'num_physical_cores': psutil.cpu_count(logical=False),
+        'num_sockets': len({read_text(path) for path in sockets} - {''}) or None,
+        'cpu_features': sorted(name for name in features if _FEATURES.fullmatch(name)),
+        # On x86, every hypervisor sets this flag.
+        'is_virtual': 'hypervisor' in features if 'sse2' in features else None,
+        'governor': ', '.join(sorted({read_text(path) for path in policies} - {''})) or None,
+    }
+
+
+def usable_cores() -> list[int] | None:
+    """Returns the logical cores that this process may use; None on systems that bind no process to cores."""
+    return psutil.Process().cpu_affinity() if hasattr(psutil.Process, 'cpu_affinity') else None

@@ -1,0 +1,122 @@
+"""Starts TensorFlow without its notices.
+
+Its native code prints them to descriptor 2, some before it reads TF_CPP_MIN_LOG_LEVEL. So until TensorFlow has started,
+the descriptor leads to a `grep`, which shows all other lines, also those before a crash.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TextIO
+
+from tf_cnn.machine.gpus import has_nvidia_gpu
+
+# Patterns of grep -E. After the severity INFO come time and thread.
+_NOTICES = (
+    '^I[0-9]{4} |All log messages before absl::InitializeLog\\(\\) is called|oneDNN custom operations are on|'
+    'This TensorFlow binary is optimized|To enable the following instructions:|Unable to register cu[A-Za-z]+ factory|'
+    'computation placer already registered|Could not find TensorRT|^[[:space:]]*$'
+)
+# What it says of the GPU that a machine does not have.
+_NO_GPU = 'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU libraries|Skipping registering GPU devices'
+_DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
+# The libraries whose Python warnings do not help a user of this program.
+_LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
+# The modules in which NumPy warns of numbers beyond its range in a damaged or odd document, which are shown as unknown.
+_STATISTICS = r'(comparison|results|numpy)\b'
+# A process that TensorFlow's start has left behind may hold the pipe open.
+_END_SECS = 5.0
+
+
+class _Filter:
+    """Filters what is written to descriptor 2, from the import of TensorFlow until end() or until the block is left."""
+
+    _grep: subprocess.Popen[bytes]
+    _shown: int | None = None
+
+    def __enter__(self) -> None:
+        # Python asks it for each module to be imported.
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+        self.end()
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == 'tensorflow':
+            self.begin()
+
+    def begin(self) -> None:
+        """Filters what is written from now on."""
+        if self._shown is None:
+            pattern = _NOTICES if has_nvidia_gpu() else f'{_NOTICES}|{_NO_GPU}'
+            command = ['grep', '--line-buffered', '-avE', pattern]
+            reader, writer = os.pipe()
+            # Without grep, everything is shown.
+            with contextlib.suppress(OSError):
+                # In a session of its own, which Ctrl-C and signals to the process group of this process do not reach.
+                self._grep = subprocess.Popen(command, stdin=reader, stdout=2, start_new_session=True)
+                self._shown = os.dup(2)
+                os.dup2(writer, 2)
+            os.close(reader)
+            os.close(writer)
+
+    def end(self) -> None:
+        """Shows later lines unfiltered."""
+        if self._shown is None:
+            return
+        os.dup2(self._shown, 2)
+        os.close(self._shown)
+        self._shown = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._grep.wait(_END_SECS)
+
+
+_FILTER = _Filter()
+started = _FILTER.end
+
+
+@contextlib.contextmanager
+def quiet_start(*, verbose: bool) -> Iterator[None]:
+    """Within the block, TensorFlow starts without notices, until started() is called.
+
+    verbose shows everything, as does a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
+    """
+    # TensorFlow reads this variable when it is imported, and then prints only errors.
+    level = os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+    if verbose or level < '2':
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        for category in () if sys.warnoptions else (DeprecationWarning, FutureWarning, UserWarning):
+            warnings.filterwarnings('ignore', category=category, module=_LIBRARIES)
+        if not sys.warnoptions:
+            warnings.filterwarnings('ignore', category=RuntimeWarning, module=_STATISTICS)
+        logger = logging.getLogger('tensorflow')
+        logger.addFilter(_is_no_deprecation)
+        stack.callback(logger.removeFilter, _is_no_deprecation)
+        if own := _own_stderr():
+            stack.enter_context(contextlib.redirect_stderr(own))
+            stack.enter_context(_FILTER)
+            if 'tensorflow' in sys.modules:
+                # Python code may have imported it before the run looks for GPUs.
+                _FILTER.begin()
+        yield
+
+
+def _is_no_deprecation(record: logging.LogRecord) -> bool:
+    return not _DEPRECATION.search(record.getMessage())
+
+
+def _own_stderr() -> TextIO | None:
+    """Returns a stream like sys.stderr on another descriptor, which is not filtered; None if sys.stderr is not on 2."""
+    with contextlib.suppress(OSError):
+        if sys.stderr.fileno() == 2:
+            return os.fdopen(os.dup(2), 'w', buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+    return None

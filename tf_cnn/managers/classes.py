@@ -1,0 +1,27 @@
+"""The classes of the modes, by mode and place. The other facts about a mode are in params/modes.py."""
+
+from collections.abc import Mapping
+
+from tf_cnn.managers import collective, distributed, horovod, local
+from tf_cnn.managers.base import VariableMgr
+from tf_cnn.params.modes import Place
+
+Managers = Mapping[tuple[str, Place], type[VariableMgr]]
+
+MANAGERS: Managers = {
+    ('parameter_server', Place.ALONE): local.VariableMgrLocalFetchFromPS,
+    ('parameter_server', Place.WITH_SERVERS): distributed.VariableMgrDistributedFetchFromPS,
+    ('replicated', Place.ALONE): local.VariableMgrLocalReplicated,
+    ('independent', Place.ALONE): local.VariableMgrIndependent,
+    ('distributed_replicated', Place.WITH_SERVERS): distributed.VariableMgrDistributedReplicated,
+    ('collective_all_reduce', Place.ALONE): local.VariableMgrLocalReplicated,
+    ('collective_all_reduce', Place.AS_PEERS): collective.VariableMgrCollectiveAllReduce,
+    ('distributed_all_reduce', Place.CONTROLLED): collective.VariableMgrDistributedAllReduce,
+    ('horovod', Place.AS_PEERS): horovod.VariableMgrHorovod,
+}
+# With --staged_vars, and with --variable_consistency=relaxed.
+STAGED: Managers = {
+    ('parameter_server', Place.ALONE): local.VariableMgrLocalFetchFromStagedPS,
+    ('parameter_server', Place.WITH_SERVERS): distributed.VariableMgrDistributedFetchFromStagedPS,
+}
+RELAXED: Managers = {('replicated', Place.ALONE): local.VariableMgrLocalRelaxedReplicated}

@@ -1,0 +1,51 @@
+"""The facts from which variable managers are made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.managers.all_reduce import Algorithm
+from tf_cnn.managers.buckets import Packing
+from tf_cnn.params.device_flags import HOST_DEVICE
+
+
+@dataclass(frozen=True)
+class ManagerParts:
+    """The facts from which the manager of any mode is made.
+
+    Attributes:
+      parameter_devices: the devices of the variables of one process, or those that receive variables from servers.
+      server_devices: the CPUs of the parameter servers.
+      scalar_device: the device that computes the scalars of a step (its loss, learning rate and loss scale) and counts
+        the steps, unless a parameter server counts them.
+      slices: whether large variables are cut into parts for the servers.
+      sync: whether the workers take their steps together.
+      transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
+      on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
+      horovod: the module horovod.tensorflow; None without Horovod.
+      horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of the tower.
+    """
+
+    devices: Sequence[str]
+    seed: int
+    parameter_devices: Sequence[str]
+    algorithm: Algorithm
+    packing: Packing = field(default_factory=Packing)
+    server_devices: Sequence[str] = ()
+    slices: bool = True
+    sync: bool = True
+    worker: int = 0
+    num_workers: int = 1
+    transfer: tf.DType | None = None
+    on_towers: bool = False
+    horovod: Any = None
+    horovod_device: str | None = None
+    scalar_device: str = HOST_DEVICE
+    variable_dtype: tf.DType = tf.float32
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker initializes variables on parameter servers and applies each synchronous step."""
+        return self.worker == 0

@@ -1,0 +1,86 @@
+"""Values of variables and gradients that one step stages for the next."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.managers.base import VariableMgr
+from tf_cnn.managers.parts import ManagerParts
+from tf_cnn.training.optimizers import OptimizerStep, Slots
+from tf_cnn.training.staging import StagingArea
+from tf_cnn.training.variables import Initializer, Variable
+
+Tensor = Any
+
+
+class AppliesGradientsOfStepBefore(VariableMgr):
+    """A manager whose steps apply the gradients of the step before, which are kept on the towers.
+
+    So a step can send, sum and apply gradients and read the new values while its towers compute. This costs no time if
+    it takes no longer than the computation.
+    """
+
+    @property
+    def _applies(self) -> bool:
+        """Whether this process applies gradients; it then unscales them by the loss scale of the step before."""
+        return True
+
+    def build_update(
+        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
+    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        of_step_before = []
+        puts = step.stage_loss_scale(self.scalar_device) if self._applies else []
+        for device, gradients in zip(self._devices, device_grads, strict=True):
+            area = StagingArea(device, gradients)
+            of_step_before.append(area.get())
+            puts.append(area.put(gradients))
+        # They also run once before the first step, which then applies these gradients.
+        self.prologue += puts
+        updated, pairs = super().build_update(step, global_step, of_step_before)
+        # The moving averages are those of this step, whose computation the update does not wait for.
+        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
+        return tf.group(updated, *puts, *averages), pairs
+
+    def _updates_of_step(self) -> list[tf.Operation]:
+        return []
+
+
+class ComputesWithStagedValues(AppliesGradientsOfStepBefore):
+    """A manager whose towers also compute with the values that the step before staged on them.
+
+    The base class that follows this one among the bases of a manager creates the variables, which all towers share.
+    """
+
+    def __init__(self, parts: ManagerParts) -> None:
+        super().__init__(parts)
+        self._sources: dict[str, Variable] = {}
+        self._areas: dict[str, list[StagingArea]] = {}
+        # Stage the initial values twice: for the prologue and for the first step.
+        self._first_puts: list[tf.Operation] = []
+
+    def create(
+        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+    ) -> Variable:
+        if name not in self._sources:
+            # The class beside this one has it, which mypy cannot see.
+            self._sources[name] = super().create(0, name, shape, initializer, trainable)  # type: ignore[safe-super]
+        source = self._sources[name]
+        if not trainable:
+            return source
+        area = StagingArea(self._devices[device_num], [source.value])
+        self._areas.setdefault(name, []).append(area)
+        self._first_puts += [area.put([source.value]) for _ in range(2)]
+        return replace(source, value=area.get()[0])
+
+    def _puts(self, name: str, value: Tensor) -> list[tf.Operation]:
+        """Returns the ops that stage a value for the next step on all towers."""
+        return [area.put([value]) for area in self._areas[name]]
+
+    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
+        return self._first_puts
+
+    def savable_variables(self) -> dict[str, Variable]:
+        # The variables of a tower have staged values.
+        return self._sources

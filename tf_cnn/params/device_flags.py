@@ -1,0 +1,146 @@
+"""The flags about devices: where a process computes, and with how many threads and how much memory."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tf_cnn.params.modes import MODES
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, RunFacts, on_cpu
+from tf_cnn.params.spec import flag
+from tf_cnn.params.variable_flags import sums_by_halves, sums_by_spec
+
+if TYPE_CHECKING:
+    from tf_cnn.params.table import Params
+
+_KINDS = ('cpu', 'gpu')
+# The device of everything that belongs to no tower.
+HOST_DEVICE = '/cpu:0'
+gpu_flag = functools.partial(flag, idle=(ON_CPU,))
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class DeviceFlags:
+    """The part of Params about devices."""
+
+    GROUP: ClassVar[str] = 'Devices'
+
+    num_gpus: int = flag(
+        1,
+        'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or those that '
+        'CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu with one device.',
+        common=True,
+        agreed=True,
+        in_sweep='the shape says how many devices each worker has',
+    )
+    device: str | None = flag(
+        None,
+        'The kind of device to compute on; by default gpu if there is one, else cpu.',
+        choices=_KINDS,
+        original='its default is gpu',
+        common=True,
+        resolved=True,
+    )
+    local_parameter_device: str | None = flag(
+        None,
+        'The kind of device that holds variables which towers share (in a worker of parameter servers, receives them), '
+        'or that sums the gradients of towers which each have all variables. cpu: the host; gpu: the devices of the '
+        'towers, also virtual ones of a CPU; variables are spread over them. By default the kind of --device.',
+        choices=_KINDS,
+        original='its default is gpu',
+        idle=(
+            NO_MODEL,
+            IN_EVAL,
+            Idle(
+                lambda p, run: not run.alone and not run.num_ps,
+                'in a cluster without parameter servers variables are on the devices of the towers, which also sum '
+                'gradients',
+            ),
+            Idle(
+                lambda p, run: run.alone and MODES[p.variable_update].parameter_device is None,
+                'with this --variable_update each device keeps its own variables',
+            ),
+            Idle(
+                lambda p, run: another_flag_places_the_sums(p),
+                'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
+                '--hierarchical_copy sets that already',
+            ),
+            on_cpu(
+                when=lambda p: p.local_parameter_device == 'gpu' and p.num_gpus < 2,
+                reason='the run is on one device of the CPU',
+            ),
+        ),
+    )
+    data_format: str | None = flag(
+        None,
+        'Order of the axes of a batch of images; by default NHWC on CPUs, and NCHW on GPUs but for fp16 from compute '
+        'capability 7.0 on and bf16 from 8.0 on.',
+        choices=('NHWC', 'NCHW'),
+        original='its default is NCHW',
+        common=True,
+        resolved=True,
+        idle=(NO_COMPUTING, NO_MODEL),
+    )
+    num_intra_threads: int | None = flag(
+        None,
+        'Threads within one operation; with 0 TensorFlow decides: as many as cores. By default the run chooses by its '
+        'devices, towers and the CPU quota; --verbose tells what was chosen, and why.',
+        unit='threads',
+    )
+    num_inter_threads: int = flag(
+        0,
+        'Operations that run at the same time; with 0 TensorFlow decides, or the run if GPUs have their own threads.',
+        unit='threads',
+    )
+    gpu_thread_mode: str = gpu_flag(
+        'gpu_private',
+        'Threads of the host that start the kernels of GPUs: gpu_private: each GPU has its own; gpu_shared: the GPUs '
+        'share some; global: they are those of all other operations.',
+        choices=('global', 'gpu_shared', 'gpu_private'),
+        variable='TF_GPU_THREAD_MODE',
+    )
+    per_gpu_thread_count: int = flag(
+        0,
+        'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels and one for copies.',
+        unit='threads',
+        idle=(
+            ON_CPU,
+            Idle(
+                lambda p, run: p.gpu_thread_mode == 'global',
+                'with --gpu_thread_mode=global GPUs have no threads of their own',
+            ),
+        ),
+    )
+    batchnorm_persistent: bool = gpu_flag(
+        True,
+        "On GPUs, batch norm by cuDNN's kernels that keep their input on the chip (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) "
+        'where there are any.',
+        variable='TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
+    )
+    allow_growth: bool | None = gpu_flag(
+        None,
+        'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow decides.',
+    )
+    gpu_memory_frac_for_testing: float = gpu_flag(
+        0.0,
+        'Fraction of the memory of each GPU to take, above 1 by swapping to the host; 0 sets no limit.',
+    )
+    xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
+
+
+def another_flag_places_the_sums(params: 'Params') -> bool:
+    """Whether gradients are summed where --all_reduce_spec or --hierarchical_copy says."""
+    mode = MODES[params.variable_update]
+    return mode.parameter_device == 'sums' and (sums_by_spec(params) or sums_by_halves(params))
+
+
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+    mode = MODES[params.variable_update]
+    if params.num_gpus == 0 and params.device == 'gpu':
+        yield params.clash('num_gpus', 'device', 'write --num_gpus=1 or more, or --device=cpu')
+    if mode.launcher is not None and params.num_gpus > 1:
+        yield params.clash(
+            'num_gpus',
+            'variable_update',
+            f'it has one process per GPU; write --num_gpus=1, and start more processes with {mode.launcher}',
+        )

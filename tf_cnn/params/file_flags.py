@@ -1,0 +1,167 @@
+"""The flags about files: checkpoints, summaries, exports, traces and profiles; and which process writes each."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tf_cnn.params.rules import IN_EVAL, NO_MODEL, TRAINS_NOTHING, Idle, RunFacts, in_forward_only
+from tf_cnn.params.spec import NEW, Output, flag, numbers_of
+
+if TYPE_CHECKING:
+    from tf_cnn.params.table import Params
+_NO_FOLDER = Idle(lambda p, run: p.train_dir is None, 'checkpoints and summaries need --train_dir')
+_SAVES_NOTHING = in_forward_only('--forward_only saves no checkpoints')
+_checkpoint_flag = functools.partial(flag, idle=(IN_EVAL, _NO_FOLDER, _SAVES_NOTHING))
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class FileFlags:
+    """The part of Params about files."""
+
+    GROUP: ClassVar[str] = 'Files'
+    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
+
+    train_dir: str | None = flag(
+        None,
+        'Folder for checkpoints and summaries, created if missing. Training continues from its newest checkpoint; '
+        '--eval also takes one checkpoint of it, as DIR/model.ckpt-100.',
+        common=True,
+        output=Output.FOLDER,
+        inside=(
+            'checkpoint',
+            'model.ckpt-*',
+            'training-*',
+            '.unfinished-checkpoint*',
+            '.ready-checkpoint*',
+            'events.out.tfevents.*',
+        ),
+        not_in_exchange=True,
+        idle=(
+            Idle(
+                lambda p, run: p.forward_only and not (p.save_summaries_steps and p.summary_verbosity),
+                '--forward_only saves no checkpoints, and summaries need --save_summaries_steps and '
+                '--summary_verbosity',
+            ),
+        ),
+    )
+    save_model_secs: float = _checkpoint_flag(
+        0.0,
+        'Seconds between two checkpoints; 0 saves only at the start and at the end.',
+        unit='seconds',
+    )
+    save_model_steps: int | None = _checkpoint_flag(
+        None,
+        'Steps between two checkpoints; by default --save_model_secs decides alone.',
+        lower_bound=1,
+        unit='steps',
+        common=True,
+    )
+    max_ckpts_to_keep: int = _checkpoint_flag(
+        5,
+        'How many of the newest checkpoints are kept.',
+        lower_bound=1,
+        unit='checkpoints',
+        setting=False,
+    )
+    backbone_model_path: str | None = flag(
+        None,
+        'Checkpoint, or folder of checkpoints, whose weights training starts from.',
+        is_path=True,
+        inside=('checkpoint', 'model.ckpt-*'),
+        not_in_exchange=True,
+        idle=(IN_EVAL, TRAINS_NOTHING),
+    )
+    export_saved_model: str | None = flag(
+        None,
+        'New folder for a SavedModel of the model that was trained or evaluated.',
+        original=NEW,
+        output=Output.NEW_FOLDER,
+        not_in_exchange=True,
+        idle=(TRAINS_NOTHING,),
+    )
+    save_summaries_steps: int = flag(
+        0,
+        'Steps between two summaries in --train_dir; 0 writes none.',
+        unit='steps',
+        idle=(
+            IN_EVAL,
+            _NO_FOLDER,
+            Idle(lambda p, run: not p.summary_verbosity, '--summary_verbosity=0 writes no summaries'),
+        ),
+    )
+    summary_verbosity: int = flag(
+        0,
+        '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms of gradients.',
+        upper_bound=3,
+        idle=(
+            IN_EVAL,
+            _NO_FOLDER,
+            Idle(lambda p, run: not p.save_summaries_steps, '--save_summaries_steps=0 writes no summaries'),
+        ),
+    )
+    trace_file: str | None = flag(
+        None,
+        'File for a trace of the last warm-up step.',
+        common=True,
+        output=Output.FILE,
+        idle=(IN_EVAL,),
+    )
+    use_chrome_trace_format: bool = flag(
+        True,
+        'Write --trace_file in the format of chrome://tracing; without it as text.',
+        idle=(IN_EVAL, Idle(lambda p, run: p.trace_file is None, 'only --trace_file uses it')),
+    )
+    graph_file: str | None = flag(
+        None,
+        'File for the graph; it is text if its name ends with txt.',
+        output=Output.FILE,
+        idle=(IN_EVAL,),
+    )
+    partitioned_graph_file_prefix: str | None = flag(
+        None,
+        'First part of the paths of files with the graph of each device, as the last warm-up step ran it.',
+        output=Output.PREFIX,
+        idle=(IN_EVAL,),
+    )
+    tfprof_file: str | None = flag(
+        None,
+        'File for a profile of the last warm-up step.',
+        output=Output.FILE,
+        idle=(IN_EVAL,),
+    )
+    profile_steps: str | None = flag(
+        None,
+        'FIRST,LAST: the first and the last timed step to profile for TensorBoard, counted from 1.',
+        original=NEW,
+        idle=(IN_EVAL,),
+    )
+    profile_dir: str | None = flag(
+        None,
+        'Folder for the profile of --profile_steps, created if missing.',
+        original=NEW,
+        output=Output.CHIEF_FOLDER,
+        idle=(IN_EVAL,),
+    )
+
+
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+    for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
+        if getattr(params, name) is not None and params.num_warmup_batches == 0:
+            yield params.clash(
+                name, 'num_warmup_batches', 'it records the last warm-up step; write --num_warmup_batches=1 or more'
+            )
+    for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
+        if getattr(params, given) and not getattr(params, missing):
+            yield f'{params.written(given)}: a profile needs --{missing} too; add it'
+            return
+    try:
+        first, last = numbers_of(params.profile_steps, int) or (1, 1)
+    except ValueError:
+        first, last = 1, 0
+    if first > last:
+        yield (
+            f'{params.written("profile_steps")}: it must be the first and the last of the timed steps to profile, such '
+            'as 10,20'
+        )

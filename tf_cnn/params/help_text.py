@@ -1,0 +1,128 @@
+"""The texts of --help and --help=FLAG, and the page of all flags in Markdown. Does not import TensorFlow."""
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from models.registry import MODELS
+from tf_cnn.errors import UsageError, format_flag, nearest
+from tf_cnn.params.original import ELSEWHERE, FLAGS, TABLE, flag_with_value
+from tf_cnn.params.spec import ITS_DEFAULT, FlagSpec
+from tf_cnn.params.table import SPECS
+
+
+class HelpSubcommand(Protocol):
+    """A subcommand in --help: the arguments after its name, and what it does."""
+
+    @property
+    def usage(self) -> str: ...
+
+    @property
+    def purpose(self) -> str: ...
+
+
+_PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
+_FORMS = """\
+--flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
+--version prints the version; --help=FLAG tells all about one flag, help --markdown about all."""
+_ORIGINAL_FLAGS = """\
+Flags of the original tf_cnn_benchmarks that this list lacks are accepted: with a warning that says
+what happens instead, or silently if they ask for what this program always does. Only what would
+measure something else than asked is refused, with the reason."""
+
+
+def format_help(subcommands: Mapping[str, HelpSubcommand], *, everything: bool = False) -> str:
+    """Returns the text of --help, or of --help=all for `everything`, at most 100 columns wide."""
+    specs = [spec for spec in SPECS.values() if everything or spec.common]
+    parts = [_format_usage(subcommands)]
+    if everything:
+        parts.append(f'Models:\n{filled(", ".join(MODELS.list_models()), 2)}')
+    for group in dict.fromkeys(spec.group for spec in specs):
+        parts.append('\n'.join([f'{group}:', *(flag_help(spec) for spec in specs if spec.group == group)]))
+    if everything:
+        return '\n\n'.join([*parts, f'{_FORMS}\n{_ORIGINAL_FLAGS}'])
+    others = len(SPECS) - len(specs)
+    return '\n\n'.join([*parts, f'{_FORMS}\n--help=all lists the other {others} flags, too, and the models.'])
+
+
+def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
+    usages = ['[--flag=value ...]', *(f'{name} {command.usage}' for name, command in subcommands.items())]
+    lines = [f'{"usage:" if not i else "":7}tf_cnn_benchmarks {usage}' for i, usage in enumerate(usages)]
+    purposes = [f'  {name:12}{command.purpose}' for name, command in subcommands.items()]
+    return '\n'.join([*lines, '', _PURPOSE, '', 'Subcommands, each with its own --help:', *purposes])
+
+
+def flag_help(spec: FlagSpec) -> str:
+    value = 'switch' if spec.type is bool else spec.expects
+    facts = [f'{value}, in {spec.unit}' if spec.unit else value]
+    # mypy knows of no flag whose default is a tuple.
+    if spec.default not in (None, ()):  # type: ignore[comparison-overlap]
+        facts.append(f'default {str(spec.default).lower() if spec.type is bool else spec.default}')
+    if spec.original and spec.original.startswith(ITS_DEFAULT):
+        facts.append(f'default of the original: {spec.original.removeprefix(ITS_DEFAULT)}')
+    usage = f'--[no]{spec.name}' if spec.type is bool else f'--{spec.name}=VALUE'
+    choices = spec.choices.items() if isinstance(spec.choices, Mapping) else ()
+    summaries = [f'{name}: {choice.summary}' for name, choice in choices]
+    text = ' '.join([spec.help, *summaries, f'[{"; ".join(facts)}]'])
+    return f'  {usage}\n{filled(text, 6)}'
+
+
+def describe_flag(name: str, others: Iterable[str] = ()) -> str:
+    """Returns all about one flag of ours or of the original, whose name may begin with dashes.
+
+    Raises UsageError if there is none; the error may suggest one of the `others`.
+    """
+    plain = name.lstrip('-')
+    if plain not in FLAGS:
+        near = ELSEWHERE.get(plain) or flag_with_value(plain) or nearest(plain, [*FLAGS, *others])
+        hint = f'did you mean --help={near}?' if near else '--help lists all flags'
+        raise UsageError(f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}')
+    spec, row = FLAGS[plain], TABLE.get(plain)
+    facts = {
+        'Group': spec.group,
+        'Original': spec.original or 'the last version has it',
+        'Here': f'{row.fate.value}{": " if row.says else ""}{row.says}' if row else '',
+        'Accepted': f'{format_flag(plain, row.silent)} brings no warning' if row and row.silent is not None else '',
+        'No effect': '; '.join(dict.fromkeys(idle.reason for idle in spec.idle)),
+        'Clusters': 'all processes need the same value' if spec.agreed else '',
+    }
+    lines = [
+        textwrap.fill(f'{title}: {text}', 100, initial_indent=' ' * 6, subsequent_indent=' ' * 8)
+        for title, text in facts.items()
+        if text
+    ]
+    return '\n'.join([flag_help(spec), '', *lines])
+
+
+def filled(text: str, columns: int = 0) -> str:
+    return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
+
+
+# ---- the page in Markdown -------------------------------------------------------------------------------------------
+
+_PAGE_HEAD = """\
+# Flags
+
+<!-- Made by `python tf_cnn_benchmarks.py help --markdown > docs/flags.md`; do not edit it. -->
+
+All flags of a run in the order of `--help=all`, and all of the original program. `--help=FLAG` prints one of these
+entries. A switch is turned on by `--flag` and off by `--noflag`; `--flagfile=FILE` reads flags from a file, one on each
+line. The subcommands have flags of their own, which `help SUBCOMMAND` prints.
+
+*No effect* lists when a flag changes nothing. If it is given then, with another value than its default, the run prints
+one warning that names the flag and the reason.
+"""
+
+
+def format_page() -> str:
+    """Returns a page in Markdown with the description of every flag of this program and of the original.
+
+    `make docs` writes it to docs/flags.md, which is not part of the source.
+    """
+    parts = [_PAGE_HEAD]
+    for group in dict.fromkeys(spec.group for spec in FLAGS.values()):
+        parts.append(f'## {group}\n')
+        for name in (name for name, spec in FLAGS.items() if spec.group == group):
+            # The heading is the name alone, so that the link flags.md#--batch_size works.
+            parts += [f'### `--{name}`\n', f'{textwrap.indent(describe_flag(name), "  ")}\n']
+    return '\n'.join(parts)

@@ -1,0 +1,113 @@
+"""Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
+
+The result depends on the words, the files of --flagfile and --variable_mgr_file and, where a path
+has ~, the home directory alone.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tf_cnn.errors import Refusals, UsageError, format_flag, nearest
+from tf_cnn.params.original import ELSEWHERE, FLAGS, answer_original, flag_with_value, replace_older_names
+from tf_cnn.params.spec import Value
+from tf_cnn.params.table import SPECS, Params, check
+from tf_cnn.params.user_modes import read_modes
+from tf_cnn.params.words import split_words
+
+_SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The settings, and one warning for each given flag of the original that has no effect here."""
+
+    params: Params
+    warnings: tuple[str, ...]
+
+
+def parse_argv(argv: Sequence[str]) -> Parsed:
+    """Reads the flags of a command line, without the program's name; raises UsageError with a line for each mistake."""
+    refusals = Refusals()
+    return _build(_split(argv, refusals).items(), refusals)
+
+
+def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
+    """Returns the text of each flag of a command line by name, not yet read, including the flags of a --flagfile."""
+    refusals = Refusals()
+    texts = _split(argv, refusals)
+    refusals.raise_all()
+    return texts
+
+
+def read_modes_of(argv: Sequence[str]) -> None:
+    """Adds the modes of the --variable_mgr_file in a command line, whatever else is wrong in it."""
+    if path := split_words(argv, FLAGS, _SEE).texts.get(MODES_FILE):
+        _read_modes(path)
+
+
+def _read_modes(value: object) -> None:
+    if path := FLAGS[MODES_FILE].read(value):
+        read_modes(str(path))
+
+
+def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
+    words = split_words(argv, FLAGS, _SEE)
+    refusals.add(*words.mistakes, *map(_unknown, words.unknown))
+    form = f'flags look like --batch_size=64 and --forward_only=True, {_SEE}'
+    refusals.add(*(f'{word!r} is not a flag; {form}' for word in words.others))
+    return words.texts
+
+
+def make_params(**overrides: Any) -> Params:
+    """Returns the defaults with these flags changed, checked like a command line. Warnings become UserWarnings.
+
+    Raises:
+      UsageError: a flag is unknown, has a wrong value, or clashes with another one.
+    """
+    parsed = _build(overrides.items(), Refusals())
+    for line in parsed.warnings:
+        warnings.warn(line, stacklevel=2)
+    return parsed.params
+
+
+def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
+    """Makes Params and warnings from pairs (name, text or Python value).
+
+    Rules between flags are checked only if all flags can be read; otherwise some values are unknown.
+    """
+    values_of, read = dict(given), dict[str, Value]()
+    if MODES_FILE in values_of:
+        try:
+            _read_modes(values_of[MODES_FILE])
+        except UsageError as error:
+            # Otherwise a mode of the file would be refused, too.
+            refusals.add(*error.lines)
+            refusals.raise_all()
+    for name, value in values_of.items():
+        with refusals.collecting():
+            if name in FLAGS:
+                read[name] = FLAGS[name].read(value)
+            else:
+                refusals.add(_unknown(name))
+    refusals.raise_all()
+    values = {name: value for name, value in read.items() if name in SPECS}
+    as_written = {name: format_flag(name, value) for name, value in values.items() if value is not None}
+    as_written |= replace_older_names(read, values)
+    # The spec of each field has read its value, which mypy cannot see.
+    params = Params(**values, given=as_written)  # type: ignore[arg-type]
+    lines: list[str] = []
+    with refusals.collecting():
+        check(params)
+    for name, value in read.items():
+        with refusals.collecting():
+            lines += answer_original(name, value)
+    refusals.raise_all()
+    return Parsed(params, tuple(lines))
+
+
+def _unknown(name: str) -> str:
+    owner = flag_with_value(name)
+    near = ELSEWHERE.get(name) or (owner and f'{owner}={name}') or nearest(name, FLAGS)
+    return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'

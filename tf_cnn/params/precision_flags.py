@@ -1,0 +1,86 @@
+"""The flags about precision: which numbers have 16 bits, and the loss scale."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tf_cnn.params.optimizer_table import OPTIMIZERS, optimizers_that
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, RunFacts, in_forward_only
+from tf_cnn.params.spec import NEW, flag
+
+if TYPE_CHECKING:
+    from tf_cnn.params.table import Params
+_UNSCALED = Idle(lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss')
+_OF_SCALE = (NO_COMPUTING, _UNSCALED, IN_EVAL, in_forward_only('--forward_only computes no gradients'))
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class PrecisionFlags:
+    """The part of Params about precision."""
+
+    GROUP: ClassVar[str] = 'Precision'
+    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
+    IDLE: ClassVar[tuple[Idle, ...]] = (NO_MODEL,)
+
+    precision: str = flag(
+        'fp32',
+        'The type in which the network computes; variables (see --fp16_vars), loss and updates keep 32 bits. '
+        '--use_fp16 means fp16.',
+        choices=('fp32', 'fp16', 'bf16'),
+        common=True,
+        original=NEW,
+        resolved=True,
+    )
+    tf32: bool = flag(
+        True,
+        'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, which keeps 10 bits of the '
+        'mantissa, as TensorFlow does by default.',
+        original=NEW,
+        agreed=False,
+        idle=(ON_CPU,),
+    )
+    fp16_vars: bool = flag(
+        False,
+        'Keep trained variables in the 16-bit type of --precision too.',
+        idle=(Idle(lambda p, run: p.precision == 'fp32', 'only --precision=fp16 or --precision=bf16 uses it'), IN_EVAL),
+    )
+    fp16_loss_scale: float | None = flag(
+        None,
+        'Factor of the loss with --precision=fp16; the first one if it changes automatically. By default 128.',
+        lower_bound=1,
+        idle=_OF_SCALE,
+    )
+    fp16_enable_auto_loss_scale: bool = flag(
+        False,
+        'Halve the scale and skip the update after a step whose gradients overflow; double the scale after '
+        '--fp16_inc_loss_scale_every_n steps without overflow.',
+        idle=_OF_SCALE,
+    )
+    fp16_inc_loss_scale_every_n: int = flag(
+        1000,
+        'Consecutive steps without overflow after which --fp16_enable_auto_loss_scale doubles the scale.',
+        lower_bound=1,
+        unit='steps',
+        idle=(
+            *_OF_SCALE,
+            Idle(lambda p, run: not p.fp16_enable_auto_loss_scale, 'only --fp16_enable_auto_loss_scale uses it'),
+        ),
+    )
+    continue_on_nan: bool = flag(
+        False,
+        'Continue when the loss is not finite, instead of stopping with an error. On synthetic images runs always '
+        'continue, with a warning.',
+        original=NEW,
+        agreed=False,
+        idle=(NO_COMPUTING, IN_EVAL, in_forward_only('--forward_only never stops for a loss')),
+    )
+
+
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+    if params.fp16_vars and params.precision != 'fp32' and not OPTIMIZERS[params.optimizer].fits_16_bits:
+        yield params.clash(
+            'fp16_vars',
+            'optimizer',
+            'squares or norms of gradients need 32 bits, not 16; write '
+            f'{optimizers_that(lambda row: row.fits_16_bits)}, or leave --fp16_vars out',
+        )

@@ -1,0 +1,53 @@
+"""When a flag has no effect, and the facts of a run on which this and the rules between flags depend."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # The table imports the groups of flags, which import this module.
+    from tf_cnn.params.table import Params
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Facts about a run that its flags alone do not give.
+
+    Attributes:
+      alone: whether no other process takes part. It is False under a mode's launcher, such as horovodrun, even if the
+        launcher starts only one process.
+      has_records: whether --data_dir, if given, contains records rather than arrays.
+    """
+
+    alone: bool
+    residual: bool
+    has_records: bool = True
+    num_ps: int = 0
+
+
+@dataclass(frozen=True)
+class Idle:
+    """When a flag has no effect, and the reason, which completes '--flag=value has no effect: '."""
+
+    when: Callable[['Params', RunFacts], bool]
+    reason: str
+
+
+def on_cpu(when: Callable[['Params'], bool], reason: str = 'the run is on the CPU') -> Idle:
+    """A flag of which some values are for GPUs only: those for which `when` is true."""
+    return Idle(lambda p, run: p.device == 'cpu' and when(p), reason)
+
+
+def in_forward_only(reason: str) -> Idle:
+    return Idle(lambda p, run: p.forward_only, reason)
+
+
+# Flags for GPUs change no result, so on a CPU they never stop a run. Only the flags that choose the devices are refused
+# without a GPU: --device=gpu, and --num_gpus above 1 without --device.
+ON_CPU = on_cpu(lambda p: True)
+IN_EVAL = Idle(lambda p, run: p.eval, '--eval trains nothing')
+TRAINS_NOTHING = in_forward_only('--forward_only trains nothing')
+ALONE = Idle(lambda p, run: run.alone, 'it is for clusters, and this process is alone')
+NO_MODEL = Idle(lambda p, run: p.input_only is not None, '--input_only runs no model')
+NO_COMPUTING = Idle(lambda p, run: p.exchange_only, '--exchange_only computes nothing')
+SYNTHETIC = Idle(lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir')

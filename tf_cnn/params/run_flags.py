@@ -1,0 +1,215 @@
+"""The flags about the model and the run: which network, how many steps, and what is printed."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tf_cnn.errors import UsageError
+from tf_cnn.params.modes import MODES
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, Idle, RunFacts, in_forward_only
+from tf_cnn.params.spec import ABOVE_0, MOST_EPOCHS, NEW, flag
+
+if TYPE_CHECKING:
+    from tf_cnn.params.table import Params
+
+# The default number of timed steps.
+NUM_BATCHES = 100
+
+_COUNTED_FOR_EVAL = Idle(
+    lambda p, run: p.eval and (p.num_eval_batches, p.num_eval_epochs) != (None, None),
+    '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates',
+)
+_ONE_TENSOR = Idle(
+    lambda p, run: p.exchange_only and p.exchange_bytes is not None, '--exchange_bytes says what is exchanged'
+)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class RunFlags:
+    """The first part of Params."""
+
+    GROUP: ClassVar[str] = 'Model and run'
+    FACTS: ClassVar[Mapping[str, Any]] = {'agreed': True}
+
+    model: str = flag(
+        'trivial',
+        'The network.',
+        common=True,
+        original='equal names mean equal cost; docs/models.md lists the differences between the networks',
+        idle=(_ONE_TENSOR,),
+    )
+    model_file: str | None = flag(
+        None,
+        'Python file that defines more models with register_model, see docs/models.md.',
+        is_path=True,
+        original=NEW,
+        # What it contains counts, not its path.
+        agreed=False,
+        setting=False,
+        idle=(_ONE_TENSOR,),
+    )
+    batch_size: int = flag(
+        0,
+        "Images per step on each device; 0 takes the model's default.",
+        unit='images',
+        common=True,
+        resolved=True,
+        idle=(
+            NO_COMPUTING,
+            Idle(
+                lambda p, run: p.eval and bool(p.eval_batch_size),
+                '--eval_batch_size sets how many images are evaluated at a time',
+            ),
+        ),
+    )
+    num_batches: int | None = flag(
+        None,
+        f'Timed steps of each worker; by default {NUM_BATCHES}, or as many as --num_epochs needs. With --eval, the '
+        'default of --num_eval_batches.',
+        lower_bound=1,
+        unit='steps',
+        common=True,
+        setting=False,
+        idle=(_COUNTED_FOR_EVAL,),
+    )
+    num_epochs: float | None = flag(
+        None,
+        'Length of the timed steps in passes over the training images, all devices of all workers together; use it '
+        'instead of --num_batches. With --eval, the default of --num_eval_epochs.',
+        lower_bound=ABOVE_0,
+        upper_bound=MOST_EPOCHS,
+        unit='epochs',
+        common=True,
+        setting=False,
+        not_in_exchange=True,
+        idle=(_COUNTED_FOR_EVAL,),
+    )
+    num_warmup_batches: int = flag(
+        10,
+        'Steps before the timed ones; they train but do not count in any rate.',
+        unit='steps',
+        common=True,
+        setting=False,
+        idle=(IN_EVAL,),
+    )
+    steps_per_run: int = flag(
+        1,
+        'Steps that one call of the session takes, by a loop in the graph. The time of a call is divided equally among '
+        'its steps; what is due after one of them (lines, checkpoints, evaluations, signals) comes after the call.',
+        lower_bound=1,
+        unit='steps',
+        original=NEW,
+        only_alone='the workers of a cluster meet after each step, so that a lost one is noticed',
+        idle=(NO_MODEL, IN_EVAL),
+    )
+    display_every: int = flag(
+        10, 'Steps between two printed lines.', lower_bound=1, unit='steps', common=True, agreed=False, idle=(IN_EVAL,)
+    )
+    display_perf_ewma: float | None = flag(
+        None,
+        'Print the exponentially weighted moving average of the rate, where the last step has this weight, instead of '
+        'the rate of all steps so far; the total at the end stays the same.',
+        upper_bound=1,
+        idle=(IN_EVAL,),
+    )
+    forward_only: bool = flag(
+        False,
+        'Compute only the loss and the accuracy: no gradients, no updates.',
+        common=True,
+        agreed_by_servers=True,
+        not_in_exchange=True,
+    )
+    freeze_when_forward_only: bool = flag(
+        False,
+        'With --forward_only, make the weights constants, and fold batch norm into the convolution before it.',
+        idle=(NO_MODEL, Idle(lambda p, run: not p.forward_only, 'only --forward_only freezes weights')),
+    )
+    exchange_only: bool = flag(
+        False,
+        'Compute nothing: gradients of the sizes of the model, which are in memory already, are exchanged between '
+        'towers and processes as in training, and applied.',
+        original=NEW,
+    )
+    exchange_bytes: int | None = flag(
+        None,
+        'With --exchange_only: instead of the gradients of the model, one tensor of so many bytes in 32 bits.',
+        lower_bound=4,
+        upper_bound=1 << 30,
+        unit='bytes',
+        original=NEW,
+        idle=(Idle(lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),),
+    )
+    print_training_accuracy: bool = flag(
+        False,
+        'Compute and print top-1 and top-5 accuracy while training.',
+        agreed=False,
+        idle=(NO_COMPUTING, NO_MODEL, IN_EVAL, in_forward_only('--forward_only always prints the accuracy')),
+    )
+    loss_type_to_report: str = flag(
+        'total_loss',
+        'The loss to print: base_loss leaves out weight decay, total_loss includes it.',
+        choices=('base_loss', 'total_loss'),
+        agreed=False,
+        idle=(
+            NO_COMPUTING,
+            NO_MODEL,
+            IN_EVAL,
+            in_forward_only('--forward_only computes no weight decay, so that both losses are the same'),
+        ),
+    )
+    tf_random_seed: int = flag(
+        1234,
+        'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing, '
+        'unless --deterministic is given).',
+        lower_bound=-math.inf,
+        agreed=False,
+        setting=False,
+        idle=(
+            Idle(
+                lambda p, run: p.eval and p.data_dir is not None,
+                '--eval takes its weights from a checkpoint and does not augment images',
+            ),
+        ),
+    )
+    deterministic: bool = flag(
+        False,
+        'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order of records.',
+        original=NEW,
+        agreed_by_servers=True,
+    )
+    verbose: bool = flag(
+        False,
+        'Print what TensorFlow prints when it starts, and a traceback after an error.',
+        common=True,
+        original=NEW,
+        agreed=False,
+        setting=False,
+    )
+
+
+def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
+    # Imported here, so that importing the flags does not import the models, and since the table imports this module.
+    from models.registry import MODELS
+    from tf_cnn.params.table import SPECS
+
+    # The file of --model_file may define the model, which is looked up after the file has run.
+    if params.model_file is None:
+        try:
+            MODELS.find_model(params.model, params.data_name)
+        except UsageError as error:
+            yield str(error)
+    if params.num_epochs is not None and params.num_batches is not None:
+        yield params.clash('num_epochs', 'num_batches', 'both set the length of the run; leave one out')
+    if params.steps_per_run > 1 and params.profile_steps and not params.eval:
+        yield params.clash('steps_per_run', 'profile_steps', 'single steps of a loop cannot be profiled; leave one out')
+    if not params.exchange_only:
+        return
+    for name, spec in SPECS.items():
+        if spec.not_in_exchange and getattr(params, name) not in (None, False):
+            yield params.clash('exchange_only', name, 'it computes nothing and trains no model; leave one out')
+            break
+    if not MODES[params.variable_update].shares_model:
+        yield params.clash('exchange_only', 'variable_update', 'its towers exchange nothing; leave one out')
+    if params.exchange_bytes is not None and params.exchange_bytes % 4:
+        yield f'{params.written("exchange_bytes")}: a value has 4 bytes; write a multiple of 4'

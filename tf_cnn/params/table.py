@@ -1,0 +1,134 @@
+"""Params, the frozen settings of a run, made of the groups of flags; the table of all flags, and their rules."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tf_cnn.errors import UsageError, format_flag
+from tf_cnn.params import (
+    cluster_flags,
+    data_flags,
+    device_flags,
+    evaluation_flags,
+    file_flags,
+    input_flags,
+    optimizer_flags,
+    precision_flags,
+    result_flags,
+    run_flags,
+    tensorflow_flags,
+    variable_flags,
+)
+from tf_cnn.params.rules import RunFacts
+from tf_cnn.params.spec import FlagSpec, Output, specs_of
+
+# The modules of the flags, whose find_clashes yields a line for each rule between flags that the settings break.
+_GROUPS = (
+    run_flags,
+    device_flags,
+    data_flags,
+    input_flags,
+    variable_flags,
+    optimizer_flags,
+    precision_flags,
+    cluster_flags,
+    evaluation_flags,
+    file_flags,
+    result_flags,
+    tensorflow_flags,
+)
+
+
+@dataclass(frozen=True)
+# A dataclass takes the fields of its last base first, so the bases, read upwards, are in the order of --help. Only this
+# class has instances; generating methods for the others would take a tenth of the time of --help.
+class Params(
+    tensorflow_flags.TensorFlowFlags,
+    result_flags.ResultFlags,
+    file_flags.FileFlags,
+    evaluation_flags.EvaluationFlags,
+    cluster_flags.ClusterFlags,
+    precision_flags.PrecisionFlags,
+    optimizer_flags.OptimizerFlags,
+    variable_flags.VariableFlags,
+    input_flags.InputFlags,
+    data_flags.DataFlags,
+    device_flags.DeviceFlags,
+    run_flags.RunFlags,
+):
+    """The settings of one run, made and checked by parse_argv and make_params. None leaves a choice to the run.
+
+    Attributes:
+      given: the given flags by name, each as it was written, also by an older name ('--learning_rate=0.1' for
+        init_learning_rate). This is not a flag, and comparing settings ignores it.
+    """
+
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def written(self, name: str) -> str:
+        """Returns a flag as it was written; if it was not given, as it would be written."""
+        return self.given.get(name) or format_flag(name, getattr(self, name))
+
+    def clash(self, one: str, other: str, why: str) -> str:
+        """Returns the line that refuses two flags together."""
+        return f'{self.written(one)} clashes with {self.written(other)}: {why}'
+
+    @property
+    def trains(self) -> bool:
+        return not self.forward_only and not self.eval
+
+    @property
+    def evaluates_in_training(self) -> bool:
+        return not self.forward_only and any(
+            getattr(self, name) is not None for name in evaluation_flags.EVAL_DURING_TRAINING
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        return self.eval or self.evaluates_in_training
+
+
+SPECS: Mapping[str, FlagSpec] = specs_of(Params)
+
+
+def flags_to_agree_on(params: Params, *, serves: bool) -> dict[str, Any]:
+    """Returns the flags that need one value in all processes of a cluster; serves: those that servers need."""
+    names = [name for name, spec in SPECS.items() if (spec.agreed_by_servers if serves else spec.agreed)]
+    return {name: getattr(params, name) for name in names}
+
+
+def outputs_that_are(*kinds: Output) -> tuple[str, ...]:
+    """Returns the flags that name outputs of these kinds; without kinds, all of them."""
+    return tuple(name for name, spec in SPECS.items() if spec.output in (kinds or [*Output]))
+
+
+def check(params: Params, run: RunFacts | None = None) -> None:
+    """Raises UsageError with a line for each rule between flags that the settings break.
+
+    Without the facts of the run, the rules that depend on them are left out.
+    """
+    lines = [line for group in _GROUPS for line in group.find_clashes(params, run)]
+    if run and not run.alone:
+        lines += (
+            f'{params.written(name)}: {spec.only_alone}; leave it out'
+            for name, spec in SPECS.items()
+            if spec.only_alone and getattr(params, name) != spec.default
+        )
+    if lines:
+        raise UsageError(*lines)
+
+
+def find_idle(params: Params, facts: RunFacts) -> list[str]:
+    """Returns one line for each given flag (see Params.given) that has no effect in a run with these facts.
+
+    A flag that has its default value, or turns off what is off by default, asks for nothing and is skipped.
+    """
+    lines = []
+    for name, written in params.given.items():
+        value, spec = getattr(params, name), SPECS[name]
+        if value == spec.default or not (value or spec.default):
+            continue
+        if idle := next((idle for idle in spec.idle if idle.when(params, facts)), None):
+            lines.append(f'{written} has no effect: {idle.reason}')
+    return lines

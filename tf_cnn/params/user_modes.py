@@ -1,0 +1,220 @@
+"""Modes of users, which register_variable_mgr adds from Python or in a --variable_mgr_file.
+
+A variable manager needs TensorFlow, and flags are checked before TensorFlow starts. So the calls of
+register_variable_mgr are read from the text of a file first, which is enough for --help, `sweep`,
+`cluster` and parameter servers. A run executes the file once TensorFlow has started. Does not
+import TensorFlow.
+"""
+
+import ast
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tf_cnn.errors import BenchmarkError, UsageError, alternatives, format_flag
+from tf_cnn.machine.user_file import UserFile, file_being_run
+from tf_cnn.params.modes import MODES, Mode, Place, refusals_outside
+
+ManagerT = TypeVar('ManagerT', bound=type)
+
+_TOPOLOGIES = {
+    'alone': Place.ALONE,
+    'parameter_servers': Place.WITH_SERVERS,
+    'peers': Place.AS_PEERS,
+}
+_PARAMETER_DEVICES = (None, 'variables', 'sums')
+_NAME = re.compile(r'[A-Za-z]\w*', re.ASCII)
+_DECORATOR = 'register_variable_mgr'
+
+
+@dataclass(frozen=True)
+class Registration:
+    """The decorator that adds a mode, with the decorated class as its variable manager."""
+
+    mode: Mode
+
+    def __call__(self, manager: ManagerT) -> ManagerT:
+        # Whoever has a subclass has imported this module, which needs TensorFlow.
+        base = sys.modules.get('tf_cnn.managers.base')
+        is_class = isinstance(manager, type)
+        if base is None or not is_class or not issubclass(manager, base.VariableMgr):
+            name = getattr(manager, '__name__', repr(manager))
+            raise TypeError(f'{name} is not a subclass of VariableMgr; derive it from a manager')
+        if lacking := sorted(getattr(manager, '__abstractmethods__', ())):
+            raise TypeError(f'{manager.__name__} lacks {", ".join(lacking)}; define these methods')
+        file, known = file_being_run(), MODES.get(self.mode.name)
+        is_read = known is not None and known.manager is None and known in _modes_of(file)
+        if known and is_read:
+            MODES[known.name] = replace(known, manager=manager)
+        else:
+            _check_name(self.mode, MODES.values())
+            MODES[self.mode.name] = replace(self.mode, manager=manager)
+        return manager
+
+
+def register_variable_mgr(
+    name: str,
+    *,
+    summary: str,
+    topologies: Sequence[str] = ('alone',),
+    always_synchronous: bool = True,
+    shares_model: bool = True,
+    sums_towers: bool = False,
+    takes_all_reduce_spec: bool = False,
+    takes_hierarchy: bool = False,
+    parameter_device: str | None = None,
+    sums_in_one_order: bool = False,
+) -> Registration:
+    """Returns a decorator that makes a subclass of VariableMgr the manager of a new mode.
+
+    The arguments say where the mode runs and which flags have an effect in it. In a
+    --variable_mgr_file all of them are literals.
+
+    Args:
+      name: the value of --variable_update.
+      summary: one sentence for --help.
+      topologies: where the mode runs: 'alone' (one process), 'parameter_servers' (workers with
+        parameter servers), 'peers' (workers without).
+      always_synchronous: whether all workers take each step together; if False, the manager also
+        works with --nocross_replica_sync.
+      shares_model: whether all towers train one model; otherwise each has its own.
+      sums_towers: whether the manager joins the gradients of its towers as ManagerParts.packing
+        says, and sends them as ManagerParts.transfer says.
+      takes_all_reduce_spec: whether it sums them by ManagerParts.algorithm, which
+        --all_reduce_spec chooses.
+      takes_hierarchy: whether --hierarchical_copy may choose that algorithm, too.
+      parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of
+        gradients, or None.
+      sums_in_one_order: whether several processes sum gradients in the same order in each run, as
+        --deterministic needs.
+
+    Raises:
+      ValueError: there is already a mode of this name, or a value makes no sense.
+      TypeError: by the decorator, the class is not a VariableMgr, or lacks a method of one.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f'{name!r}: a name has letters, digits and _, and begins with a letter')
+    if not isinstance(summary, str) or not summary.strip():
+        raise ValueError(f'summary={summary!r}: it must be a sentence about the mode')
+    names = (topologies,) if isinstance(topologies, str) else tuple(topologies)
+    if not names or not _TOPOLOGIES.keys() >= {*names}:
+        known = alternatives([*map(repr, _TOPOLOGIES)])
+        raise ValueError(f'topologies={topologies!r}: each must be {known}')
+    if parameter_device not in _PARAMETER_DEVICES:
+        known = alternatives([*map(repr, _PARAMETER_DEVICES)])
+        raise ValueError(f'parameter_device={parameter_device!r}: it must be {known}')
+    if not always_synchronous and 'peers' in names:
+        reason = 'asynchronous workers need parameter servers'
+        raise ValueError(f"always_synchronous=False, topologies={topologies!r}: {reason}; remove 'peers'")
+    mode = Mode(
+        name,
+        ' '.join(summary.split()),
+        refusals_outside({_TOPOLOGIES[topology] for topology in names}),
+        always_synchronous=always_synchronous,
+        # Workers alone have nothing to exchange in a forward step.
+        forward_only_in_cluster='parameter_servers' in names,
+        shares_model=shares_model,
+        sums_towers=sums_towers,
+        takes_all_reduce_spec=takes_all_reduce_spec,
+        takes_hierarchy=takes_hierarchy,
+        parameter_device=parameter_device,
+        sums_in_one_order=sums_in_one_order,
+    )
+    return Registration(mode)
+
+
+def read_modes(path: str) -> None:
+    """Adds the modes of a --variable_mgr_file to MODES without running the file.
+
+    They replace those of an earlier version of the file, and those of the same names in other
+    files, since a run has one file. Raises UsageError, with the line of the file, if it is not
+    Python, registers no mode, or registers one wrongly; then none is added.
+    """
+    file, modes = UserFile.read('variable_mgr_file', path), list[Mode]()
+    try:
+        tree = ast.parse(file.source, file.path)
+    except (SyntaxError, ValueError) as error:
+        raise file.explain(error) from error
+    others = [mode for mode in MODES.values() if mode.file is None]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_decorator(node.func):
+            try:
+                mode = replace(_read_call(node).mode, file=file)
+                _check_name(mode, [*others, *modes])
+            except (TypeError, ValueError) as error:
+                raise file.explain(error, node.lineno) from error
+            modes.append(mode)
+    if not modes:
+        raise UsageError(f'{file.written}: it has no mode; decorate a class with @{_DECORATOR}')
+    for known in [*MODES.values()]:
+        is_same_file = known.file is not None and known.file.path == file.path
+        is_unchanged = is_same_file and known.file and known.file.source == file.source
+        if known.file and not is_unchanged and (is_same_file or _has_name_of(known, modes)):
+            del MODES[known.name]
+    for mode in modes:
+        MODES.setdefault(mode.name, mode)
+
+
+def load_manager(mode: Mode) -> None:
+    """Runs the --variable_mgr_file that defines a mode, unless it has run. Needs TensorFlow.
+
+    Raises UsageError if the file fails, or does not register the mode.
+    """
+    if mode.file is None or mode.manager:
+        return
+    try:
+        mode.file.run()
+    except BenchmarkError:
+        for other in _modes_of(mode.file):
+            MODES[other.name] = replace(other, manager=None)
+        raise
+    if MODES[mode.name].manager is None:
+        reason = f'it ran without registering {mode.name}'
+        raise UsageError(f'{mode.file.written}: {reason}; use @{_DECORATOR} without a condition')
+
+
+@contextlib.contextmanager
+def errors_of_manager(mode: Mode) -> Iterator[None]:
+    """Converts exceptions of a user's manager to UsageError, with the line of its file."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if mode.manager is None or isinstance(error, BenchmarkError):
+            raise
+        if mode.file:
+            raise mode.file.explain(error) from error
+        reason = f'{type(error).__name__}: {" ".join(str(error).split())}'
+        written = format_flag('variable_update', mode.name)
+        raise UsageError(f'{written}: its variable manager fails: {reason}') from error
+
+
+def _is_decorator(function: ast.expr) -> bool:
+    name = getattr(function, 'attr', None) or getattr(function, 'id', None)
+    return name == _DECORATOR
+
+
+def _read_call(node: ast.Call) -> Registration:
+    try:
+        arguments = [ast.literal_eval(argument) for argument in node.args]
+        facts = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+    except ValueError:
+        reason = 'its arguments must be literals, since flags are checked before the file runs'
+        raise ValueError(f'{_DECORATOR}: {reason}') from None
+    return register_variable_mgr(*arguments, **facts)
+
+
+def _check_name(mode: Mode, others: Iterable[Mode]) -> None:
+    if _has_name_of(mode, others):
+        raise ValueError(f'{mode.name}: there is already a mode of this name; choose another name')
+
+
+def _has_name_of(mode: Mode, others: Iterable[Mode]) -> bool:
+    # The values of flags are read in any case.
+    return mode.name.lower() in {other.name.lower() for other in others}
+
+
+def _modes_of(file: UserFile | None) -> list[Mode]:
+    return [mode for mode in MODES.values() if mode.file and file and mode.file.path == file.path]

@@ -1,0 +1,88 @@
+"""Plans how much a run does: batch sizes, numbers of steps, evaluations. Does not import TensorFlow."""
+
+import math
+from fractions import Fraction
+
+from tf_cnn.inputs.data_sets import DataSet
+from tf_cnn.params import Params
+from tf_cnn.params.run_flags import NUM_BATCHES
+from tf_cnn.params.spec import numbers_of
+from tf_cnn.planning.plan import Counts, Data, EvalSchedule, Evaluations, Processes, Subject
+from tf_cnn.training.schedules import steps_of
+
+# With --target_seconds, more steps than there will be.
+_MOST_BATCHES = 2**31 - 1
+
+
+def count_steps(params: Params, processes: Processes, subject: Subject, data: Data) -> Counts:
+    # An exchange has no images: each device counts one for a step.
+    batch_size = 1 if params.exchange_only else params.batch_size or subject.model.batch_size
+    own = batch_size * processes.num_hosts * params.num_gpus
+    global_batch_size = own * processes.num_trainers
+    # An epoch is one pass over the images that this run reads; for synthetic images, over as many as in the data set.
+    validates = params.eval or (data.images is not None and data.images.subset == 'validation')
+    num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
+    if params.num_epochs is not None:
+        num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
+    elif params.target_seconds is not None and not params.eval:
+        num_timed = _MOST_BATCHES
+    else:
+        num_timed = NUM_BATCHES if params.num_batches is None else params.num_batches
+    return Counts(
+        batch_size=batch_size,
+        global_batch_size=global_batch_size,
+        images_of_step=global_batch_size if processes.together else own,
+        num_warmup=params.num_warmup_batches,
+        num_timed=num_timed,
+        num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
+        display_every=params.display_every,
+        newest_weight=params.display_perf_ewma,
+        target_secs=None if params.eval else params.target_seconds,
+        steps_per_run=params.steps_per_run,
+    )
+
+
+def find_evaluations(params: Params, processes: Processes, data: Data, counts: Counts) -> Evaluations | None:
+    """Plans which images are evaluated, and when; None if the run evaluates none."""
+    if not params.evaluates:
+        return None
+    batch_size = params.eval_batch_size or counts.batch_size
+    # Without synchronous steps the chief evaluates alone.
+    num_processes = processes.num_trainers if processes.together else 1
+    images_of_batch = batch_size * processes.num_hosts * params.num_gpus * num_processes
+    asked, num_passes = params.num_eval_batches, params.num_eval_epochs
+    if params.eval and asked is None and num_passes is None:
+        asked, num_passes = params.num_batches, params.num_epochs
+    validates = params.eval or data.validation is not None
+    known = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
+    num_batches = num_examples = None
+    if data.validation is None:
+        if asked is None and num_passes is not None:
+            asked = math.ceil(steps_of(num_passes, known, images_of_batch))
+        num_batches = asked or (NUM_BATCHES if params.eval or counts.target_secs else counts.num_timed)
+    elif asked is not None:
+        num_examples = asked * images_of_batch
+    shown_batches = num_batches or asked
+    return Evaluations(
+        batch_size=batch_size,
+        num_batches=num_batches,
+        num_examples=num_examples,
+        num_passes=num_passes if num_examples is None and num_batches is None else None,
+        shown_batches=shown_batches,
+        num_epochs=shown_batches * images_of_batch / (known or math.inf) if shown_batches else num_passes or 1.0,
+        schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
+        goal=params.stop_at_top_1_accuracy,
+        interval_secs=params.eval_interval_secs,
+        summary_folder=params.eval_dir if processes.is_chief else None,
+    )
+
+
+def _eval_schedule(params: Params, data_set: DataSet, images_of_step: int) -> EvalSchedule:
+    per_epoch = Fraction(data_set.num_train_examples, images_of_step)
+    if params.eval_during_training_every_n_steps is not None:
+        return EvalSchedule(every=Fraction(params.eval_during_training_every_n_steps))
+    if params.eval_during_training_every_n_epochs is not None:
+        return EvalSchedule(every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch)
+    epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
+    steps = numbers_of(params.eval_during_training_at_specified_steps, int)
+    return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))

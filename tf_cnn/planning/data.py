@@ -1,0 +1,109 @@
+"""Plans the images that a run reads, and what is done to them. Does not import TensorFlow."""
+
+from dataclasses import replace
+
+from tf_cnn.errors import UsageError, format_flag
+from tf_cnn.inputs.catalog import RECORD_INPUT, Source, input_for
+from tf_cnn.inputs.data_folder import DataFolder
+from tf_cnn.inputs.data_sets import DATA_SETS, Arrays
+from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
+from tf_cnn.inputs.stages import stages_up_to
+from tf_cnn.machine.surroundings import free_memory
+from tf_cnn.params import Params
+from tf_cnn.params.input_flags import chosen_pipeline, keeps_images_in_memory, tf_data_settings
+from tf_cnn.planning.plan import Data, Subject
+
+_CROPPED, _KEPT = 'resized_crop', 'padded_crop'
+
+
+def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
+    model, folder = subject.model, subject.folder
+    data_set = folder.data_set if folder else DATA_SETS[model.data_set]
+    usual = params.augmentation or data_set.augmentation
+    augmentation = usual
+    if usual == _CROPPED and keeps_images_in_memory(params) and params.trains:
+        augmentation = _KEPT
+        warnings.append(
+            f'{format_flag("input_pipeline", params.input_pipeline)}: it keeps each image in one size, so that '
+            f'training shifts and flips images and cuts no other parts out of them (--augmentation={_KEPT})'
+        )
+
+    preprocessor = PREPROCESSORS[DEFAULT]
+    if data_set.has_records:
+        preprocessor = preprocessor_for(params.input_preprocessor, ml_perf=params.ml_perf)
+    images = validation = None
+    if folder and not params.eval:
+        images = _open_subset(params, folder, folder.subset_of_steps(forward_only=params.forward_only), warnings)
+        if params.distortions and not params.forward_only and data_set.channels != 3:
+            raise UsageError(
+                f'--distortions: they change colours, which needs 3 channels, and the images of {data_set.name} have '
+                f'{data_set.channels}; write --nodistortions'
+            )
+    if folder and params.evaluates:
+        validation = _open_subset(params, folder, 'validation', warnings)
+    pipeline = chosen_pipeline(params)
+    data = Data(
+        data_set=data_set,
+        folder=params.data_dir,
+        images=images,
+        validation=validation,
+        image_size=(model.any_size and data_set.image_size) or model.image_size,
+        augmentation=augmentation,
+        validation_augmentation=usual,
+        distortions=params.distortions and not preprocessor.plain,
+        in_yiq=params.distort_color_in_yiq,
+        resize_method='bilinear' if preprocessor.plain else params.resize_method,
+        scaled_decode=params.scaled_decode,
+        seed=params.tf_random_seed,
+        distinct_workers=params.distinct_worker_data,
+        deterministic=params.deterministic,
+        preprocessor=preprocessor,
+        pipeline=pipeline,
+        tf_data=tf_data_settings(params),
+    )
+    is_in_memory = isinstance(images, Arrays) and images.images.shape[1:] == data.image_shape
+    if images is not None and not is_in_memory and keeps_images_in_memory(params):
+        _check_memory(params, data)
+    return replace(data, input_stages=_stages_to_measure(params, images, pipeline, warnings))
+
+
+def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list[str]) -> Source:
+    """Opens the images of a subset, and warns of anything odd about them."""
+    images = folder.open(subset)
+    if isinstance(images, Arrays) and params.augmentation == _CROPPED:
+        raise UsageError(
+            f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is not read from records; '
+            f'write --augmentation={_KEPT} or none'
+        )
+    if warning := folder.warning_about(images):
+        warnings.append(warning)
+    return images
+
+
+def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: list[str]) -> tuple[str, ...]:
+    if params.input_only is None:
+        return ()
+    written = format_flag('input_only', params.input_only)
+    row = input_for(images, pipeline)
+    found = stages_up_to(params.input_only, row.stages)
+    if not found:
+        raise UsageError(
+            f'{written}: the stages of the input pipeline {row.name} begin with {row.stages[0]}; '
+            f'write --input_only={row.stages[0]}'
+        )
+    if found[-1] != params.input_only:
+        warnings.append(f'{written}: the input pipeline {row.name} has no such stage; it runs up to {found[-1]}')
+    return found
+
+
+def _check_memory(params: Params, data: Data) -> None:
+    """Raises UsageError if images that the run keeps in memory take more than is free."""
+    assert data.images
+    height, width, channels = data.image_shape
+    needed, most = data.images.num_images * height * width * channels, free_memory()
+    if most is not None and needed > most:
+        raise UsageError(
+            f'{format_flag("input_pipeline", params.input_pipeline)}: the {data.images.num_images} images of '
+            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and {most} are free '
+            f'here; write --input_pipeline={RECORD_INPUT} for records, or leave it out'
+        )

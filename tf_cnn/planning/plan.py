@@ -1,0 +1,432 @@
+"""The plan of a run: every fact about it, resolved once. Does not import TensorFlow.
+
+planning.make_plan makes it. After that no code reads flags, folders or the environment again: each part of a run gets
+the facts that it needs.
+"""
+
+import enum
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from models.model_facts import ModelFacts
+from tf_cnn.cluster.shape import Shape
+from tf_cnn.cluster.topology import Cluster, Timeout
+from tf_cnn.errors import plural
+from tf_cnn.inputs.catalog import InputRow, Source, input_for
+from tf_cnn.inputs.data_folder import DataFolder
+from tf_cnn.inputs.data_sets import DataSet, Shards
+from tf_cnn.inputs.preprocessors import Preprocessor
+from tf_cnn.inputs.tf_data_settings import TfDataSettings
+from tf_cnn.machine.visible_gpus import ONLY_ONE, PlaceOnHost
+from tf_cnn.params import Params
+from tf_cnn.params.all_reduce_spec import Range
+from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.params.modes import Mode
+
+if TYPE_CHECKING:
+    from tf_cnn.planning.session import SessionFacts
+    from tf_cnn.planning.step import StepSettings
+
+
+# The most characters of a list of class names in a message.
+_LONGEST_NAMES = 200
+
+
+class Role(enum.Enum):
+    """What a run does; the values are printed in the banner."""
+
+    TRAINING = 'training'
+    FORWARD_ONLY = 'forward-only'
+    EVALUATION = 'evaluation'
+    INPUT_ONLY = 'input-only'
+    EXCHANGE_ONLY = 'exchange-only'
+
+    @property
+    def has_manager(self) -> bool:
+        """Whether a variable manager takes part."""
+        return self not in (Role.EVALUATION, Role.INPUT_ONLY)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run, and which of them this is."""
+
+    cluster: Cluster | None  # None for a run of one process
+    horovod: Any  # the module horovod.tensorflow if Horovod started the processes, else None
+    # Whether the workers take their steps together; of a server: whether the loss of one trainer stops the others.
+    together: bool
+    settings: Mapping[str, Any]  # the flags that all processes of the cluster need with the same values
+    connect: Timeout
+    step_limit: Timeout
+    place_on_host: PlaceOnHost = ONLY_ONE
+    devices_per_worker: int = 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only process, which no launcher has started."""
+        return self.cluster is None and self.horovod is None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process does the work of the chief: initialise variables, save checkpoints, write summaries."""
+        return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process has a server for the others and takes no steps of its own."""
+        return self.cluster is not None and self.cluster.serves
+
+    @property
+    def job(self) -> str:
+        return self.cluster.job if self.cluster else 'worker'
+
+    @property
+    def holds_variables_only(self) -> bool:
+        return self.job == 'ps'
+
+    @property
+    def computes_here(self) -> bool:
+        """Whether towers are in this process: not in a parameter server, nor in a controller."""
+        return not self.elsewhere and not self.holds_variables_only
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The device prefix of each process that has towers of this one; empty if they are in this process."""
+        has_controller = self.cluster is not None and self.cluster.controller_hosts and not self.serves
+        return tuple(task.device for task in self.cluster.servers) if self.cluster and has_controller else ()
+
+    @property
+    def num_hosts(self) -> int:
+        """How many processes have the towers of this one."""
+        return len(self.elsewhere) or 1
+
+    @property
+    def shape(self) -> Shape:
+        num_ps = self.cluster.num_ps if self.cluster else 0
+        return Shape(self.num_hosts * self.num_trainers, self.devices_per_worker, num_ps)
+
+    @property
+    def num_trainers(self) -> int:
+        """How many processes take steps."""
+        return len(self.cluster.trainers) if self.cluster else 1
+
+    @property
+    def index(self) -> int:
+        """The number of this process among those that take steps."""
+        return self.cluster.index if self.cluster else 0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a run is about: its role, the model for the data set, and what --data_dir holds."""
+
+    role: Role
+    model: ModelFacts
+    folder: DataFolder | None  # None if the images are synthetic, or this process reads none
+    exchange_bytes: int | None = None  # of the tensor that stands for the gradients with --exchange_only, if one does
+    # The SHA-256 of the --model_file and --variable_mgr_file that the run uses, by flag.
+    file_hashes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model, or the size of the tensor in its place."""
+        return self.model.name if self.exchange_bytes is None else f'{self.exchange_bytes} bytes'
+
+
+@dataclass(frozen=True)
+class Data:
+    """The images that a run reads, and how they are preprocessed; see also preprocessing.ImageOptions."""
+
+    data_set: DataSet
+    folder: str | None  # --data_dir
+    images: Source  # what steps read; None if unused or synthetic, as is validation
+    validation: Source  # what evaluations read
+    image_size: int  # height and width in pixels of the images given to the model
+    augmentation: str
+    validation_augmentation: str  # does not depend on the input pipeline
+    distortions: bool
+    in_yiq: bool
+    resize_method: str
+    scaled_decode: bool
+    seed: int
+    distinct_workers: bool  # whether each worker draws different images
+    deterministic: bool  # whether the seed alone decides the order of the images
+    preprocessor: Preprocessor
+    pipeline: str  # the name of the input pipeline, for images that it reads
+    tf_data: TfDataSettings
+    input_stages: tuple[str, ...] = ()  # those that --input_only measures, in order; empty without it
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """The height, width and channels of the images given to the model."""
+        return self.image_size, self.image_size, self.data_set.channels
+
+    @property
+    def input_row(self) -> InputRow:
+        """The row of the input pipeline of the steps."""
+        return input_for(self.images, self.pipeline)
+
+    @property
+    def shards(self) -> Shards | None:
+        """The shards that steps read; None if they read none."""
+        return self.images if isinstance(self.images, Shards) else None
+
+    @property
+    def validation_shards(self) -> Shards | None:
+        return self.validation if isinstance(self.validation, Shards) else None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The settings that depend on the devices of the machine."""
+
+    kind: str  # of the devices of the towers, 'cpu' or 'gpu'
+    towers: tuple[str, ...]  # the device of each
+    # 'gpu' if shared variables live on the towers' devices, also on a CPU; 'cpu' if on the host.
+    parameter_device_kind: str
+    # Where shared variables live; in a worker of parameter servers, the devices that receive variables and sum
+    # gradients.
+    parameter_devices: tuple[str, ...]
+    data_format: str  # 'NCHW' or 'NHWC'
+    hosts: tuple[str, ...] = (HOST_DEVICE,)  # the CPU of each process that has towers, in order
+    all_reduce_spec: str | None = None  # how towers sum gradients; None: the default of one process
+    data_format_reason: str = ''  # for the banner; empty if the run had no choice
+    tf32: bool | None = False  # whether fp32 is computed in TF32; None if that is unknown
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the towers are in this process, rather than in workers that it controls."""
+        return self.hosts == (HOST_DEVICE,)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Batch sizes and numbers of steps."""
+
+    batch_size: int  # images per step on each device
+    global_batch_size: int  # on all devices of all workers
+    images_of_step: int  # per increment of the global step: of all workers in synchronous modes, else of one
+    num_warmup: int  # steps of each worker, as num_timed
+    num_timed: int
+    num_epochs: float  # the timed steps of all workers, in epochs
+    display_every: int  # number of steps between printed lines
+    newest_weight: float | None = None  # of the last step in the printed rates, see results.statistics.summarize
+    target_secs: float | None = None  # how long timed steps are taken; num_timed is then more than there will be
+    steps_per_run: int = 1  # how many steps one run of the session takes
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """The update rule: its name, and the arguments of its class."""
+
+    name: str
+    arguments: tuple[float | bool, ...]
+
+
+@dataclass(frozen=True)
+class VariableFacts:
+    """Where variables live, and how gradients are summed and applied; see also managers.buckets.Packing."""
+
+    mode: Mode
+    staged: bool  # whether variables are one step old, --staged_vars
+    relaxed: bool  # whether gradients are, --variable_consistency=relaxed
+    sync: bool  # whether all towers take one step of one model together
+    sums: tuple[Range, ...] | None  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
+    leaders: tuple[tuple[int, int], ...]  # its pairs of linked towers, see managers.all_reduce.by_halves
+    shown_spec: str | None  # the --all_reduce_spec that the banner shows
+    num_packets: int
+    small_max_bytes: int
+    small_max_group: int
+    transfer: str | None  # the dtype in which gradients are sent; None: their own
+    slices_variables: bool  # whether large variables are cut into one part for each parameter server
+    horovod_device: str | None  # on which Horovod sums
+    by_nccl: bool  # whether NCCL sums, at least gradients of some sizes
+    optimizer: OptimizerFacts
+
+    @property
+    def variable_update(self) -> str:
+        return self.mode.name
+
+
+@dataclass(frozen=True)
+class EvalSchedule:
+    """After which steps of the model training waits for an evaluation."""
+
+    every: Fraction | None = None  # the interval in steps; the first step that reaches a multiple counts
+    at: frozenset[int] = frozenset()  # single steps
+
+    def is_due(self, step: int, since: int) -> bool:
+        """Whether an evaluation became due after step `since`, the last one asked about, and up to `step`."""
+        if self.every is not None:
+            return step // self.every > since // self.every
+        return any(since < at <= step for at in self.at)
+
+    def warning(self, start: int, end: int) -> str | None:
+        """A warning if training from step `start` to `end` reaches no evaluation, or not all single ones; else None."""
+        if late := [str(at) for at in sorted(self.at) if at > end]:
+            return f'training ends after {plural(end, "step")}: there is no evaluation after {", ".join(late)}'
+        if self.every is not None and not self.is_due(end, start):
+            return (
+                f'training goes from step {start} to {end}: there is no evaluation, the next one is due after '
+                f'{math.ceil((end // self.every + 1) * self.every)}'
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Which images are evaluated, and when."""
+
+    batch_size: int  # images per batch on each device
+    num_batches: int | None  # how many times all devices take one batch each; None: until the last example
+    num_examples: int | None  # how many examples all processes evaluate together
+    num_passes: float | None  # over the whole set; if num_examples is None too, each example is evaluated once
+    shown_batches: int | None  # the amount that the banner shows, with num_epochs; None: all batches
+    num_epochs: float
+    schedule: EvalSchedule
+    goal: float | None  # the top-1 accuracy that ends training
+    interval_secs: float  # how often --eval looks for new checkpoints; 0: it evaluates the last one only
+    summary_folder: str | None  # where this process writes summaries
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What is saved, and what training starts from."""
+
+    folder: str | None  # --train_dir
+    saves: bool  # whether this process saves checkpoints there
+    every_secs: float  # besides the first and the last step, as every_steps
+    every_steps: int | None
+    max_to_keep: int
+    resume_from: str | None  # the prefix of the checkpoint from which training continues
+    warm_start: str | None  # the prefix of another checkpoint from which training starts
+    warm_start_flag: str  # the flag that named it
+    export_folder: str | None  # where this process writes a SavedModel at the end
+    data_dir: str | None  # the folder of the images; None if they are synthetic
+    class_names: tuple[str, ...] | None  # of labels 0, 1, ... in it, which checkpoints keep; None if it states none
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """Where and how often summaries are written, and how much: see run.instruments.SummaryWriter."""
+
+    folder: str
+    every: int
+    verbosity: int
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """The diagnostic files of a run, see run.instruments. profile_steps: the first and the last step to profile."""
+
+    trace_file: str | None
+    chrome_format: bool
+    tfprof_file: str | None
+    partitioned_graph_prefix: str | None
+    graph_file: str | None
+    profile_folder: str
+    profile_steps: tuple[int, int] | None
+    summaries: Summaries | None
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The name under which losses are printed, and what happens if one is not finite."""
+
+    name: str
+    continue_on_nan: bool
+    advice: tuple[str, ...]  # settings that may prevent such losses, for the error message
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run runs on: see machine.surroundings, whose functions have these names (machine: machine_facts, ...)."""
+
+    machine: Mapping[str, Any]
+    environment: Mapping[str, str]
+    git_commit: str | None
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where the result goes, and what else is measured for it."""
+
+    result_file: str | None  # the JSON document, '-' for standard output; None if this process writes none
+    numbered_result_file: str | None  # with {run} in it, for names if that one is not free; None if the user wrote it
+    log_folder: str | None  # of results.benchmark_log; None if this process writes none
+    test_id: str | None  # stands in that log
+    measures_peak: bool  # whether the peak of the devices is measured after the steps
+    idle_secs: float | None  # how long the run may wait for idle cores before it starts; None: it does not wait
+    losses: Losses
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every fact of one run of one process. The result contains params, from which the plan was made."""
+
+    params: Params
+    warnings: tuple[str, ...]
+    processes: Processes
+    subject: Subject
+    data: Data
+    machine: Machine
+    counts: Counts
+    step: 'StepSettings'
+    variables: VariableFacts
+    session: 'SessionFacts'
+    evaluations: Evaluations | None
+    checkpoints: Checkpoints
+    reports: Reports
+    instruments: Instruments
+    surroundings: Surroundings
+
+    @property
+    def agreed_data(self) -> dict[str, str | int]:
+        """What the images of all workers must have in common, by what it is; empty if the images are synthetic.
+
+        With other classes, one label would be a cat to one worker and a dog to another.
+        """
+        if not self.checkpoints.class_names:
+            return self._agreed_images
+        names = ', '.join(self.checkpoints.class_names)
+        if len(names) > _LONGEST_NAMES:
+            digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+            names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {digest})'
+        return {'as class names': names, **self._agreed_images}
+
+    @property
+    def _agreed_images(self) -> dict[str, str | int]:
+        """How many images all workers must have; empty if nothing that they share depends on it.
+
+        Workers with other numbers would count other steps in an epoch: their learning rates would differ, or they would
+        wait for each other for ever.
+        """
+        if self.data.folder is None or not self.processes.together:
+            return {}
+        params, rate = self.params, self.step.learning_rate
+        has_epochs = (
+            params.num_epochs is not None
+            or params.eval_during_training_every_n_epochs is not None
+            or params.eval_during_training_at_specified_epochs is not None
+            or (params.trains and bool(rate.boundaries or rate.decay_steps or rate.warmup_steps))
+        )
+        numbers: dict[str, str | int] = {}
+        if has_epochs:
+            numbers['training images'] = self.data.data_set.num_train_examples
+        if has_epochs or self.data.validation is not None:
+            numbers['validation images'] = self.data.data_set.num_validation_examples
+        return numbers
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """The facts of a server process: a parameter server, or a worker whose devices a controller drives."""
+
+    processes: Processes
+    session: 'SessionFacts'
+    linger_secs: float  # how long the server stays after the trainers are done
+    warnings: tuple[str, ...]

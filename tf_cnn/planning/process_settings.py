@@ -1,0 +1,260 @@
+"""Plans what a run sets for its whole process: the start of TensorFlow, GPUs, threads, and the binding to a NUMA node.
+
+Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and TF_GPU_THREAD_COUNT (2) when a
+session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc, BaseGPUDevice::Init): kernels with threads of their
+own do not wait for a pool full of JPEGs to decode. TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT is read at the first batch
+norm of the process, TF_ENABLE_WINOGRAD_NONFUSED (both: xla/stream_executor/cuda/cuda_dnn.cc) and TF_AUTOTUNE_THRESHOLD
+(tensorflow/core/kernels/gpu_utils.h) at the first convolution, TF_SYNC_ON_FINISH when a session of one process is made
+(tensorflow/core/common_runtime/direct_session.cc).
+"""
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tf_cnn.errors import UsageError, format_flag, plural
+from tf_cnn.machine.cgroups import cpu_limit
+from tf_cnn.machine.gpu_memory import GpuMemory
+from tf_cnn.machine.gpus import VISIBLE
+from tf_cnn.machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
+from tf_cnn.machine.onednn import ONEDNN_VARIABLE, read_switch
+from tf_cnn.machine.processors import usable_cores
+from tf_cnn.machine.tensorflow_build import has_openmp
+from tf_cnn.machine.visible_gpus import PlaceOnHost, choose_visible
+from tf_cnn.params import Params
+from tf_cnn.params.table import SPECS
+from tf_cnn.params.tensorflow_flags import chosen_gpus
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.plan import Machine, Processes
+from tf_cnn.planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
+
+XLA_ON_CPU = '--tf_xla_cpu_global_jit'
+_XLA_FLAGS = 'TF_XLA_FLAGS'
+# Environment variables by which users set up malloc, or choose another one.
+_MALLOC_VARIABLES = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
+# Environment variables by which users limit the threads of OpenMP and of MKL.
+_OPENMP_THREADS = ('OMP_NUM_THREADS', 'OMP_THREAD_LIMIT', 'MKL_NUM_THREADS')
+_NO_OPENMP = "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see --num_intra_threads"
+
+_THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
+# The flags of an environment variable each. One without a value leaves the variable to TensorFlow.
+_VARIABLES = {name: spec.variable for name, spec in SPECS.items() if spec.variable}
+_OPENMP = {flag: name for flag, name in _VARIABLES.items() if name.startswith('KMP_')}
+_GPUS = {flag: name for flag, name in _VARIABLES.items() if flag not in _OPENMP and name != ONEDNN_VARIABLE}
+_SHARED_POOL = 'global'
+# One for kernels, one for copies, as in the original.
+_THREADS_OF_GPU = 2
+
+
+def find_visible_gpus(
+    params: Params, environment: Environment, place: PlaceOnHost, *, computes: bool = True
+) -> str | None:
+    """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU. computes: whether it has towers."""
+    needed = params.num_gpus if computes and params.device != 'cpu' else 0
+    indices = chosen_gpus(params.gpu_indices) if needed else ()
+    return choose_visible(needed, place, environment.variables, indices)
+
+
+def own_cores() -> tuple[int, ...]:
+    return tuple(sorted(usable_cores() or range(os.cpu_count() or 1)))
+
+
+def choose_start(
+    params: Params, environment: Environment, processes: Processes, gpus: str | None, warnings: list[str]
+) -> ProcessSettings:
+    """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without effect."""
+    asked = {flag: getattr(params, flag) for flag in _OPENMP}
+    variables: dict[str, str | None] = {}
+    if has_openmp():
+        variables = {_OPENMP[flag]: _as_text(value) for flag, value in asked.items()}
+    else:
+        given = {flag: value for flag, value in asked.items() if value is not None}
+        warnings += (f'{format_flag(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in given.items())
+        warnings += (
+            f'{name}={text} has no effect on TensorFlow: {_NO_OPENMP}'
+            for name, text in environment.variables.items()
+            if name in _OPENMP_THREADS and processes.computes_here
+        )
+    variables[ONEDNN_VARIABLE] = _onednn_switch(params, environment)
+    flags: dict[str, object] = {}
+    if not processes.holds_variables_only:
+        flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
+        if params.xla:
+            of_user = environment.variables.get(_XLA_FLAGS, '')
+            variables[_XLA_FLAGS] = of_user if XLA_ON_CPU in of_user else f'{of_user} {XLA_ON_CPU}'.strip()
+    may_use_gpus = gpus is not None and processes.computes_here and params.device != 'cpu'
+    has_server = processes.cluster is not None and processes.horovod is None
+    keeps_memory = has_server if params.keep_memory is None else params.keep_memory
+    if own := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
+        keeps_memory = False
+        if given_flag := params.given.get('keep_memory'):
+            warnings.append(f'{given_flag} has no effect: {own[0]} is set in the environment; unset it')
+    memory = GpuMemory.of(params) if may_use_gpus else None
+    return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
+
+
+def _onednn_switch(params: Params, environment: Environment) -> str | None:
+    """Returns the value of TF_ENABLE_ONEDNN_OPTS; None leaves it as it is. UsageError if the flag comes too late."""
+    if params.onednn is None:
+        return None
+    written, value = params.written('onednn'), str(int(params.onednn))
+    of_user = environment.variables.get(ONEDNN_VARIABLE)
+    if of_user and read_switch(of_user) is not params.onednn:
+        raise UsageError(
+            f'{written}: the environment has {ONEDNN_VARIABLE}={of_user}, the same switch with another '
+            'value; remove one of them'
+        )
+    if environment.has_tensorflow and environment.process.setting(ONEDNN_VARIABLE) != value:
+        raise UsageError(
+            f'{written}: TensorFlow was already imported in this process, and reads {ONEDNN_VARIABLE} only then; '
+            f'remove the flag and set {ONEDNN_VARIABLE}={value} before the import, or start a new process'
+        )
+    return value
+
+
+def choose_gpu_variables(params: Params, environment: Environment, warnings: list[str]) -> Mapping[str, str | None]:
+    """Returns the variables that GPUs read, except those that the user has set; warns of flags that these overrule."""
+    own, wanted = environment.variables, {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()}
+    warnings += (
+        f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset it'
+        for flag, name in _GPUS.items()
+        if flag in params.given and name in own
+    )
+    if params.gpu_thread_mode != _SHARED_POOL:
+        # The threads that GPUs share are in one pool.
+        num_gpus = params.num_gpus if params.gpu_thread_mode == 'gpu_shared' else 1
+        wanted[_THREAD_COUNT] = str(_threads_per_gpu(params) * num_gpus)
+    return {name: value for name, value in wanted.items() if name not in own}
+
+
+def _threads_per_gpu(params: Params) -> int:
+    """The threads of each GPU, if it has threads of its own."""
+    return params.per_gpu_thread_count or _THREADS_OF_GPU
+
+
+def _as_text(value: object) -> str | None:
+    return None if value is None else str(int(value) if isinstance(value, bool) else value)
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The threads of sessions; 0 is TensorFlow's default, as many as cores in the affinity."""
+
+    intra_op: int  # within operations, a pool that all CPU devices of a process share
+    inter_op: int  # operations at the same time
+    reason: str
+
+
+def choose_threads(
+    params: Params, environment: Environment, machine: Machine, num_cores: int, warnings: list[str]
+) -> Threads:
+    """Chooses the threads of a process: those of the flags, of an earlier run in it, or that fit its towers.
+
+    On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
+    has one thread: sharing it would only move work between busy cores (8 towers of ResNet-50 on 2 cores: +3 to +8 %).
+    The images of a batch have one thread each whatever is chosen here (tf_cnn/inputs/each_image.py).
+    """
+    chosen = (
+        _beside_gpus(params, environment, machine, num_cores)
+        if machine.kind == 'gpu' and machine.is_here
+        else _for_cores(params, environment, machine, num_cores)
+    )
+    given = [params.given[name] for name in ('num_intra_threads', 'num_inter_threads') if name in params.given]
+    # TensorFlow keeps the threads within operations from the first session of a process.
+    earlier: int | None = environment.process.setting(INTRA)
+    if params.num_intra_threads is not None:
+        chosen = Threads(params.num_intra_threads, chosen.inter_op, ' '.join(given))
+    chosen = _apply_thread_variables(chosen, params, environment, warnings)
+    if params.num_intra_threads is not None or earlier is None or earlier == chosen.intra_op:
+        return chosen
+    if machine.kind == 'cpu' and (earlier or num_cores) < (chosen.intra_op or num_cores):
+        warnings.append(
+            f'an operation has {plural(earlier, "thread")}, as in an earlier run of this process, since '
+            'TensorFlow keeps its threads until the process ends; start a new process for each run'
+        )
+    return Threads(earlier, chosen.inter_op, 'an earlier run of this process had them')
+
+
+def _apply_thread_variables(threads: Threads, params: Params, environment: Environment, warnings: list[str]) -> Threads:
+    """Returns the threads that TensorFlow uses with the environment's variables for them.
+
+    It reads these variables only where the session leaves the number to it
+    (tensorflow/core/common_runtime/local_device.cc and process_util.cc). Warns of those without effect.
+    """
+    for flag, field, name in (
+        ('num_intra_threads', 'intra_op', 'TF_NUM_INTRAOP_THREADS'),
+        ('num_inter_threads', 'inter_op', 'TF_NUM_INTEROP_THREADS'),
+    ):
+        text, number = environment.variables.get(name), getattr(threads, field)
+        if not text or text == str(number):
+            continue
+        setting = f'{name}={text}'
+        if not (text.isdecimal() and 0 < int(text) < 2**31):
+            warnings.append(f'{setting} has no effect: it must be an integer of at least 1; use --{flag}')
+        elif number:
+            given = params.given.get(flag)
+            reason = f'{given} is given' if given else f'the run has {plural(number, "thread")}, as {threads.reason}'
+            warnings.append(f'{setting} has no effect: {reason}; use --{flag}={text}, or unset the variable')
+        else:
+            reason = f'{threads.reason}, {setting}' if threads.reason else setting
+            threads = replace(threads, **{field: int(text)}, reason=reason)
+    return threads
+
+
+def _beside_gpus(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:
+    """As in the original, beside GPUs with threads of their own each operation has one thread, and all other operations
+    together have the cores less those threads.
+
+    In contrast to it, TensorFlow decides on the former if variables are updated on the host, which one core could not
+    do within a step; and at least half of the cores are left to the latter, to decode images.
+    """
+    reason = params.given.get('num_inter_threads', 'GPUs start their own kernels')
+    if environment.variables.get(_THREAD_MODE, params.gpu_thread_mode).lower() == _SHARED_POOL:
+        return Threads(0, params.num_inter_threads, reason)
+    updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
+    others = max(num_cores - _threads_per_gpu(params) * params.num_gpus, (num_cores + 1) // 2, 2)
+    return Threads(0 if updates_on_host else 1, params.num_inter_threads or others, reason)
+
+
+def _for_cores(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:
+    num_towers, inter = len(machine.towers) if machine.is_here else 1, params.num_inter_threads
+    quota = cpu_limit(environment.root)
+    if quota is not None and quota < num_cores:
+        intra = 1 if num_towers >= quota else int(quota)
+        reason = f'the CPU quota of the cgroup is {quota:.3g} cores, for {plural(num_towers, "tower")}'
+        return Threads(intra, inter or max(2, math.ceil(quota)), reason)
+    if num_towers == 1:
+        return Threads(0, inter, 'one tower has all cores')
+    shared = f'{num_towers} towers share {plural(num_cores, "core")}'
+    return Threads(1 if num_towers >= num_cores else 0, inter, shared)
+
+
+def choose_binding(
+    params: Params,
+    environment: Environment,
+    processes: Processes,
+    machine: Machine,
+    gpus: str | None,
+    warnings: list[str],
+) -> NumaBinding:
+    """Chooses the NUMA node to which this process is bound before TensorFlow starts its threads."""
+    if not params.use_numa_affinity or not machine.is_here:
+        return NumaBinding()
+    if processes.serves:
+        # A worker of a controller, whose devices only TensorFlow binds.
+        return NumaBinding(by_tensorflow=True)
+    if bound := environment.process.setting(NUMA):
+        return NumaBinding(bound)
+    # Without a list, all GPUs are visible.
+    of_gpus = gpu_nodes(environment.root, {} if gpus is None else {VISIBLE: gpus})[: len(machine.towers)]
+    binding = choose_node(
+        nodes_of(environment.root, own_cores()),
+        processes.place_on_host,
+        of_gpus if machine.kind == 'gpu' else None,
+        len(machine.towers),
+    )
+    if binding.reason:
+        warnings.append(f'{NUMA}=True has no effect: {binding.reason}')
+    return binding

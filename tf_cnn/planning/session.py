@@ -1,0 +1,153 @@
+"""Plans the settings of sessions, and what a run sets for its whole process."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from google.protobuf import text_format
+
+from tf_cnn.errors import UsageError, format_flag
+from tf_cnn.machine.gpu_memory import GpuMemory
+from tf_cnn.machine.onednn import uses_onednn
+from tf_cnn.params import Params
+from tf_cnn.planning.environment import Environment
+from tf_cnn.planning.plan import Machine, Processes
+from tf_cnn.planning.process_settings import (
+    XLA_ON_CPU,
+    Threads,
+    choose_binding,
+    choose_gpu_variables,
+    choose_threads,
+    own_cores,
+)
+from tf_cnn.planning.this_process import INTRA, NUMA, TF32, ProcessSettings
+
+# The graph passes that do not speed up the step, and the one that does, by fusing operations.
+_USELESS = (
+    'arithmetic_optimization',
+    'auto_mixed_precision',
+    'common_subgraph_elimination',
+    'constant_folding',
+    'debug_stripper',
+    'dependency_optimization',
+    'function_optimization',
+    'implementation_selector',
+    'loop_optimization',
+    'pin_to_host_optimization',
+    'scoped_allocator_optimization',
+    'shape_optimization',
+)
+_USEFUL = ('remapping',)
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """How sessions compute, and what is set for their whole process."""
+
+    config: tf.ConfigProto
+    process: ProcessSettings
+    threads: Threads
+    onednn: bool | None = None  # whether TensorFlow computes by it on CPUs; None if unknown
+
+
+def describe_session(
+    params: Params,
+    environment: Environment,
+    processes: Processes,
+    machine: Machine | None,
+    start: ProcessSettings,
+    warnings: list[str],
+) -> SessionFacts:
+    """Plans how sessions, or a server, compute; no machine: a parameter server, which keeps variables on the CPU."""
+    onednn = uses_onednn()
+    if params.onednn is not None and onednn is (not params.onednn):
+        written = params.written('onednn')
+        warnings.append(f'{written} has no effect: this TensorFlow has no such switch; remove it')
+    if machine is None:
+        return SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn)
+    on_gpus = machine.kind == 'gpu' and machine.is_here
+    numa = choose_binding(params, environment, processes, machine, start.gpus, warnings)
+    threads = choose_threads(params, environment, machine, len(numa.cores or own_cores()), warnings)
+    gpu_variables = choose_gpu_variables(params, environment, warnings) if on_gpus else {}
+    # TensorFlow binds devices, not the process.
+    flags = {INTRA: threads.intra_op, NUMA: (not numa.by_tensorflow and numa.shown) or False}
+    process = replace(
+        start,
+        variables={**start.variables, **gpu_variables},
+        flags={**start.flags, **flags, **({TF32: params.tf32} if on_gpus else {})},
+        numa=numa.shown,
+        cores=numa.cores,
+    )
+    config = session_config(params, machine, threads, in_cluster=processes.cluster is not None)
+    config.use_per_session_threads = not processes.serves
+    config.experimental.use_numa_affinity = numa.by_tensorflow
+    if params.xla and machine.is_here and not processes.serves:
+        check_xla(config, machine.towers[0])
+    return SessionFacts(config, process, threads, onednn)
+
+
+def session_config(params: Params, machine: Machine, threads: Threads, *, in_cluster: bool) -> tf.ConfigProto:
+    """Returns the settings of the session; in_cluster: whether it is on a server that runs graphs of others."""
+    config = tf.ConfigProto(allow_soft_placement=True)
+    if machine.kind == 'cpu' or not machine.is_here:
+        config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
+        config.device_count['GPU'] = 0
+    config.intra_op_parallelism_threads = threads.intra_op
+    config.inter_op_parallelism_threads = threads.inter_op
+    config.gpu_options.CopyFrom(GpuMemory.of(params).options())
+    config.log_device_placement = params.log_device_placement
+    # Otherwise TensorFlow places and copies the whole graph for the first step, although a sixth of it never runs. But
+    # then it runs no graph passes, whose fusing makes steps forward and on GPUs faster. Servers do not support it.
+    has_copies = machine.kind == 'cpu' and len(machine.towers) > 1 and params.trains
+    needs_passes = machine.data_format != 'NHWC' or params.rewriter_config is not None
+    config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
+    if params.xla:
+        config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
+    rewrite = config.graph_options.rewrite_options
+    if params.rewriter_config is not None:
+        _read_graph_passes(params.rewriter_config, rewrite)
+    else:
+        rewrite.meta_optimizer_iterations = rewrite.ONE
+        for name in _USELESS if params.enable_optimizations else (*_USELESS, *_USEFUL):
+            setattr(rewrite, name, rewrite.OFF)
+        rewrite.memory_optimization = rewrite.NO_MEM_OPT
+        if not params.enable_optimizations:
+            rewrite.disable_model_pruning = True
+            config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+    if machine.kind == 'cpu' and machine.data_format == 'NCHW':
+        # The CPU's kernels are made for NHWC.
+        rewrite.cpu_layout_conversion = rewrite.cpu_layout_conversion or rewrite.NCHW_TO_NHWC
+    elif rewrite.layout_optimizer == rewrite.DEFAULT:
+        # On a GPU it would change the data format that the user chose.
+        rewrite.layout_optimizer = rewrite.OFF
+    if in_cluster and params.precision == 'bf16':
+        # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
+        rewrite.remapping = rewrite.OFF
+    return config
+
+
+def check_xla(config: tf.ConfigProto, device: str) -> None:
+    """Runs a few operations; raises UsageError if XLA does not compile them in this process."""
+    with tf.Graph().as_default() as graph, tf.device(device):
+        x = tf.random.uniform([8, 8], seed=1)
+        for _ in range(4):
+            x = tf.tanh(tf.matmul(x, x))
+    metadata = tf.RunMetadata()
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    if not any(node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node):
+        raise UsageError(
+            '--xla: TensorFlow does not compile in this process, which used it before; start a new process, '
+            f'or set TF_XLA_FLAGS={XLA_ON_CPU} before TensorFlow is used'
+        )
+
+
+def _read_graph_passes(text: str, rewrite: Any) -> None:
+    try:
+        text_format.Parse(text, rewrite)
+    except text_format.ParseError as error:
+        reason = ' '.join(str(error).split())
+        raise UsageError(
+            f'{format_flag("rewriter_config", text)}: it must be a RewriterConfig of TensorFlow as text, such as '
+            f"'remapping: OFF': {reason}"
+        ) from None

@@ -1,0 +1,138 @@
+"""Plans a step: what it computes, how gradients are summed, and the optimizer."""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+from models.model_facts import ModelFacts, Network, RateSchedule
+from models.network_check import check_network
+from models.zoo import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
+from tf_cnn.params import Params
+from tf_cnn.params.modes import MODES
+from tf_cnn.planning.plan import Counts, Data, Machine, Processes, Subject
+from tf_cnn.training.precision import DEFAULT_FP16_SCALE, FP32, Precision
+from tf_cnn.training.schedules import LearningRate, parse_piecewise, whole_steps_of
+
+# The factor of RateSchedule.decay_epochs.
+_DEFAULT_DECAY = 0.1
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step computes; most names are those of flags."""
+
+    network: Network
+    num_classes: int
+    data_format: str
+    forward_only: bool
+    with_accuracy: bool
+    loss_type_to_report: str
+    weight_decay: float
+    gradient_clip: float | None
+    learning_rate: LearningRate
+    seed: int
+    first_tower: int = 0  # the number of this process's first tower, counted over the towers of all processes
+    precision: Precision = FP32
+    single_l2_loss_op: bool = False
+    label_smoothing: float = 0.0
+    deterministic: bool = False  # whether each op must repeat its results, which excludes reading the clock
+    freezes: bool = False  # whether the network computes with constants instead of variables
+    exchange_only: bool = False
+    exchange_bytes: int | None = None  # of the one tensor that is exchanged; None: the gradients of the network are
+
+
+def describe_step(
+    params: Params, processes: Processes, subject: Subject, data: Data, machine: Machine, counts: Counts
+) -> StepSettings:
+    model, precision = subject.model, _find_precision(params)
+    if not model.network.is_builtin:
+        _check_builds(params, model, data, machine, counts, precision)
+    return StepSettings(
+        network=model.network,
+        num_classes=data.data_set.num_classes,
+        data_format=machine.data_format,
+        forward_only=params.forward_only,
+        with_accuracy=params.forward_only or (params.print_training_accuracy and not params.exchange_only),
+        loss_type_to_report=params.loss_type_to_report,
+        weight_decay=params.weight_decay,
+        single_l2_loss_op=params.single_l2_loss_op,
+        label_smoothing=params.label_smoothing,
+        deterministic=params.deterministic,
+        gradient_clip=params.gradient_clip,
+        learning_rate=_make_learning_rate(params, model, data, counts),
+        seed=params.tf_random_seed,
+        first_tower=processes.index * len(machine.towers),
+        precision=precision,
+        freezes=params.forward_only and params.freeze_when_forward_only,
+        exchange_only=params.exchange_only,
+        exchange_bytes=params.exchange_bytes if params.exchange_only else None,
+    )
+
+
+def _check_builds(
+    params: Params, model: ModelFacts, data: Data, machine: Machine, counts: Counts, precision: Precision
+) -> None:
+    """Builds the network of a user's model in every way in which the run will: for steps, evaluations, export."""
+    check = functools.partial(check_network, model.network, model.name, data.image_shape, data.data_set.num_classes)
+    if not params.eval:
+        check(machine.data_format, precision.compute, batch_size=counts.batch_size, trains=params.trains)
+    if params.evaluates:
+        batch_size = params.eval_batch_size or counts.batch_size
+        check(machine.data_format, precision.compute, batch_size=batch_size, trains=False)
+    if params.export_saved_model:
+        check('NHWC', FP32.compute, batch_size=None, trains=False)
+
+
+def _find_precision(params: Params) -> Precision:
+    if params.precision != 'fp16' or not params.trains or params.exchange_only:
+        return Precision(params.precision, params.fp16_vars)
+    return Precision(
+        'fp16',
+        params.fp16_vars,
+        params.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        params.fp16_inc_loss_scale_every_n if params.fp16_enable_auto_loss_scale else None,
+    )
+
+
+def _make_learning_rate(params: Params, model: ModelFacts, data: Data, counts: Counts) -> LearningRate:
+    """Returns the schedule of the flags, or without any of them the model's own."""
+    num_examples = data.data_set.num_train_examples
+    steps = functools.partial(whole_steps_of, num_examples=num_examples, images_per_step=counts.images_of_step)
+    warmup_epochs = params.num_learning_rate_warmup_epochs
+    if params.piecewise_learning_rate_schedule is not None:
+        rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
+        return LearningRate(rates, tuple(map(steps, epochs)), warmup_steps=steps(warmup_epochs))
+    schedule, first = model.schedule, model.learning_rate
+    if model.residual and params.resnet_base_lr is not None:
+        schedule, first = _resnet_schedule(model, data.data_set.name), params.resnet_base_lr
+    if schedule.per_images:
+        images = counts.images_of_step if MODES[params.variable_update].shares_model else counts.batch_size
+        first *= images / schedule.per_images
+    if params.init_learning_rate is not None or params.num_epochs_per_decay:
+        return LearningRate(
+            (first if params.init_learning_rate is None else params.init_learning_rate,),
+            decay_steps=max(1, steps(params.num_epochs_per_decay)) if params.num_epochs_per_decay else 0,
+            decay_factor=params.learning_rate_decay_factor,
+            minimum=params.minimum_learning_rate,
+            warmup_steps=steps(warmup_epochs),
+        )
+    if schedule.whole_steps:
+        boundaries = [math.floor(epochs * steps(1)) for epochs, _ in schedule.factors]
+    else:
+        boundaries = [steps(epochs) for epochs, _ in schedule.factors]
+    return LearningRate(
+        (first, *(first * factor for _, factor in schedule.factors)),
+        tuple(boundaries),
+        decay_steps=max(1, steps(schedule.decay_epochs)) if schedule.decay_epochs else 0,
+        decay_factor=_DEFAULT_DECAY,
+        warmup_steps=steps(warmup_epochs or schedule.warmup_epochs),
+    )
+
+
+def _resnet_schedule(model: ModelFacts, data_set: str) -> RateSchedule:
+    """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a warm-up."""
+    schedule = model.schedule
+    if not schedule.factors:
+        # A user's model has the epochs of its data set.
+        schedule = RESNET_CIFAR_SCHEDULE if data_set == 'cifar10' else RESNET_SCHEDULE
+    return replace(schedule, per_images=RESNET_SCHEDULE.per_images, warmup_epochs=RESNET_SCHEDULE.warmup_epochs)

@@ -1,0 +1,129 @@
+"""Writes the files of the benchmark logger of TensorFlow's official models: benchmark_run.log and metric.log.
+
+Each line is a JSON object. benchmark_run.log has one line, about the run and its machine, and each run replaces it. A
+run appends a line to metric.log for each number that it prints. Does not import TensorFlow.
+"""
+
+import contextlib
+import datetime
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tf_cnn.errors import RunError, format_flag
+from tf_cnn.machine.atomic import write_whole
+
+RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
+_TIME = '%Y-%m-%dT%H:%M:%S.%fZ'
+# The names of Intel's processors contain the nominal clock: 'Xeon(R) CPU @ 2.20GHz'.
+_CLOCK = re.compile(r'@ *([0-9.]+) *GHz')
+
+
+class BenchmarkLog:
+    """The two files of a run in the folder of --benchmark_log_dir."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def begin(self, run: Mapping[str, Any]) -> None:
+        """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be written."""
+        with self._failing(RUN_LOG):
+            write_whole(_line(run), self._folder / RUN_LOG)
+
+    def add(self, name: str, value: float, global_step: int) -> None:
+        """Adds a number to metric.log; nan and infinity become null. Raises RunError if it cannot be written."""
+        metric: dict[str, Any] = {
+            'name': name,
+            'value': float(value) if math.isfinite(value) else None,
+            'unit': None,
+            'global_step': global_step,
+            'timestamp': _now(),
+            'extras': [],
+        }
+        with self._failing(METRIC_LOG):
+            _append(self._folder / METRIC_LOG, _line(metric))
+
+    @contextlib.contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        """Raises RunError, with the flag and the file, if the block cannot write."""
+        try:
+            yield
+        except OSError as error:
+            flag, reason = format_flag('benchmark_log_dir', str(self._folder)), error.strerror or str(error)
+            raise RunError(f'{flag}: {name} cannot be written ({reason}); make room or write elsewhere') from None
+
+
+def _line(document: Mapping[str, Any]) -> bytes:
+    return f'{json.dumps(document, allow_nan=False)}\n'.encode()
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Appends data as a whole or not at all."""
+    with open(path, 'ab', buffering=0) as file:
+        size = file.tell()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+# The arguments are the facts of the log's one line about a run.
+def run_info(
+    *,
+    model: str,
+    data_set: str,
+    flags: Mapping[str, Any],
+    machine: Mapping[str, Any],
+    environment: Mapping[str, str],
+    tensorflow_version: str,
+    tensorflow_git: str,
+    test_id: str | None,
+    available_memory: int | None,
+) -> dict[str, Any]:
+    """Returns the object of benchmark_run.log; for machine and environment see machine.surroundings."""
+    gpus = machine['gpus']
+    clock = _CLOCK.search(machine['cpu_model'] or '')
+    return {
+        'model_name': model,
+        'dataset': {'name': data_set},
+        'machine_config': {
+            'cpu_info': {
+                'num_cores': machine['num_cores'],
+                'cpu_info': machine['cpu_model'],
+                'mhz_per_cpu': round(float(clock[1]) * 1000, 1) if clock else None,
+            },
+            'gpu_info': {'count': len(gpus), 'model': gpus[0]['name'] if gpus else None},
+            'memory_total': machine['memory_bytes'],
+            'memory_available': available_memory,
+        },
+        'test_id': test_id,
+        'run_date': _now(),
+        'tensorflow_version': {'version': tensorflow_version, 'git_hash': tensorflow_git},
+        'tensorflow_environment_variables': [
+            {'name': name, 'value': value} for name, value in sorted(environment.items()) if name.startswith('TF_')
+        ],
+        'run_parameters': [
+            {'name': name, **_typed(value)} for name, value in sorted(flags.items()) if value is not None
+        ],
+    }
+
+
+def _typed(value: Any) -> dict[str, Any]:
+    """Returns a value under a key that names its type. Booleans are written as text, as TensorFlow's logger does."""
+    if isinstance(value, bool):
+        return {'bool_value': str(value)}
+    if isinstance(value, int):
+        return {'long_value': value}
+    if isinstance(value, float):
+        return {'float_value': value} if math.isfinite(value) else {'string_value': str(value)}
+    return {'string_value': os.fspath(value)}
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime(_TIME)

@@ -1,0 +1,170 @@
+"""Collects results from files and folders. Does not import TensorFlow."""
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec import Struct
+
+from tf_cnn.errors import UsageError
+from tf_cnn.machine.documents import DocumentError, read_json
+from tf_cnn.results.document import Failure, Result, read_result_file
+from tf_cnn.results.sections import Number
+
+# The file with the plan of a sweep, in the sweep's folder; it is not a result.
+SWEEP_FILE = 'sweep.json'
+# The folder in it with the runs that only looked for the largest batch size; most of the last ones fail.
+TRIES = 'tries'
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """Where a result was found.
+
+    Attributes:
+      folder: the folder of its sweep; without a sweep, the folder that was named, or that of the file that was named.
+      position: the position of its configuration in the plan of its sweep, from 0; None if it belongs to no sweep.
+      published: images/sec that the plan quotes for the configuration, None if it quotes none.
+      published_speed_up: the speed-up that it quotes beside it, None if it quotes none.
+      published_in: the source of these quotes.
+    """
+
+    folder: str = ''
+    position: int | None = None
+    published: float | None = None
+    published_speed_up: float | None = None
+    published_in: str = ''
+
+
+class _Quotation(Struct):
+    id: str
+    published: Number | None = None
+    published_speed_up: Number | None = None
+
+
+class _SweepFile(Struct):
+    configurations: Sequence[_Quotation]
+    published_in: str = ''
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The results found in some files and folders.
+
+    Attributes:
+      results: the results, in the order in which their runs started; each run once.
+      failures: the runs that left no result, in the same order.
+      problems: one line for each file that could not be read as a result.
+      places: the place of each result or failure, by its source.
+    """
+
+    results: tuple[Result, ...]
+    failures: tuple[Failure, ...]
+    problems: tuple[str, ...]
+    places: Mapping[str, SourceFile] = field(default_factory=dict)
+
+    def place_of(self, found: Result | Failure) -> SourceFile:
+        """Returns where a result or a failure was found."""
+        return self.places.get(found.source, SourceFile())
+
+
+def collect(paths: Sequence[str]) -> Collection:
+    """Reads files, and all *.json files in folders and their subfolders.
+
+    A named file must be a result. Other files in a folder, and subfolders that cannot be listed, are skipped and
+    reported in `problems`, except sweep.json and files whose names begin with a dot. The tries of a sweep count only if
+    their own folder is named.
+
+    Raises:
+      UsageError: a path does not exist, a named file is not a result, a named folder cannot be listed, or it has
+        neither a result nor a failure.
+    """
+    documents: dict[str, Result | Failure] = {}
+    problems: list[str] = []
+    # Sweep folder -> id of a configuration -> its place.
+    sweeps: dict[Path, Mapping[str, SourceFile]] = {}
+    places: dict[str, SourceFile] = {}
+
+    def keep(found: Result | Failure, file: Path, folder: Path) -> None:
+        if documents.setdefault(found.id or found.source, found) is not found:
+            return
+        sweep = file.parent.parent
+        if sweep not in sweeps:
+            sweeps[sweep] = _read_sweep(sweep, problems)
+        places[found.source] = sweeps[sweep].get(file.stem.rpartition('.')[0]) or SourceFile(str(folder))
+
+    for name in paths:
+        path = Path(name)
+        if not is_folder(path):
+            found = read_result_file(path)
+            keep(found, path, path.parent)
+            continue
+        num_found = 0
+        for file in _json_files(path, problems):
+            is_try = file.parent.name == TRIES and file.parent != path and (file.parent.parent / SWEEP_FILE).exists()
+            if file.name.startswith('.') or file.name == SWEEP_FILE or is_try:
+                continue
+            try:
+                found = read_result_file(file)
+            except UsageError as error:
+                problems.append(str(error))
+                continue
+            keep(found, file, path)
+            num_found += 1
+        if not num_found:
+            hint = f' ({problems[0]})' if problems else ''
+            raise UsageError(f'{name}: the folder holds no results{hint}; write some with --result_file or sweep')
+    ordered = sorted(documents.values(), key=lambda found: str(found.started_at))
+    return Collection(
+        tuple(found for found in ordered if isinstance(found, Result)),
+        tuple(found for found in ordered if isinstance(found, Failure)),
+        tuple(problems),
+        places,
+    )
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path that a user named is a folder; raises UsageError if there is nothing, or it cannot be reached."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        raise UsageError(f'{path}: there is no such file or folder; give results that --result_file wrote') from None
+    except OSError as error:
+        raise UsageError(
+            f'{path}: it cannot be read ({error.strerror}); give results that --result_file wrote'
+        ) from None
+
+
+def _json_files(folder: Path, problems: list[str]) -> list[Path]:
+    """Returns the *.json files in a folder and its subfolders, sorted; adds a problem for each unlisted subfolder."""
+    errors: list[OSError] = []
+    paths = [
+        Path(name, file)
+        for name, _, files in os.walk(folder, onerror=errors.append)
+        for file in files
+        if file.endswith('.json')
+    ]
+    for error in errors:
+        line = f'{error.filename}: the folder cannot be listed ({error.strerror})'
+        if Path(error.filename) == folder:
+            raise UsageError(f'{line}; allow this user to read it, or give another one')
+        problems.append(f'{line}; allow this user to read it, or move it elsewhere')
+    return sorted(paths)
+
+
+def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
+    """Returns the place of each configuration of the sweep in a folder, by its id; empty if there is no sweep."""
+    path = folder / SWEEP_FILE
+    if not path.exists():
+        return {}
+    try:
+        plan = read_json(path, _SweepFile)
+    except (DocumentError, FileNotFoundError) as error:
+        problems.append(f'{path}: the plan of the sweep cannot be read ({error}); its order is not shown')
+        return {}
+    return {
+        one.id: SourceFile(str(folder), i, one.published or None, one.published_speed_up or None, plan.published_in)
+        for i, one in enumerate(plan.configurations)
+    }

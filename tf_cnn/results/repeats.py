@@ -1,0 +1,100 @@
+"""Finds runs that are repeats of each other. Does not import TensorFlow."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tf_cnn.results.document import Result
+from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
+
+# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
+_OUTLIER_SCORE = 3.5
+# The median and the MAD of fewer runs are too uncertain to call one an outlier.
+_MIN_RUNS_FOR_OUTLIERS = 5
+
+
+def work_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
+    """Returns the facts of the work that differ, by name, with both values.
+
+    Rates may be compared only if it is empty. A fact that is unknown, as in a log, is not a difference.
+    """
+    pairs = {name: (value, other.work[name]) for name, value in first.work.items()}
+    return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+
+
+def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[int]:
+    """Returns the index of the result with which each of these, of one setting each, is compared.
+
+    That is the first one of the same work, and of the same batch size where at least two have it.
+
+    Args:
+      across_work: whether all count as the same work.
+    """
+    by_work: list[list[int]] = []
+    for index, result in enumerate(results):
+        same_work = (indices for indices in by_work if across_work or not work_differences(results[indices[0]], result))
+        if indices := next(same_work, None):
+            indices.append(index)
+        else:
+            by_work.append([index])
+    firsts: dict[int, int] = {}
+    for indices in by_work:
+        by_size: dict[int | None, list[int]] = {}
+        for index in indices:
+            by_size.setdefault(results[index].run.batch_size, []).append(index)
+        for same_size in by_size.values():
+            firsts |= dict.fromkeys(same_size, same_size[0] if len(same_size) > 1 else indices[0])
+    return [firsts[index] for index in range(len(results))]
+
+
+def repeat_key(result: Result, *, across_versions: bool = False) -> str:
+    """Returns a text that is equal for runs that are repeats of each other, whose rates may be pooled.
+
+    Repeats have the same work, Result.setting, machine, Result.limits, versions of libraries and environment variables.
+
+    Args:
+      across_versions: whether the versions of libraries may differ, to follow a setting over months.
+    """
+    versions = None if across_versions else result.machine.get('versions')
+    return as_key([setting_key(result), result.limits, versions, result.environment or {}])
+
+
+def setting_key(result: Result) -> str:
+    """Returns a text that is equal for runs of one setting on one machine, whatever limited them there."""
+    return as_key([result.machine.get('fingerprint'), result.work, result.setting])
+
+
+def grouped(results: Iterable[Result]) -> list[list[Result]]:
+    """Groups results that are repeats; groups and their results stay in the order of the results."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(repeat_key(result), []).append(result)
+    return list(groups.values())
+
+
+def limits_that_differ(results: Iterable[Result]) -> set[str]:
+    """Returns the names of the limits that are not the same in all of these runs on one machine."""
+    by_machine: dict[str | None, list[Result]] = {}
+    for result in results:
+        by_machine.setdefault(result.machine.get('fingerprint'), []).append(result)
+    return {
+        name
+        for first, *others in by_machine.values()
+        for other in others
+        for name in first.limits.keys() | other.limits.keys()
+        if first.limits.get(name) != other.limits.get(name)
+    }
+
+
+def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
+    """Returns the outliers among the images/sec of repeats, by name; empty if there are too few repeats."""
+    if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
+        return {}
+    middle, deviation = statistics.median(rates.values()), MAD_TO_STANDARD_DEVIATION * mad([*rates.values()])
+    return {name: rate for name, rate in rates.items() if abs(rate - middle) > _OUTLIER_SCORE * deviation}
+
+
+def as_key(value: object) -> str:
+    """Returns a text that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, default=str)

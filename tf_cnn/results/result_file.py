@@ -1,0 +1,127 @@
+"""The file for the result of a run, which no other process can use until the run ends."""
+
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tf_cnn.errors import UsageError, format_flag
+from tf_cnn.machine.atomic import follow, write_whole
+from tf_cnn.params.result_flags import RUN_FIELD, STDOUT
+from tf_cnn.results.document import Result, read_result_file
+
+
+class ResultFile:
+    """A file for one result."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, text: str, result: Result) -> bool:
+        """Writes the result, and returns whether it did: one that measured nothing replaces none that has something.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
+        if not _has_measured(result):
+            with suppress(UsageError):
+                earlier = read_result_file(Path(self.path))
+                if isinstance(earlier, Result) and _has_measured(earlier):
+                    return False
+        write_whole(f'{text}\n', self.path)
+        return True
+
+
+def _has_measured(result: Result) -> bool:
+    return bool(result.statistics.num_steps or (result.run.role == 'evaluation' and result.evaluations))
+
+
+@contextmanager
+def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterator[ResultFile]:
+    """Reserves a file for the result of this process until the end of the block, where the file system has locks.
+
+    Args:
+      path: the file. A file that is there is replaced, unless the program chose the name.
+      numbered: only if the program chose the name: the path with {run} in it, for which the first number that gives a
+        free name, from `number` on, is taken if `path` is not free.
+
+    Raises:
+      UsageError: another process has reserved it, or it cannot be written.
+    """
+    if path == STDOUT or (numbered is None and os.path.exists(path) and not os.path.isfile(path)):
+        # A pipe or a device has room for more than one result.
+        yield ResultFile(path)
+        return
+    descriptor = None
+    try:
+        if numbered is None:
+            is_new, descriptor = _reserve(path)
+        else:
+            following = (numbered.replace(RUN_FIELD, str(later)) for later in itertools.count(number))
+            for candidate in itertools.chain([path], following):
+                path = candidate
+                # It may contain the number.
+                os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+                with suppress(FileExistsError):
+                    is_new, descriptor = _reserve(path, must_be_new=True)
+                    break
+    except OSError as error:
+        flag = format_flag('result_file', path)
+        raise UsageError(f'{flag}: it cannot be written ({error.strerror}); write another path') from error
+    if descriptor is None:
+        raise UsageError(
+            f'{format_flag("result_file", path)}: another run that is not over has this file for its result; write '
+            'another path, or wait for its end'
+        )
+    try:
+        yield ResultFile(path)
+    finally:
+        # No trace is left of a run that wrote nothing.
+        with suppress(OSError):
+            if is_new and _is_at(path, descriptor) and not os.fstat(descriptor).st_size:
+                os.unlink(os.path.realpath(path))
+        os.close(descriptor)
+
+
+def _reserve(path: str, *, must_be_new: bool = False) -> tuple[bool, int | None]:
+    """Opens and locks a file, which it makes if it is missing.
+
+    Returns whether it made the file, and its descriptor, None if another process has the lock.
+    """
+    file = follow(Path(path))
+    while True:
+        is_new = True
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            if must_be_new:
+                raise
+            is_new, descriptor = False, os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False, None
+        except OSError:
+            # Some network file systems do not support locks.
+            return is_new, descriptor
+        if _is_at(path, descriptor):
+            return is_new, descriptor
+        # Another process has replaced or removed the file since it was opened.
+        os.close(descriptor)
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def check_not_reserved(path: str) -> None:
+    """Raises UsageError if another process has reserved the file for its result; leaves everything as it is."""
+    if os.path.isfile(path):
+        with reserved(path):
+            pass

@@ -1,0 +1,69 @@
+"""Describes documents from their classes: `python -m tf_cnn.results.schema` writes a JSON Schema, --markdown prints a page."""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tf_cnn.results.document import Failure, Result
+
+FILE = Path(__file__).with_name('result.schema.json')
+_PAGE_HEAD = """\
+# The result file
+
+<!-- Made by `python -m tf_cnn.results.schema --markdown > docs/result_file.md`; do not edit it. -->
+
+Every value of a result, which `--result_file` writes. [results.md](results.md) says how they are measured.
+"""
+
+
+def _schema() -> dict[str, Any]:
+    return msgspec.json.schema(Result | Failure)
+
+
+def make_schema() -> str:
+    """The text of the file."""
+    schema = {'$schema': 'https://json-schema.org/draft/2020-12/schema', **_schema()}
+    text = json.dumps(schema, indent=1, ensure_ascii=False)
+    # A line for each value, and for each list of names.
+    text = re.sub(r'\[\n([^][{}]*)\n *\]', lambda found: f'[{" ".join(found[1].split())}]', text)
+    return re.sub(r'\n {5,}|\n {4}(?=[]}])', ' ', text) + '\n'
+
+
+def make_page() -> str:
+    """A page in Markdown with a table for each object of a result. `make docs` writes it."""
+    parts = [_PAGE_HEAD]
+    for name, found in sorted(_schema()['$defs'].items(), key=lambda pair: pair[0] not in ('Result', 'Failure')):
+        parts.append(f'## {name}\n\n{found.get("description", "")}\n')
+        rows = [
+            f'| `{key}` | {_type_of(value)} | {value.get("description", "")} |'
+            for key, value in found.get('properties', {}).items()
+        ]
+        table = ['| key | value | meaning |', '|---|---|---|', *rows, '']
+        parts.append('\n'.join(table) if rows else f'{_type_of(found)}\n')
+    return '\n'.join(parts)
+
+
+def _type_of(value: Mapping[str, Any]) -> str:
+    """Returns the type of a value in words, with links to objects."""
+    if '$ref' in value:
+        name = value['$ref'].rpartition('/')[2]
+        return f'[{name}](#{name.lower()})'
+    if 'anyOf' in value:
+        return ' or '.join(map(_type_of, value['anyOf']))
+    if value.get('type') == 'array':
+        return f'list of {_type_of(value["items"])}'
+    if value.get('type') == 'object':
+        return f'object of {_type_of(value["additionalProperties"])}'
+    return str(value.get('type') or ' or '.join(f'`{choice}`' for choice in value['enum']))
+
+
+if __name__ == '__main__':
+    if sys.argv[1:] == ['--markdown']:
+        print(make_page(), end='')
+    else:
+        FILE.write_text(make_schema(), encoding='utf-8')

@@ -1,0 +1,374 @@
+"""The sections of a result document: a class each, and a field for each value. Does not import TensorFlow.
+
+msgspec makes JSON, its schema and the check of a file from these classes. A field with a default came later than the
+others: older results lack it. A section is made by tf_cnn/results/steps.py if it follows from the steps, else by
+run/recording.py.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import ArrayLike
+
+from tf_cnn.inputs.buffers import Buffer
+from tf_cnn.inputs.stages import STAGES
+from tf_cnn.results.statistics import drift, mad, outliers
+
+# The phases of a run before the first timed step, and the time until the very first step was done.
+START_PHASES = ('import', 'join', 'build', 'initialise', 'warm_up', 'first_step')
+
+# Bounds within which 64-bit arithmetic works.
+_LARGEST, _LARGEST_INTEGER = 1e100, 2**63 - 1
+_PERCENTILES = (50, 90, 95, 99)
+_SHAPE = r'^[1-9]\d{0,5}\*[1-9]\d{0,5}(\+[1-9]\d{0,5})?$(?!\n)'
+
+Integer = Annotated[int, Meta(ge=-_LARGEST_INTEGER, le=_LARGEST_INTEGER)]
+Count = Annotated[int, Meta(ge=0, le=_LARGEST_INTEGER)]
+OneOrMore = Annotated[int, Meta(ge=1, le=_LARGEST_INTEGER)]
+Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+NotNegative = Annotated[float, Meta(ge=0, le=_LARGEST)]
+Scalar = bool | Integer | Number | str | None
+# Its own rules are those of check_time.
+Time = Annotated[str, Meta(extra_json_schema={'format': 'date-time'})]
+AnySection = TypeVar('AnySection', bound='Section')
+
+
+def about(text: str) -> Meta:
+    return Meta(description=text)
+
+
+def one_of(*values: str) -> Meta:
+    return Meta(pattern=rf'^({"|".join(values)})$(?!\n)')
+
+
+class Phase(Enum):
+    """The phase of a step: WARMUP steps are kept, but do not count in any rate."""
+
+    WARMUP = 'warmup'
+    TIMED = 'timed'
+
+
+class Section(Struct):
+    """An object of a document. JSON has no nan and no infinity: such values are unknown, None."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                setattr(self, name, None)
+
+
+def with_unknowns(kind: type[AnySection], **known: Any) -> AnySection:
+    """Returns a section of which only these values are known. All others are None, whatever their types say."""
+    return kind(**(dict.fromkeys(kind.__struct_fields__) | known))
+
+
+class Ending(Section):
+    """How a run ended: the exit code of its process and, unless that is 0, why, in one line."""
+
+    exit_code: Integer
+    reason: str | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run did everything asked of it."""
+        return self.exit_code == 0
+
+
+class ProgramSection(Section):
+    version: str
+    git_commit: str | None
+
+
+class CommandSection(Section):
+    argv: Sequence[str]
+    flags: Annotated[Mapping[str, Scalar | Sequence[Scalar]], about('Of every flag, what the run used.')]
+    given: Annotated[Mapping[str, str], about('The flags that were written, as they were written.')]
+
+
+class RunSection(Section, kw_only=True):
+    """What the flags led to."""
+
+    role: Annotated[str, one_of('training', 'forward-only', 'evaluation', 'input-only', 'exchange-only')]
+    together: Annotated[bool, about('Whether the workers wait for each other in each step.')]
+    image_size: Annotated[Count, about('Height and width in pixels.')]
+    data_set: str
+    is_synthetic: bool
+    num_missing_shards: Annotated[Count, about('Shards that file names speak of, less those that are there.')]
+    device: Annotated[str, one_of('cpu', 'gpu')]
+    devices: Annotated[Sequence[str], about('Of one worker, one for each tower.')]
+    data_format: Annotated[str, one_of('NHWC', 'NCHW')]
+    tf32: Annotated[
+        bool | None,
+        about(
+            'Whether fp32 was computed in TF32, whatever --tf32 allowed; comparisons treat it as a flag. Null: unknown.'
+        ),
+    ] = False
+    onednn: Annotated[bool | None, about('Whether TensorFlow computed by oneDNN on CPUs. Null: unknown.')] = None
+    images_per_step: Annotated[Count, about('Images for each count of the global step.')]
+    num_warmup: Count
+    display_every: Count
+    num_timed: Annotated[Count | None, about('As asked; null with --target_seconds.')]
+    num_epochs: Annotated[NotNegative | None, about('As asked; null with --target_seconds.')]
+    variable_update: str
+    sync: bool
+    all_reduce_spec: str | None
+    optimizer: str
+    batch_size: Annotated[Count, about('Images per step on each device.')]
+    global_batch_size: Count
+    input_pipeline: Annotated[str | None, about('How images become batches; null in an evaluation.')] = None
+    steps_per_run: Annotated[Count, about('Steps of one call of the session: equal parts of its time.')] = 1
+    precision: Annotated[str, about('In what the network computes.')]
+    num_skipped_steps: Annotated[Count, about('Steps whose gradients overflowed, so that they changed no variable.')]
+    model_file_sha256: Annotated[str | None, about('Of the --model_file that defines the model.')] = None
+    variable_mgr_file_sha256: Annotated[str | None, about('Of the --variable_mgr_file that defines the mode.')] = None
+
+
+class ClusterSection(Section):
+    shape: Annotated[str, Meta(pattern=_SHAPE, description='Workers * devices of each + parameter servers: 2*1+1.')]
+    num_workers: OneOrMore
+    devices_per_worker: OneOrMore
+    num_ps: Count
+    tasks: Sequence[str]
+
+
+class ModelSection(Section):
+    name: str
+    parameters: Annotated[Count | None, about('Trainable ones.')]
+    gflops_per_image: Annotated[NotNegative | None, about('Multiply-adds of a forward pass / 1e9.')]
+
+
+class MemorySection(Section):
+    host_peak_bytes: Annotated[Integer | None, about('Of one process; of the chief outside workers.')]
+    device_peak_bytes: Mapping[str, Integer]
+
+
+class StepsSection(Section):
+    """Steps as lists of equal length, with a value for each step."""
+
+    phase: Sequence[Phase]
+    index: Annotated[Sequence[Count], about('From 1 within the phase.')]
+    global_step: Annotated[Sequence[Count], about('Updates of the model after the step, by all workers.')]
+    start: Annotated[Sequence[NotNegative], about('Unix time in seconds.')]
+    seconds: Annotated[Sequence[NotNegative], about('Wall seconds of the step alone.')]
+    loss: Annotated[Sequence[Number | None], about('null: not finite, or there is none.')]
+    top_1: Sequence[Number | None] | None
+    top_5: Sequence[Number | None] | None
+    learning_rate: Sequence[Number | None] | None
+    input_wait: Annotated[
+        Sequence[NotNegative | None] | None,
+        about(
+            'Seconds at its end, after the update, when only the input pipeline was still working; with feed_dict, in '
+            'which Python drew the batch before it. Null with --deterministic. That the input takes cores from the '
+            'model during the step does not show here.'
+        ),
+    ]
+    between: Annotated[Mapping[str, Sequence[Number]], about('Seconds up to the next step, by cause.')]
+
+    def __post_init__(self) -> None:
+        columns = {name: getattr(self, name) for name in self.__struct_fields__ if name != 'between'}
+        sizes = {name: len(column) for name, column in {**columns, **self.between}.items() if column is not None}
+        if len({*sizes.values()}) > 1:
+            raise ValueError(f'lists of unequal length: {", ".join(f"{n} of {name}" for name, n in sizes.items())}')
+
+
+class WorkerSection(Section):
+    task: str | None
+    host: str
+    memory: MemorySection
+    steps: StepsSection
+
+
+class ThroughputSection(Section):
+    images_per_second: Annotated[NotNegative | None, about('Images over wall_seconds: the total.')]
+    images_per_second_of_steps: Annotated[NotNegative | None, about('The same images over step_seconds.')]
+    images: Count
+    wall_seconds: Annotated[Number, about('From the first timed step to the end of the last, less evaluations.')]
+    step_seconds: Annotated[NotNegative, about('The sum of the seconds of the timed steps.')]
+    between_seconds: Annotated[Mapping[str, Number], about('Between the first and the last timed step, by cause.')]
+    standard_error: Annotated[NotNegative | None, about('Of the rates of single steps, in images/sec.')]
+    jitter: Annotated[NotNegative | None, about('1.4826 * MAD of these rates, in images/sec.')]
+    images_per_second_per_device: NotNegative | None
+
+
+class StepSeconds(Section):
+    """The distribution of seconds; null without steps."""
+
+    mean: Number | None
+    median: Number | None
+    mad: Number | None
+    min: Number | None
+    max: Number | None
+    p50: Number | None
+    p90: Number | None
+    p95: Number | None
+    p99: Number | None
+
+
+class StatisticsSection(Section):
+    num_steps: Integer
+    step_seconds: Annotated[StepSeconds, about('Of the timed steps of the chief.')]
+    drift: Annotated[Number | None, about('Rate of the second half over that of the first, minus 1.')]
+    num_outliers: Integer
+
+    @classmethod
+    def of(cls, seconds: ArrayLike) -> 'StatisticsSection':
+        """Describes the distribution of the seconds of [num_steps] steps; percentiles are interpolated linearly."""
+        values = np.asarray(seconds, dtype=np.float64)
+        summary = with_unknowns(StepSeconds)
+        if values.size:
+            middle, percentiles = float(np.median(values)), map(float, np.percentile(values, _PERCENTILES))
+            ends = float(values.min()), float(values.max())
+            summary = StepSeconds(float(values.mean()), middle, mad(values), *ends, *percentiles)
+        return cls(values.size, summary, drift(values), int(outliers(values).sum()))
+
+
+class ComputeSection(Section):
+    flops_per_image: Annotated[
+        Number | None,
+        about(
+            '2 for each multiply-add. Training counts as three forward passes: for each product of the forward pass '
+            'the backward pass has two of the same size.'
+        ),
+    ]
+    flops_per_second: Number | None
+    peak_flops_per_second: Annotated[
+        Number | None,
+        about(
+            '--measure_peak: the best rate of large matrix products in the precision of the run, on the same devices '
+            'with the same threads.'
+        ),
+    ]
+    share_of_peak: Annotated[Number | None, about('Layers without such products are not counted, and lower it.')]
+
+
+class Transfer(Section):
+    """The data that a step moves between the processes of a cluster."""
+
+    bytes_per_ps: Annotated[Sequence[Integer], about('Of variables on each parameter server.')]
+    bytes_per_step: Annotated[Integer | None, about('That a step sends; null if no graph was built.')]
+
+
+NO_TRANSFER = Transfer((), None)
+
+
+class StageRow(Section):
+    """A stage of an input pipeline."""
+
+    stage: Annotated[str, one_of(*STAGES)]
+    images_per_second: Annotated[Number, about('Of the pipeline up to this stage.')]
+    added_wall_seconds_per_image: Annotated[Number, about('Less that up to the stage before; may be below 0.')]
+    added_processor_seconds_per_image: Annotated[Number, about('The same for the seconds of processors.')]
+    share: Annotated[Number, about('added_wall_seconds_per_image over the time per image up to the last stage.')]
+
+
+class BuffersSection(Section):
+    most_bytes: Integer
+    buffers: Sequence[Buffer]
+
+
+class InputSection(Section):
+    wait_seconds: Annotated[Number | None, about('The sum of input_wait over the timed steps of the chief.')]
+    wait_share: Annotated[Number | None, about('Of the seconds of these steps.')]
+    stages: Annotated[Sequence[StageRow] | None, about('With --input_only: the pipeline up to each stage.')] = None
+    memory: Annotated[BuffersSection | None, about('Host memory of full buffers; null: none, or not known.')] = None
+
+
+class EnergySection(Section):
+    source: str | None
+    joules: Annotated[
+        Number | None,
+        about(
+            'Of the machine of the chief, whoever uses it, from the start of the first timed step to the end of the '
+            'last, evaluations included: of the packages of its processor (RAPL, which Linux lets only root read), or '
+            'of the GPUs that it sees (NVML).'
+        ),
+    ]
+    joules_per_image: Annotated[Number | None, about('Null if other machines or GPUs took part.')]
+
+
+class EvaluationRow(Section, kw_only=True):
+    step: Annotated[Integer, about('Global step.')]
+    num_images: Integer
+    top_1: Number | None
+    top_5: Number | None
+    seconds: Number
+    prepare_seconds: Annotated[
+        Number | None,
+        about('What else the evaluation took: checkpoint, first batches, and waiting for the other workers.'),
+    ] = None
+    end: Annotated[Number | None, about('Unix time at which its result was known.')] = None
+    images_per_second: Number | None
+
+
+class ThreadFacts(TypedDict):
+    """The threads of a session within an operation and between operations, and the reason for their numbers."""
+
+    intra_op: Integer | None
+    inter_op: Integer | None
+    reason: NotRequired[str | None]
+
+
+class MachineFacts(TypedDict):
+    """What machine.surroundings.machine_facts returns; unknown values are null."""
+
+    hostname: str | None
+    os: str | None
+    kernel: str | None
+    cpu_model: str | None
+    num_cores: Annotated[Integer | None, about('Logical ones.')]
+    num_physical_cores: Integer | None
+    num_sockets: Integer | None
+    cpu_features: Sequence[str]
+    is_virtual: bool | None
+    governor: str | None
+    memory_bytes: Integer | None
+    affinity: Annotated[Sequence[Integer] | None, about('The cores that the process may use.')]
+    cgroup_cpus: Annotated[Number | None, about('The quota of the control group, in cores.')]
+    cgroup_memory_bytes: Integer | None
+    load_average: Sequence[Number] | None
+    gpus: Sequence[Mapping[str, Scalar]]
+    versions: Mapping[str, str | None]
+    threads: ThreadFacts
+    fingerprint: Annotated[
+        str,
+        about(
+            'Of the host name, the processor, the numbers of cores and GiB of memory, and the names of the GPUs: only '
+            'runs with the same one are repeats. Containers with a generated host name count the UUIDs of the GPUs '
+            'instead; without GPUs, docker run --hostname=NAME tells them apart.'
+        ),
+    ]
+
+
+class DisturbanceFacts(TypedDict, total=False):
+    """What machine.meters.Disturbances returns, which describes it, and the wait of --wait_for_idle."""
+
+    seconds: Number
+    load_average_start: Sequence[Number] | None
+    load_average_end: Sequence[Number] | None
+    cgroup_throttled_seconds: Number | None
+    thermal_throttles: Integer | None
+    steal_share: Number | None
+    other_cpu_share: Number | None
+    other_cpu_share_of_cgroup: Number | None
+    waited_seconds: Number
+    other_cpu_share_before: Number | None
+
+
+class WarningRow(Section):
+    code: str
+    text: str
+
+
+def check_time(text: str | None) -> None:
+    """Raises ValueError if this is no time in ISO 8601, or one that no clock shows."""
+    try:
+        if text is not None:
+            datetime.fromisoformat(text.replace('Z', '+00:00')).timestamp()
+    except (OverflowError, ValueError):
+        raise ValueError('its times are not all in ISO 8601') from None

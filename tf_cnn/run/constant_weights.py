@@ -1,0 +1,98 @@
+"""Inference with constant weights: the initial values of a network as constants, with batch norm folded."""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from models.folding import Array, ConstantNorm, Folded, fold
+from models.layers import Tensor, VariableSource
+from models.model_facts import Network
+from models.networks import build_network
+from tf_cnn.errors import UsageError
+from tf_cnn.managers.base import seed_of
+from tf_cnn.run.evaluation import FixedVariables
+from tf_cnn.training.precision import Precision
+from tf_cnn.training.variables import Initializer
+
+# Protocol buffers, of which a graph is one, have at most 2 GB: part of it is for the ops.
+_MOST_BYTES = 2**31 - 2**26
+
+
+class _InitialValues(FixedVariables):
+    """Computes the values with which a run with this seed begins, in the types of its variables."""
+
+    def __init__(self, seed: int, variable_dtype: tf.DType) -> None:
+        self.reads: dict[str, Tensor] = {}
+        self._seed = seed
+        self._dtype = variable_dtype
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        if name not in self.reads:
+            value = initializer(shape, seed_of(name, self._seed))
+            stored = tf.cast(value, self._dtype) if trainable else value
+            self.reads[name] = tf.identity(tf.cast(stored, tf.float32))
+        return self.reads[name]
+
+
+class _Constants(FixedVariables):
+    """Gives a network constants, in the type that it computes in."""
+
+    def __init__(self, values: Mapping[str, Array], dtype: tf.DType, device: str) -> None:
+        self._values = values
+        self._dtype = dtype
+        self._device = device
+        self._tensors: dict[str, Tensor] = {}
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        del shape, initializer, trainable
+        if name not in self._tensors:
+            with tf.device(self._device):
+                value = self._values[name].astype(self._dtype.as_numpy_dtype)
+                self._tensors[name] = tf.constant(value, name=f'constants/{name}')
+        return self._tensors[name]
+
+
+class FrozenNetwork:
+    """The constants of a network in the dtype that it computes in; norms are those of build_network."""
+
+    def __init__(self, folded: Folded, dtype: tf.DType) -> None:
+        self.norms: Mapping[str, ConstantNorm] = folded.norms
+        self._values = folded.values
+        self._dtype = dtype
+        self._by_device: dict[str, _Constants] = {}
+
+    def constants_for(self, device: str) -> VariableSource:
+        """The constants of a tower, on its device; the virtual devices of a CPU share them, as they share memory."""
+        spec = tf.DeviceSpec.from_string(device)
+        place = spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
+        if place not in self._by_device:
+            self._by_device[place] = _Constants(self._values, self._dtype, place)
+            own = sum(value.size for value in self._values.values()) * self._dtype.size
+            if own * len(self._by_device) > _MOST_BYTES:
+                fits = _MOST_BYTES // own
+                way = f'write --num_gpus={fits} or less' if fits else 'leave it out'
+                raise UsageError(
+                    f'--freeze_when_forward_only: each device gets constants of {own / 1e9:.2f} GB, and a graph of '
+                    f'TensorFlow has at most 2 GB; {way}'
+                )
+        return self._by_device[place]
+
+
+def freeze(
+    network: Network,
+    batch_shape: Sequence[int],
+    num_classes: int,
+    seed: int,
+    precision: Precision,
+    config: tf.ConfigProto,
+) -> FrozenNetwork:
+    """Computes a network's initial values on this process's CPU, and folds them; batch_shape is N, H, W, C."""
+    own = tf.ConfigProto()
+    own.CopyFrom(config)
+    own.device_count['GPU'] = 0
+    initial = _InitialValues(seed, precision.variables)
+    with tf.Graph().as_default() as graph:
+        build_network(network, tf.placeholder(tf.float32, batch_shape), num_classes, initial, 'NHWC', is_training=False)
+    with tf.Session(graph=graph, config=own) as session:
+        values = session.run(initial.reads)
+    return FrozenNetwork(fold(graph, initial.reads, values), precision.compute)

@@ -1,0 +1,170 @@
+"""The graph that counts how many images of a validation set a model classifies correctly."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from models.model_facts import Network
+from models.networks import build_network, rank_of_labels
+from tf_cnn.cluster.signals import SIGNALS
+from tf_cnn.cluster.worker import Worker
+from tf_cnn.inputs.pipeline import InputPipeline
+from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.results.steps import Accuracy
+from tf_cnn.run.instruments import write_scalars
+from tf_cnn.training.checkpoints import Slice, joined, whole
+from tf_cnn.training.variables import Initializer, create_variable
+
+Tensor = Any
+
+
+class FixedVariables:
+    """Gives a network its variables for inference only."""
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Never called: in inference a network uses all of its variables."""
+        raise NotImplementedError(name)
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Never called: in inference batch norm does not update its moving averages."""
+        raise NotImplementedError(name)
+
+
+class SavedVariables(FixedVariables):
+    """Gives a tower the values that a checkpoint would hold now: they are read again in each session.run.
+
+    slices are the parts of each variable, by name.
+    """
+
+    def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
+        self._slices = slices
+        self._values: dict[str, Tensor] = {}
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        del shape, initializer, trainable
+        if name not in self._values:
+            self._values[name] = read_whole(self._slices[name])
+        return self._values[name]
+
+
+class OwnVariables(SavedVariables):
+    """Variables that belong to one tower; they must be restored from a checkpoint before they are read."""
+
+    def __init__(self, device: str, scope: str) -> None:
+        self.slices: dict[str, list[Slice]] = {}
+        super().__init__(self.slices)
+        self._device = device
+        self._scope = scope
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        if name not in self.slices:
+            variable = create_variable(name, shape, scope=self._scope, device=self._device, trainable=trainable)
+            self.slices[name] = [whole(variable)]
+        return super().read(name, shape, initializer, trainable=trainable)
+
+
+def read_whole(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable, read again in each session.run. Variable.value may be an older, staged value."""
+    values = []
+    for part in parts:
+        variable = part.variable
+        with tf.device(variable.device):
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.value.dtype)
+        value.set_shape(variable.shape)
+        values.append(value)
+    return joined(parts, values)
+
+
+class Evaluation:
+    """Adds ops that count correctly classified images in num_batches batches per tower; None: to the last image."""
+
+    # Nine arguments: an evaluation needs a fact or two from each of several parts of the plan.
+    def __init__(
+        self,
+        network: Network,
+        num_classes: int,
+        data_format: str,
+        sources: Sequence[SavedVariables],
+        devices: Sequence[str],
+        pipeline: InputPipeline,
+        batch_size: int,
+        num_batches: int | None,
+        dtype: tf.DType = tf.float32,
+    ) -> None:
+        self._pipeline = pipeline
+        self._images_per_run = batch_size * len(devices)
+        self._num_batches = num_batches
+        counted = []
+        for number, (device, variables) in enumerate(zip(devices, sources, strict=True)):
+            with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
+                batch = pipeline.tower_batch(number)
+                logits = build_network(
+                    network,
+                    batch.images,
+                    num_classes,
+                    variables,
+                    data_format,
+                    is_training=False,
+                    dtype=dtype,
+                ).logits
+                counted.append(_count(logits, batch.labels))
+        with tf.device(HOST_DEVICE):
+            self._fetches = {name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]}
+
+    def run(self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter) -> Accuracy:
+        """Evaluates from the first image on. step is the global step of the variables, for the result."""
+        session.run(self._pipeline.initializers)
+        self._pipeline.warm_up(session)
+        totals = dict.fromkeys(self._fetches, 0)
+        start, seconds = clock(), 0.0
+        for number in range(1, (self._num_batches or 2**62) + 1):
+            SIGNALS.ask()
+            fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
+            for name, count in fetched.items():
+                totals[name] += int(count)
+            # A batch without images means that the previous one was the last; its time does not count.
+            if fetched['num_images'] or number == 1:
+                seconds = clock() - start
+            if fetched['num_images'] < self._images_per_run or number == self._num_batches:
+                break
+        return Accuracy(step, **totals, seconds=seconds)
+
+
+def share_accuracy(own: Accuracy, worker: Worker, name: str) -> Accuracy:
+    """Adds up the workers' counts of the evaluation `name`; in asynchronous modes the chief's are of all images."""
+    if not worker.together:
+        return own
+    return _sum([Accuracy(**share) for share in worker.gather(name, asdict(own))])
+
+
+def write_summary(found: Accuracy, folder: str) -> None:
+    scalars = {
+        'eval_top_1_accuracy': found.top_1,
+        'eval_top_5_accuracy': found.top_5,
+        'eval_images_per_second': found.images_per_second,
+    }
+    write_scalars(folder, 'eval_dir', found.step, scalars)
+
+
+def _sum(shares: Sequence[Accuracy]) -> Accuracy:
+    return Accuracy(
+        shares[0].step,
+        sum(share.num_images for share in shares),
+        sum(share.num_top_1 for share in shares),
+        sum(share.num_top_5 for share in shares),
+        max(share.seconds for share in shares),
+    )
+
+
+def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Scalar int64 counts for logits [N, K] float32 and labels [N] int32; a negative label marks padding."""
+
+    def total(flags: Tensor) -> Tensor:
+        return tf.reduce_sum(tf.cast(flags, tf.int64))
+
+    ranks = rank_of_labels(logits, labels)
+    top_1, top_5 = (total(ranks < k) for k in (1, 5))
+    return {'num_images': total(labels >= 0), 'num_top_1': top_1, 'num_top_5': top_5}

@@ -1,0 +1,102 @@
+"""Exports the model of a run as a SavedModel, which TensorFlow serves without this program."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from models.layers import Tensor
+from models.model_facts import Network
+from models.networks import build_network
+from tf_cnn.machine.atomic import move_whole
+from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.run.evaluation import FixedVariables, read_whole
+from tf_cnn.run.instruments import writing
+from tf_cnn.training.checkpoints import Slice
+from tf_cnn.training.variables import Initializer
+
+Array = np.ndarray[Any, Any]
+
+
+class ModelValues:
+    """Reads the variables of the model at the end of a run. Adds its ops to the current graph."""
+
+    def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
+        with tf.name_scope('model_values'):
+            self._tensors = {name: read_whole(parts) for name, parts in slices.items()}
+
+    def read(self, session: tf.Session) -> dict[str, Array]:
+        """Returns the values of the variables, float32 by name."""
+        # One by one: a message between processes may be too small for all variables of a large model.
+        return {name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()}
+
+
+class _Constants(FixedVariables):
+    """Creates each variable with its given value when the network first reads it."""
+
+    def __init__(self, values: Mapping[str, Array]) -> None:
+        self.variables: dict[str, tf.Variable] = {}
+        self._values = values
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        del shape, initializer
+        if name not in self.variables:
+            # On the host, since GPU memory may be full. init_scope creates it outside the function being traced.
+            with tf.init_scope(), tf.device(HOST_DEVICE):
+                self.variables[name] = tf.compat.v2.Variable(self._values[name], trainable, name=name)
+        return self.variables[name].read_value()
+
+
+def export_saved_model(
+    folder: str,
+    values: Mapping[str, Array],
+    network: Network,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    scale: preprocessing.Scale | None = None,
+) -> None:
+    """Writes a SavedModel whose signature serving_default classifies images.
+
+    It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does (scale; None: to [-1, 1]), and
+    returns `logits` and `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable class of
+    each image. Its operations are NHWC and float32 and are not placed on a device; its variables are named as in the
+    model.
+
+    The folder must be missing or empty, and is renamed into place when it is complete: a killed process leaves only a
+    hidden .tf_cnn_benchmarks-* beside it.
+    """
+    variables = _Constants(values)
+
+    def serve(images: Tensor) -> dict[str, Tensor]:
+        pixels = preprocessing.normalize(images, scale)
+        logits = build_network(network, pixels, num_classes, variables, 'NHWC', is_training=False).logits
+        return {
+            'logits': tf.identity(logits),
+            'probabilities': tf.nn.softmax(logits),
+            'classes': tf.argmax(logits, axis=1, output_type=tf.int64),
+        }
+
+    v2 = tf.compat.v2
+    module = v2.Module()
+    images = v2.TensorSpec([None, *image_shape], tf.uint8, name='images')
+    # autograph=False: no Python control flow in it depends on tensors.
+    signature = v2.function(serve, input_signature=[images], autograph=False).get_concrete_function()
+    # After tracing, which created the variables. A module tracks the variables in a dict attribute.
+    module.variables_by_name = variables.variables
+    path = Path(folder).absolute()
+    with (
+        writing('export_saved_model', folder),
+        tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=path.parent) as temporary,
+    ):
+        unfinished = Path(temporary, 'model')
+        # TensorFlow removes its temporary source files when Python exits, which processes of a cluster do not reach.
+        before, tempfile.tempdir = tempfile.tempdir, temporary
+        try:
+            v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
+        finally:
+            tempfile.tempdir = before
+        move_whole(unfinished, path)

@@ -1,0 +1,122 @@
+"""A run of the input pipeline alone: how fast it is up to each of its stages."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.cluster.signals import SIGNALS
+from tf_cnn.cluster.worker import Worker
+from tf_cnn.inputs.stages import TRANSFER
+from tf_cnn.planning.plan import Plan
+from tf_cnn.results.console import Console
+from tf_cnn.results.document import Result
+from tf_cnn.results.sections import Phase
+from tf_cnn.results.steps import Step, StepValues
+from tf_cnn.run.build import make_banner, make_input
+from tf_cnn.run.input_stages import StageTime, stage_rows
+from tf_cnn.run.invocation import Invocation
+from tf_cnn.run.measurement import Measurement
+from tf_cnn.run.process import Process
+from tf_cnn.run.recording import Recording
+from tf_cnn.run.session import open_session
+from tf_cnn.run.step_loop import run_steps
+
+
+class _Stage:
+    """The input pipeline of a run up to a stage, in its own graph; `time` is that of all timed steps so far."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.name = name
+        self.time = StageTime(name, 0, 0.0, 0.0)
+        self._counts = plan.counts
+        with tf.Graph().as_default() as self._graph:
+            tf.set_random_seed(plan.step.seed)
+            self.pipeline = make_input(plan, name)
+            self._ops = list(self.pipeline.per_step_ops)
+            if name == TRANSFER:
+                batches = [self.pipeline.tower_batch(tower) for tower in range(len(plan.machine.towers))]
+                self._ops += [tensor.op for batch in batches for tensor in (batch.images, batch.labels)]
+
+    def turn(
+        self, worker: Worker, num_timed: int, is_over: Callable[[], bool], recording: Recording | None = None
+    ) -> Iterator[Step[StepValues]]:
+        """Takes warm-up and timed steps in its own session, whose buffers end with it."""
+        begin = recording.begin if recording else lambda phase: None
+        num_warmup = self._counts.num_warmup
+        with open_session(worker.target, self._graph, worker.config) as session:
+            begin('initialise')
+            session.run(self.pipeline.initializers)
+            self.pipeline.warm_up(session)
+            run_ops = session.make_callable(self._ops, feed_list=self.pipeline.fed or None)
+            processor_start = time.process_time()
+
+            def take_steps(phase: Phase, indices: range) -> list[StepValues]:
+                nonlocal processor_start
+                if phase is Phase.TIMED and indices[0] == 1:
+                    processor_start = time.process_time()
+                SIGNALS.ask()
+                run_ops(*self.pipeline.feeds())
+                done = indices[-1] + (num_warmup if phase is Phase.TIMED else 0)
+                return [StepValues(float('nan'), steps_before=done - 1, steps_after=done)]
+
+            begin('warm_up')
+            begin_timed = recording.begin_timed_steps if recording else lambda: None
+            timed: list[Step[StepValues]] = []
+            processor_end = processor_start
+            for steps in run_steps(take_steps, num_warmup, num_timed, is_over=is_over, begin_timed=begin_timed):
+                processor_end = time.process_time()
+                timed += [step for step in steps if step.phase is Phase.TIMED]
+                yield from steps
+            if timed:
+                images, wall_seconds = len(timed) * self._counts.images_of_step, timed[-1].end - timed[0].start
+                self.time += StageTime(self.name, images, wall_seconds, processor_end - processor_start)
+
+
+def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
+    """Measures the input pipeline up to each stage; the steps of the result are those up to the last one.
+
+    The other stages take half of their steps before its steps and half after them, in reverse order, so that a machine
+    that becomes steadily slower or faster favours none of them. Only one pipeline is open at a time.
+    """
+    measurement = Measurement(plan, console, invocation)
+    process = Process(plan, console, measurement)
+    recording, counts = measurement.recording, plan.counts
+    with process.guarded():
+        worker = process.join()
+        console.progress('Building the graphs')
+        *before, last = (_Stage(plan, name) for name in plan.data.input_stages)
+        recording.input_buffers = last.pipeline.buffers
+        console.result(make_banner(plan))
+
+        def take_half(stage: _Stage, num_timed: int) -> None:
+            if num_timed:
+                console.progress(f'Running the input up to {stage.name}')
+                for _ in stage.turn(worker, num_timed, _after(counts.target_secs and counts.target_secs / 2)):
+                    pass
+
+        # Not part of the time to the first step.
+        recording.begin('earlier_stages')
+        for stage in before:
+            take_half(stage, (counts.num_timed + 1) // 2)
+        console.progress(f'Running the input up to {last.name}')
+        for step in last.turn(worker, counts.num_timed, lambda: measurement.has_reached_target, recording):
+            measurement.add_steps([step])
+            measurement.show_steps([step])
+        recording.end_timed_steps()
+        for stage in reversed(before):
+            take_half(stage, counts.num_timed // 2)
+        recording.input_stages = stage_rows([stage.time for stage in (*before, last)])
+    return measurement.result
+
+
+def _after(seconds: float | None) -> Callable[[], bool]:
+    """Returns a function that returns True once these seconds have passed since its first call; None: never."""
+    begun: float | None = None
+
+    def is_over() -> bool:
+        nonlocal begun
+        begun = begun or time.perf_counter()
+        return seconds is not None and time.perf_counter() - begun >= seconds
+
+    return is_over

@@ -1,0 +1,236 @@
+"""Diagnostic files of a run: its graph, a trace and a profile of one step, profiles of several, summaries."""
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import timeline
+
+from tf_cnn.errors import RunError, plural
+from tf_cnn.machine.atomic import move_whole, write_whole
+from tf_cnn.planning.plan import Instruments, Summaries
+from tf_cnn.results.sections import Phase
+from tf_cnn.results.steps import Step, StepValues
+from tf_cnn.training.variables import Variable
+
+Tensor = Any
+Values = TypeVar('Values')
+
+# What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large, no such folder.
+_WRITER_ERRORS = (RuntimeError, IndexError, ValueError)
+_file_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def writing(flag: str, path: str) -> Iterator[None]:
+    """Turns errors of writing a file, such as a full disk, into RunError."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError, *_WRITER_ERRORS) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(getattr(error, 'message', error)).splitlines()[0]
+        raise RunError(f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere') from error
+
+
+def write_graph(graph: tf.Graph, path: str) -> None:
+    """Writes the graph as built, before optimisation; as text if the file's name ends with txt."""
+    graph_def = graph.as_graph_def(add_shapes=True)
+    with writing('graph_file', path):
+        write_whole(str(graph_def) if path.endswith('txt') else graph_def.SerializeToString(), path)
+
+
+class StepTracer:
+    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so it must not be timed."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._trace_file = instruments.trace_file
+        self._chrome_format = instruments.chrome_format
+        self._tfprof_file = instruments.tfprof_file
+        self._partitioned_graph_prefix = instruments.partitioned_graph_prefix
+
+    @property
+    def is_wanted(self) -> bool:
+        return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
+
+    def run(self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None) -> Any:
+        traced = bool(self._trace_file or self._tfprof_file)
+        options = tf.RunOptions(
+            trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
+            output_partition_graphs=self._partitioned_graph_prefix is not None,
+        )
+        metadata = tf.RunMetadata()
+        values = session.run(fetches, feeds, options=options, run_metadata=metadata)
+        if self._trace_file:
+            trace = self._format_trace(metadata)
+            with writing('trace_file', self._trace_file):
+                write_whole(trace, self._trace_file)
+        if self._tfprof_file:
+            profiler = tf.profiler.Profiler(session.graph)
+            profiler.add_step(0, metadata)
+            with writing('tfprof_file', self._tfprof_file):
+                write_whole(profiler.serialize_to_string(), self._tfprof_file)
+        if self._partitioned_graph_prefix:
+            for number, graph_def in enumerate(metadata.partition_graphs):
+                with writing('partitioned_graph_file_prefix', self._partitioned_graph_prefix):
+                    write_whole(str(graph_def), f'{self._partitioned_graph_prefix}{number}.pbtxt')
+        return values
+
+    def _format_trace(self, metadata: tf.RunMetadata) -> str:
+        if self._chrome_format:
+            return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True)
+        return str(metadata.step_stats)
+
+
+class StepProfiler:
+    """Profiles the timed steps from the first to the last of `steps`, for TensorBoard. That makes them slower."""
+
+    def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
+        self._folder = folder
+        self._steps = steps
+        self._is_running = False
+        self.warning: str | None = None
+
+    def profiled(self, runs: Iterator[list[Step[StepValues]]], num_warmup: int) -> Iterator[list[Step[StepValues]]]:
+        """Yields the steps of each run of the session; begins and ends the profile between two of them."""
+        first, last = self._steps or (math.inf, -math.inf)
+        num_timed = -num_warmup
+        if num_timed == first - 1:
+            self._begin()
+        for steps in runs:
+            num_timed += len(steps)
+            if num_timed == last:
+                self.close()
+            yield steps
+            if num_timed == first - 1:
+                self._begin()
+        if num_timed < last:
+            ended = f'training ended after {plural(num_timed, "timed step")}'
+            self.warning = f'{ended}, before the last one of --profile_steps'
+
+    def _begin(self) -> None:
+        with writing('profile_dir', self._folder):
+            # A folder of its own until the profile is whole.
+            self._unfinished = tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=self._folder)
+            tf.compat.v2.profiler.experimental.start(self._unfinished.name)
+        self._is_running = True
+
+    def marked(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
+        """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that of the first."""
+        if self._steps is None:
+            return take_steps
+
+        def run(phase: Phase, indices: range) -> Values:
+            if not self._is_running:
+                return take_steps(phase, indices)
+            with tf.compat.v2.profiler.experimental.Trace('step', step_num=indices[0], _r=1):
+                return take_steps(phase, indices)
+
+        return run
+
+    def close(self) -> None:
+        if self._is_running:
+            self._is_running = False
+            with self._unfinished, writing('profile_dir', self._folder):
+                tf.compat.v2.profiler.experimental.stop()
+                profiles = Path(self._folder, 'plugins', 'profile')
+                profiles.mkdir(parents=True, exist_ok=True)
+                for profile in Path(self._unfinished.name).glob('plugins/profile/*'):
+                    move_whole(profile, profiles / profile.name)
+
+
+class SummaryWriter:
+    """Writes TensorBoard summaries every few timed steps. Levels 1 and 2 add nothing to the timed seconds.
+
+    Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every trainable variable.
+    Level 3: also a histogram of every gradient, which is computed within the step.
+    """
+
+    def __init__(
+        self, summaries: Summaries, variables: Iterable[Variable], gradients: Sequence[tuple[Variable, Tensor]]
+    ) -> None:
+        train_dir, verbosity = summaries.folder, summaries.verbosity
+        self._every = summaries.every
+        self._variable_summary = self.gradient_summary = None
+        if verbosity >= 2:
+            self._variable_summary = tf.summary.merge(
+                [tf.summary.histogram(f'variables/{variable.name}', variable.value, []) for variable in variables]
+            )
+        if verbosity >= 3:
+            self.gradient_summary = tf.summary.merge(
+                [tf.summary.histogram(f'gradients/{variable.name}', gradient, []) for variable, gradient in gradients]
+            )
+        self._train_dir = train_dir
+        with writing('train_dir', train_dir):
+            self._writer = _open_events(train_dir, tf.get_default_graph())
+
+    def is_due(self, index: int) -> bool:
+        return index % self._every == 0
+
+    def write(
+        self, step: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
+    ) -> None:
+        """Writes the summary of one step. step is the global step, so that curves continue when training continues."""
+        values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        summaries = [tf.Summary(value=values)]
+        if self._variable_summary is not None:
+            summaries.append(session.run(self._variable_summary))
+        if gradient_summary is not None:
+            summaries.append(gradient_summary)
+        with writing('train_dir', self._train_dir):
+            for summary in summaries:
+                self._writer.add_summary(summary, step)
+            self._writer.flush()
+
+    def close(self) -> None:
+        with writing('train_dir', self._train_dir):
+            self._writer.close()
+
+
+def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
+    """The scalars of a step's summary, by tag. num_images are those of the step; images_per_second is its own rate."""
+    values = {
+        loss_name: step.values.loss,
+        'images_per_second': num_images / step.seconds,
+        'learning_rate': step.values.learning_rate,
+        'top_1_accuracy': step.values.top_1,
+        'top_5_accuracy': step.values.top_5,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _open_events(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
+    """Opens a new event file in a folder.
+
+    TensorFlow names event files by the second, and a second file of the same second would replace the first; hence the
+    suffix. TensorBoard reads files in the order of their names, which for one process is the order of creation.
+    """
+    _silence_event_threads()
+    return tf.summary.FileWriter(folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}')
+
+
+@functools.cache
+def _silence_event_threads() -> None:
+    """Keeps threads that write event files from printing a traceback: flush and close raise their error again."""
+    tf.get_logger().addFilter(lambda record: 'EventFileWriter' not in str(record.msg))
+    report = threading.excepthook
+
+    def report_others(failure: threading.ExceptHookArgs) -> None:
+        if failure.thread is None or failure.thread.name != 'EventLoggerThread':
+            report(failure)
+
+    threading.excepthook = report_others
+
+
+def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
+    """Writes scalars of a step to the folder as a TensorBoard summary. Errors name the flag that gave the folder."""
+    values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+    # FileWriter needs graph mode, which tf.Graph().as_default() ensures.
+    with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(_open_events(folder)) as writer:
+        writer.add_summary(tf.Summary(value=values), step)

@@ -1,0 +1,356 @@
+"""The part that training and evaluating runs share: joining and leaving the cluster, faults and signals."""
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.cluster.cluster_worker import ClusterWorker
+from tf_cnn.cluster.horovod_worker import HorovodWorker
+from tf_cnn.cluster.rendezvous import NOTHING, Offer, StrangerError
+from tf_cnn.cluster.signals import GRACE_SECS, SIGNALS, Stopped
+from tf_cnn.cluster.worker import Worker
+from tf_cnn.errors import RunError, UsageError, format_error, plural
+from tf_cnn.inputs.data_sets import Shards
+from tf_cnn.planning.plan import Plan
+from tf_cnn.records.framing import FRAME_BYTES, walk_shards
+from tf_cnn.records.layout import FACTS_FILE
+from tf_cnn.records.shard_check import cause_of, first_fault
+from tf_cnn.results.console import Console
+from tf_cnn.results.sections import Ending
+from tf_cnn.results.steps import Step
+from tf_cnn.run.measurement import Measurement
+from tf_cnn.training.checkpoint_files import latest_checkpoint, locked
+
+Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
+
+# The errors that TensorFlow raises for bad records.
+_DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+# How long to look for the record that made a step fail.
+_SEARCH_SECS = 120.0
+# How long to check the lengths of records before a run and after it; a million take some seconds if they are in memory.
+_WALK_SECS = 30.0
+# How often to look whether records are left.
+_WATCH_SECS = 5.0
+
+
+class Process:
+    """This process, from joining its cluster to leaving it.
+
+    Args:
+      keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        console: Console,
+        measurement: Measurement,
+        keep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._plan = plan
+        self._console = console
+        self._measurement = measurement
+        self._keep = keep
+        self._step_secs = 0.0
+        self.worker = Worker(plan.session.config)
+        # Until the process has saved what it could after a fault.
+        self._held = contextlib.ExitStack()
+        self.is_in_step = False
+        self._shard_sizes: dict[str, int] = {}
+        self._is_evaluating = False
+        self._has_ended = threading.Event()
+
+    def join(self, offer: Offer = NOTHING) -> Worker:
+        """Waits for the other processes of the cluster, then checks its shards and locks its folder of checkpoints."""
+        self._measurement.recording.begin('join')
+        self.worker = worker = self._make_worker()
+        worker.join(offer)
+        # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
+        self._check_lengths()
+        # Shards that are read before the first step alone are not missed later.
+        if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
+            threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
+        checkpoints = self._plan.checkpoints
+        if checkpoints.saves and checkpoints.folder:
+            self._held.enter_context(locked(Path(checkpoints.folder)))
+            newest = latest_checkpoint(checkpoints.folder)
+            if newest != checkpoints.resume_from:
+                # The other tasks of a cluster already know from which step this one continues.
+                raise RunError(
+                    f'--train_dir={checkpoints.folder}: another run saved {newest} there while this one was starting; '
+                    'start it again'
+                )
+        self._measurement.join(worker)
+        self._measurement.recording.begin('build')
+        return worker
+
+    def _check_lengths(self, *, after_steps: bool = False) -> None:
+        data = self._plan.data
+        of_steps = None if after_steps and data.input_row.in_memory else data.shards
+        for shards in (of_steps, data.validation_shards):
+            check_lengths(shards, self._shard_sizes, self._console.warning)
+
+    def _watch_shards(self, shards: Shards) -> None:
+        """Ends this process if no record is left, since nothing can cancel the step that waits for one."""
+        line = await_loss(shards, self._has_ended)
+        if line is None:
+            return
+        try:
+            self._fail(RunError(line))
+        finally:
+            self._console.close()
+            print(format_error(line), file=sys.stderr, flush=True)
+            os._exit(RunError.exit_code)
+
+    def _make_worker(self) -> Worker:
+        processes = self._plan.processes
+        if processes.cluster is None:
+            return self.worker
+        if processes.horovod:
+            config, settings = self._plan.session.config, processes.settings
+            return HorovodWorker(processes.horovod, processes.cluster, config, settings=settings)
+        return ClusterWorker(
+            processes.cluster,
+            self._plan.session.config,
+            settings={**processes.settings, **self._plan.agreed_data},
+            together=processes.together,
+            connect=processes.connect,
+            step_limit=processes.step_limit,
+            console=self._console,
+            conclude=lambda reason: self._measurement.conclude(Ending(1, reason)),
+        )
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks."""
+        with self._measurement.file_reserved(), self._held, self._storing_signals():
+            try:
+                yield
+                # A shard that was cut during the run may have lost records silently.
+                self._check_lengths(after_steps=True)
+                self._measurement.conclude(Ending(0, None))
+            except RunError as fault:
+                raise self._fail(fault) from fault.__cause__
+            except tf.errors.OpError as error:
+                raise self._fail(self._explain(error)) from error
+            except StrangerError as error:
+                # The files of its flags may be those of the cluster.
+                self.worker.end(error.exit_code, str(error))
+                raise
+            except UnicodeDecodeError as error:
+                raise self._fail(self._explain(quoting_bytes(error))) from error
+            except (KeyboardInterrupt, GeneratorExit) as end:
+                # A signal, or the caller closed the generator of steps.
+                if not sys.is_finalizing():
+                    ending = self._ending_of(end)
+                    self._end(ending)
+                    if isinstance(end, Stopped) and self._plan.processes.cluster:
+                        # Without an error line: `cluster` takes the first one for the cause.
+                        self._console.warning(str(ending.reason))
+                        self._console.close()
+                        SIGNALS.exit(end.exit_code)
+                raise
+            except Exception as error:
+                # The session was closed between two steps because another task was lost.
+                if isinstance(error, RuntimeError) and (failure := self.worker.peer_failure()):
+                    raise self._fail(failure) from error
+                self._keep_measurements(error)
+                raise
+            finally:
+                self._has_ended.set()
+                self._console.close()
+            self.worker.end(0)
+
+    def stoppable(self, runs: Iterator[Steps]) -> Iterator[Steps]:
+        """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
+        while True:
+            self.is_in_step = True
+            with self.worker.taking_steps():
+                steps = next(runs, None)
+            self.is_in_step = False
+            if steps is None:
+                return
+            yield steps
+            self._step_secs = step_secs = steps[-1].end - steps[0].start
+            if not self.worker.ends_after_chief:
+                SIGNALS.ask()
+            self.worker.end_if_lost(step_secs)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Runs the block, which evaluates. Its faults are explained by the images and batch size of evaluations."""
+        self._is_evaluating = True
+        yield
+        # Not after a fault, which `guarded` explains when it has left the block.
+        self._is_evaluating = False
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Runs the block, which takes steps in an open session. Saves the variables if the user ends it early."""
+        try:
+            try:
+                yield
+            except tf.errors.OpError:
+                # A step may fail because other workers received the signal too.
+                SIGNALS.ask()
+                # The session stays open until another thread has saved the variables after a loss.
+                self.worker.peer_failure()
+                raise
+            except RunError as fault:
+                if isinstance(fault.__cause__, OSError):
+                    # A terminal that is gone sends SIGHUP, and can no longer be written to.
+                    SIGNALS.ask()
+                raise
+        except (KeyboardInterrupt, GeneratorExit):
+            # While Python exits, TensorFlow no longer works.
+            if not sys.is_finalizing():
+                self._keep()
+            raise
+
+    def _storing_signals(self) -> contextlib.AbstractContextManager[None]:
+        def tell(stop: Stopped, count: int) -> None:
+            # Other tasks may end because of the same signal; that must not stop this process from saving.
+            self.worker.begin_stop()
+            if self._measurement.is_concluded or not self.is_in_step:
+                return
+            if count == 1 and self._step_secs > GRACE_SECS:
+                self._console.note(f'{stop.reason}: ending after this step; a second signal does not wait for it')
+            elif count == 2 and self._plan.checkpoints.saves:
+                self._console.note(f'{stop.reason}: saving after this step; a third signal ends at once, unsaved')
+
+        may_exit = self._plan.processes.cluster is not None
+        return SIGNALS.storing(self._finish_for_signal, tell=tell, grace=self._grace, may_exit=may_exit)
+
+    def _grace(self, num_signals: int) -> float:
+        """How many seconds a signal may remain without an answer of the main thread."""
+        if self._measurement.is_concluded:
+            # The main thread is about to end.
+            return math.inf
+        if self.is_in_step and (num_signals < 2 or self._plan.checkpoints.saves):
+            return max(GRACE_SECS, 2 * self._step_secs)
+        return GRACE_SECS if num_signals < 2 else 0.0
+
+    def _end(self, ending: Ending, *, prints: bool = True) -> None:
+        try:
+            self._measurement.conclude(ending, prints)
+        finally:
+            # Leave the cluster even if printing the result fails.
+            self.worker.end(ending.exit_code, ending.reason or '')
+
+    def _keep_measurements(self, error: Exception) -> None:
+        """Keeps what was measured if nothing can be printed, the processes differ, or this program has a defect."""
+        exit_code, reason = 1, f'{type(error).__name__}: {error}'
+        if isinstance(error, UsageError):
+            exit_code, reason = error.exit_code, str(error)
+        elif isinstance(error, BrokenPipeError):
+            reason = 'the reader of its standard output has left'
+        self._end(Ending(exit_code, reason), prints=False)
+
+    def _fail(self, fault: RunError) -> RunError:
+        # A launcher stops all tasks when one fails: this one is ending already.
+        with contextlib.suppress(Stopped):
+            self._end(Ending(fault.exit_code, str(fault)))
+        fault.result = self._measurement.result
+        return fault
+
+    def _finish_for_signal(self, stop: Stopped) -> None:
+        """Keeps what was trained and measured while the main thread does something that nothing can interrupt."""
+        self._keep()
+        ending = self._ending_of(stop)
+        self._end(ending)
+        if self._plan.processes.cluster:
+            self._console.warning(str(ending.reason))
+        self._console.close()
+        if not self._plan.processes.cluster:
+            print(format_error(stop.reason), file=sys.stderr)
+
+    def _ending_of(self, end: BaseException) -> Ending:
+        if isinstance(end, KeyboardInterrupt) or SIGNALS.received:
+            stop = end if isinstance(end, Stopped) else SIGNALS.received or Stopped(signal.SIGINT)
+            return Ending(stop.exit_code, self.worker.name_loss(stop.reason))
+        return Ending(1, 'the caller closed the generator of steps')
+
+    def _explain(self, error: tf.errors.OpError) -> RunError:
+        """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
+        if failure := self.worker.peer_failure():
+            return failure
+        line = explain_fault(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
+        return RunError(self.worker.explain(error, line))
+
+
+def explain_fault(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool) -> str:
+    """Returns the fault in the data that explains the error, else TensorFlow's message. Searching takes time."""
+    shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
+    if is_evaluating and plan.evaluations:
+        shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
+    cause = cause_of(error)
+    line = f'{type(error).__name__}: {cause}'
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return f'{batch_size}: out of memory; write a smaller one ({cause})'
+    if shards is None or not isinstance(error, _DATA_FAULTS):
+        return line
+    progress('A step failed; looking for the record that made it fail')
+    fault = first_fault(shards.paths, plan.data.data_set.num_classes, _SEARCH_SECS)
+    return fault or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may find more)'
+
+
+def quoting_bytes(error: UnicodeDecodeError) -> tf.errors.OpError:
+    """The error of TensorFlow that session.run could not raise, as its message quotes bytes of a damaged record."""
+    return tf.errors.InvalidArgumentError(None, None, bytes(error.object).decode(errors='backslashreplace'))
+
+
+def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]) -> None:
+    """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not notice.
+
+    The first ends the process with signal 11 where TensorFlow reads it; the second silently drops records, and a run
+    waits for ever if no other is left. The first call fills sizes, the bytes of each shard; none may have fewer later.
+    """
+    if shards is None:
+        return
+    walked = walk_shards(shards.paths, _WALK_SECS)
+    if walked.fault:
+        raise RunError(walked.fault)
+    if walked.num_unknown:
+        warn(
+            f'the record lengths of {walked.num_unknown} of the {shards.subset} shards could not be checked within '
+            f'{_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
+        )
+    elif shards.num_recorded not in (None, walked.num_records):
+        raise RunError(
+            f'{shards.folder / FACTS_FILE}: it says that there are {shards.num_recorded:,} {shards.subset} images, and '
+            f'the shards hold {walked.num_records:,}; remove it, then the shards are counted'
+        )
+    if walked.empty and not sizes:
+        others = f', as do {plural(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
+        warn(f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it should have some')
+    for path in shards.paths:
+        size = os.path.getsize(path)
+        if size < sizes.setdefault(path, size):
+            raise RunError(
+                f'{path}: the shard lost records during the run: it has {size:,} of {sizes[path]:,} bytes; '
+                'leave shards alone while a run reads them'
+            )
+
+
+def await_loss(shards: Shards, has_ended: threading.Event) -> str | None:
+    """Waits until no shard has room for a record, and returns one line about it; None if has_ended is set before.
+
+    TensorFlow would look for records for ever, in a step that nothing can cancel. A shard that ends within the header
+    of its first record is empty to it.
+    """
+    while not has_ended.wait(_WATCH_SECS):
+        try:
+            if all(Path(path).stat().st_size < FRAME_BYTES for path in shards.paths):
+                return f'--data_dir={shards.folder}: all shards became empty during the run; no record is left'
+        except OSError:
+            # TensorFlow reports a shard that is missing.
+            continue
+    return None

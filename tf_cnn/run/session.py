@@ -1,0 +1,152 @@
+"""Opens the session of a run, and runs single steps in it."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.inputs.pipeline import InputPipeline
+from tf_cnn.results.sections import Phase
+from tf_cnn.results.steps import StepValues
+from tf_cnn.run.instruments import StepTracer, SummaryWriter
+from tf_cnn.run.step_graph import Fetches
+from tf_cnn.run.steps_in_graph import StepsInGraph
+
+
+@contextlib.contextmanager
+def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
+    """Closes the session after the block, except after an error in a cluster: closing could wait for a lost task."""
+    session = tf.Session(target, graph=graph, config=config)
+    try:
+        yield session
+    except BaseException:
+        if not target:
+            session.close()
+        raise
+    session.close()
+
+
+@dataclass
+class _Fetched:
+    loss: float
+    global_step: int
+    ops: Any = None
+    steps_after: int | None = None
+    updated_at: float | None = None
+    learning_rate: float | None = None
+    top_1: float | None = None
+    top_5: float | None = None
+    num_skipped: int | None = None
+
+
+class Stepper:
+    """Runs steps in a session: the last warm-up step with tracing if requested, some steps with a gradient summary.
+
+    Attributes:
+      steps_after: the global step after the last step, including the steps of other workers.
+      num_skipped: how many steps the loss scale skipped in this run; the last step may not be counted yet.
+    """
+
+    def __init__(
+        self,
+        session: tf.Session,
+        fetches: Fetches,
+        tracer: StepTracer,
+        num_warmup: int,
+        summaries: SummaryWriter | None,
+        in_graph: StepsInGraph | None = None,
+        pipeline: InputPipeline | None = None,
+    ) -> None:
+        self.gradient_summary: bytes | None = None
+        self.steps_after = 0
+        self.num_skipped = 0
+        self._skipped_at_start: int | None = None
+        self._session = session
+        self._fetches = fetches.present()
+        self._in_graph = in_graph
+        self._pipeline = pipeline
+        self._fed = pipeline.fed if pipeline else []
+        if in_graph:
+            self._loop = session.make_callable(dict(in_graph.values), feed_list=[in_graph.num_steps])
+        else:
+            # An empty list would make TensorFlow prepare the fetches again in each step.
+            self._plain_step = session.make_callable(self._fetches, feed_list=self._fed or None)
+        self._traced_index = num_warmup if tracer.is_wanted else None
+        self._tracer = tracer
+        self._summaries = summaries
+        self._summarized_step = None
+        if summaries and summaries.gradient_summary is not None:
+            self._summarized_step = session.make_callable(
+                [self._fetches, summaries.gradient_summary], feed_list=self._fed or None
+            )
+
+    def run(self, phase: Phase, indices: range) -> list[StepValues]:
+        """Takes the steps with these indices in one run of the session, and returns the values of each."""
+        if self._in_graph is None:
+            return [self._run_one(phase, index) for index in indices]
+        if phase is Phase.WARMUP and self._traced_index in indices:
+            values = self._tracer.run(self._session, self._in_graph.values, {self._in_graph.num_steps: len(indices)})
+        else:
+            values = self._loop(len(indices))
+        return [
+            self._note({name: of_steps[number] for name, of_steps in values.items()}, None)
+            for number in range(len(indices))
+        ]
+
+    def _run_one(self, phase: Phase, index: int) -> StepValues:
+        feeds, seconds_of_feeds = self._draw()
+        if phase is Phase.WARMUP and index == self._traced_index:
+            values = self._tracer.run(self._session, self._fetches, dict(zip(self._fed, feeds, strict=True)))
+        elif self._summarized_step and self._is_summarized(phase, index):
+            values, self.gradient_summary = self._summarized_step(*feeds)
+        else:
+            values = self._plain_step(*feeds)
+        # By the clock of the graph's Timestamp op.
+        ended_at = time.time()
+        noted = self._note(values, ended_at)
+        return replace(noted, input_wait=seconds_of_feeds) if self._fed else noted
+
+    def _draw(self) -> tuple[list[Any], float]:
+        """Returns what the next step is fed, and the seconds that drawing it took."""
+        if self._pipeline is None or not self._fed:
+            return [], 0.0
+        start = time.perf_counter()
+        return self._pipeline.feeds(), time.perf_counter() - start
+
+    def _note(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
+        """The values of a step from those fetched; ended_at is the Unix time in seconds when it ended, if known."""
+        fetched = _Fetched(**values)
+        before = int(fetched.global_step)
+        self.steps_after = before + 1 if fetched.steps_after is None else int(fetched.steps_after)
+        if fetched.num_skipped is not None:
+            self.note_skipped(int(fetched.num_skipped))
+        return StepValues(
+            float(fetched.loss),
+            top_1=_as_float(fetched.top_1),
+            top_5=_as_float(fetched.top_5),
+            learning_rate=_as_float(fetched.learning_rate),
+            input_wait=_wait(fetched.updated_at, ended_at),
+            steps_before=before,
+            steps_after=self.steps_after,
+        )
+
+    def note_skipped(self, total: int) -> None:
+        """Updates num_skipped from the number of steps skipped since training began."""
+        if self._skipped_at_start is None:
+            self._skipped_at_start = total
+        self.num_skipped = total - self._skipped_at_start
+
+    def _is_summarized(self, phase: Phase, index: int) -> bool:
+        # The first warm-up step too, so that TensorFlow prepares this graph outside the timed steps.
+        return index == 1 if phase is Phase.WARMUP else self._summaries is not None and self._summaries.is_due(index)
+
+
+def _wait(updated_at: float | None, ended_at: float | None) -> float | None:
+    return None if updated_at is None or ended_at is None else max(0.0, ended_at - float(updated_at))
+
+
+def _as_float(value: float | None) -> float | None:
+    return None if value is None else float(value)

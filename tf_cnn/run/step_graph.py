@@ -1,0 +1,339 @@
+"""The graph of one step: the losses and gradients of the towers, and the update of the variables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from models.layers import VariableSource
+from models.networks import build_network, rank_of_labels
+from tf_cnn.inputs.pipeline import Batch, InputPipeline, Run
+from tf_cnn.managers.synchronous_step import SynchronousStep
+from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.planning.step import StepSettings
+from tf_cnn.results.sections import Transfer
+from tf_cnn.run.constant_weights import FrozenNetwork
+from tf_cnn.run.exchange import GradientsInMemory
+from tf_cnn.training.checkpoints import Slice, whole
+from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
+from tf_cnn.training.precision import LossScale, make_loss_scale
+from tf_cnn.training.variables import Variable
+from variable_mgr import VariableMgr
+
+Tensor = Any
+
+# The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) give no value; published code uses 0.4.
+_AUXILIARY_WEIGHT = 0.4
+# Networks have fewer dropout layers.
+_SEEDS_OF_TOWER = 1000
+
+
+@dataclass(frozen=True)
+class Fetches:
+    """What a session fetches in every step: ops, and scalars, float32 unless stated; None if not computed.
+
+    Attributes:
+      global_step: int64, before this step.
+      steps_after: int64, after this step, if other workers may increment it meanwhile.
+      updated_at: float64, the Unix time in seconds when the update was done and only the input pipeline was still
+        working; None if the input takes no work, and in deterministic runs.
+      num_skipped: int64, how many steps the loss scale had skipped before this one.
+    """
+
+    loss: Tensor
+    global_step: Tensor
+    ops: Sequence[Any]
+    steps_after: Tensor | None = None
+    updated_at: Tensor | None = None
+    learning_rate: Tensor | None = None
+    top_1: Tensor | None = None
+    top_5: Tensor | None = None
+    num_skipped: Tensor | None = None
+
+    def present(self) -> dict[str, Any]:
+        """The tensors by name, without None, which a session cannot fetch."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The ops and variables of a step.
+
+    Attributes:
+      initializers: give the variables their first values; then start() prepares the first step.
+      post_init: makes the towers alike; None if they are.
+      prologue: computes on the first batch what the first step takes from the step before; None if it takes nothing.
+      variables: the trainable variables of the first model; gradients has (variable, gradient) pairs for them.
+      slices: the parts of each variable in a checkpoint, by name; model_slices those of the model only.
+      begun: see VariableMgr.
+      num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
+      before_evaluation: makes the slices of all workers equal; None if they always are.
+    """
+
+    pipeline: InputPipeline
+    initializers: tf.Operation
+    post_init: tf.Operation | None
+    prologue: tf.Operation | None
+    fetches: Fetches
+    variables: list[Variable]
+    gradients: list[tuple[Variable, Tensor]]
+    global_step: Variable
+    synchronous_step: SynchronousStep | None
+    begun: list[Variable]
+    bytes_of_servers: dict[str, int]
+    transfer: Transfer
+    slices: dict[str, list[Slice]]
+    model_slices: dict[str, list[Slice]]
+    num_skipped: Tensor | None
+    before_evaluation: tf.Operation | None
+
+    @property
+    def drawing_ops(self) -> list[tf.Operation]:
+        """The ops of start() whose kernels keep what the steps continue: readers, the state of random numbers."""
+        return [*self.pipeline.drawing_ops, *([self.prologue] if self.prologue is not None else [])]
+
+    def start(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+        """Prepares the first step, once the variables have their values.
+
+        steps_before includes those before a restored checkpoint. If given, `run` runs drawing_ops, and nothing is fed.
+        """
+        session.run(self.pipeline.initializers)
+        if self.post_init is not None:
+            session.run(self.post_init)
+        self.pipeline.warm_up(session, steps_before, run)
+        if self.prologue is not None:
+            if run:
+                run(self.prologue)
+            else:
+                session.run(self.prologue, dict(zip(self.pipeline.fed, self.pipeline.feeds(), strict=True)))
+
+
+@dataclass(frozen=True)
+class _Tower:
+    """The tensors of one tower.
+
+    The objectives of all towers of a model add up to its loss. penalty, the model's weight decay, is None on towers
+    that do not compute it.
+    """
+
+    base_loss: Tensor
+    objective: Tensor
+    penalty: Tensor | None
+    top_k: tuple[Tensor, Tensor] | None
+    gradients: list[Tensor]
+
+
+# Long, because it is the order of a step, from the batch to the update, in one piece.
+def build_step_graph(
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    pipeline: InputPipeline,
+    frozen: FrozenNetwork | None = None,
+) -> StepGraph:
+    """Adds a step to the current graph; a forward-only one may compute with frozen constants.
+
+    Raises:
+      ValueError: the network has no trainable variables, or its loss does not depend on one of them.
+    """
+    with tf.device(manager.scalar_device):
+        loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
+    towers = _build_towers(settings, optimizer, manager, pipeline, loss_scale, frozen)
+    ops = list(pipeline.per_step_ops)
+    gradients: list[tuple[Variable, Tensor]] = []
+    slots: Slots = {}
+    with tf.device(manager.scalar_device):
+        global_step = manager.create_global_step()
+        model_slices = manager.slices()
+        slices = {'global_step': [whole(global_step)], **model_slices}
+        initializers = list(manager.initializers)
+        if manager.initializes:
+            initializers.append(global_step.assign(tf.constant(0, tf.int64)))
+        loss = _reported_loss(settings, towers)
+        learning_rate = None
+        if not settings.forward_only:
+            learning_rate = settings.learning_rate.at(global_step.value)
+            step = OptimizerStep(
+                optimizer,
+                learning_rate,
+                global_step.value,
+                settings.gradient_clip,
+                loss_scale,
+                [tower.base_loss for tower in towers],
+            )
+            train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
+            gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
+            counted = train_op
+            if manager.initializes:
+                initializers += [*step.initializers, *loss_scale.initializers]
+            slots = step.slots
+            slices |= _slices_of_slots(slices, slots)
+            slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
+        else:
+            # In forward-only runs the workers share nothing but this counter.
+            counted = manager.count_step(global_step, [loss.op])
+        ops.append(counted)
+        steps_after = updated_at = top_1 = top_5 = None
+        if settings.forward_only or manager.synchronous_step is None:
+            with tf.device(global_step.device), tf.control_dependencies([counted]):
+                steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
+        if pipeline.per_step_ops and not settings.deterministic:
+            # GPUs have no clock.
+            with tf.device(HOST_DEVICE), tf.control_dependencies([counted]):
+                updated_at = tf.timestamp()
+        fractions = [tower.top_k for tower in towers if tower.top_k]
+        if fractions:
+            top_1, top_5 = (_mean(of_towers) for of_towers in zip(*fractions, strict=True))
+        fetches = Fetches(
+            loss=loss,
+            global_step=tf.identity(global_step.value),
+            ops=ops,
+            steps_after=steps_after,
+            updated_at=updated_at,
+            learning_rate=learning_rate,
+            top_1=top_1,
+            top_5=top_5,
+            num_skipped=None if loss_scale.num_skipped is None else tf.identity(loss_scale.num_skipped),
+        )
+        post_init = manager.get_post_init_ops(slots)
+        before_evaluation = manager.get_before_evaluation_ops()
+        return StepGraph(
+            pipeline=pipeline,
+            initializers=tf.group(*initializers),
+            post_init=tf.group(*post_init) if post_init else None,
+            prologue=tf.group(*manager.prologue, *pipeline.per_step_ops) if manager.prologue else None,
+            fetches=fetches,
+            variables=[variable for variable in manager.savable_variables().values() if variable.trainable],
+            gradients=gradients,
+            global_step=global_step,
+            synchronous_step=manager.synchronous_step,
+            begun=manager.begun,
+            bytes_of_servers=manager.bytes_of_servers,
+            transfer=Transfer(
+                tuple(manager.bytes_of_servers.values()),
+                manager.bytes_of_step(forward_only=settings.forward_only),
+            ),
+            slices=slices,
+            model_slices=model_slices,
+            before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,
+            num_skipped=loss_scale.num_skipped,
+        )
+
+
+def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list[Slice]]:
+    """The parts of the optimizer's slots, by variable name/slot name."""
+    found: dict[str, list[Slice]] = {}
+    for name, parts in slices.items():
+        for part in parts:
+            for slot_name, slot in slots.get(part.variable.handle.ref(), {}).items():
+                found.setdefault(f'{name}/{slot_name}', []).append(replace(part, variable=slot))
+    return found
+
+
+def _build_towers(
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    pipeline: InputPipeline,
+    loss_scale: LossScale,
+    frozen: FrozenNetwork | None,
+) -> list[_Tower]:
+    towers: list[_Tower] = []
+    devices = manager.get_devices()
+    if isinstance(pipeline, GradientsInMemory):
+        nothing = tf.constant(float('nan'))
+        return [_Tower(nothing, nothing, None, None, pipeline.gradients_of(manager, n)) for n in range(len(devices))]
+    for number, device in enumerate(devices):
+        batch = pipeline.tower_batch(number)
+        # Each tower has its own dropout seeds.
+        seed = settings.seed + _SEEDS_OF_TOWER * (settings.first_tower + number)
+        with manager.create_outer_variable_scope(number) as variables:
+            source: VariableSource = frozen.constants_for(device) if frozen else variables
+            towers.append(_build_tower(settings, optimizer, manager, number, batch, loss_scale, source, seed, frozen))
+    return towers
+
+
+# Nine arguments: all that a step has is in a tower.
+def _build_tower(
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    number: int,
+    batch: Batch,
+    loss_scale: LossScale,
+    source: VariableSource,
+    seed: int,
+    frozen: FrozenNetwork | None,
+) -> _Tower:
+    logits, auxiliary = build_network(
+        settings.network,
+        batch.images,
+        settings.num_classes,
+        source,
+        settings.data_format,
+        is_training=not settings.forward_only,
+        keep_statistics=manager.keeps_statistics(number),
+        seed=seed,
+        dtype=settings.precision.compute,
+        norms=frozen.norms if frozen else None,
+    )
+    smoothing = 0.0 if settings.forward_only else settings.label_smoothing
+    base_loss = _cross_entropy(logits, batch.labels, smoothing)
+    if auxiliary is not None:
+        base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
+    top_k = _top_k(logits, batch.labels) if settings.with_accuracy else None
+    objective = base_loss / manager.num_averaged_towers
+    if settings.forward_only:
+        return _Tower(base_loss, objective, None, top_k, [])
+    trainable = manager.trainable_variables_on_device(number)
+    if not trainable:
+        raise ValueError('the network has no trainable variable')
+    penalty = None
+    trains_with_penalty = manager.leads(number) and not optimizer.decays_weights
+    reports_penalty = settings.loss_type_to_report == 'total_loss' and (manager.leads(number) or number == 0)
+    if settings.weight_decay and (trains_with_penalty or reports_penalty):
+        kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if variable.decays]
+        if settings.single_l2_loss_op and kernels:
+            kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
+        penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])
+        if trains_with_penalty:
+            objective += penalty
+    gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
+    unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]
+    if unused:
+        raise ValueError(f'the loss does not depend on {", ".join(unused)}')
+    # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
+    gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
+    return _Tower(base_loss, objective, penalty, top_k, gradients)
+
+
+def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
+    """Scalar float32: the mean over this process's images, with weight decay unless base_loss is asked for."""
+    loss = _mean([tower.base_loss for tower in towers])
+    penalties = [tower.penalty for tower in towers if tower.penalty is not None]
+    return loss + _mean(penalties) if penalties and settings.loss_type_to_report == 'total_loss' else loss
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N].
+
+    smoothing is the part of a label spread over all K classes: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
+    """
+    if not smoothing:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+    num_classes = int(logits.shape[1])
+    share = smoothing / num_classes
+    targets = tf.one_hot(labels, num_classes, on_value=1 - smoothing + share, off_value=share)
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=targets, logits=logits))
+
+
+def _top_k(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Scalars float32: the fractions of images whose label is the best one, and among the best 5."""
+    ranks = rank_of_labels(logits, labels)
+    top_1, top_5 = tf.unstack(tf.reduce_mean(tf.cast(ranks[:, tf.newaxis] < [1.0, 5.0], tf.float32), axis=0))
+    return top_1, top_5
+
+
+def _mean(scalars: Sequence[Tensor]) -> Tensor:
+    return tf.add_n(scalars) / len(scalars) if len(scalars) > 1 else scalars[0]

@@ -1,0 +1,109 @@
+"""A loop in the graph, which takes several steps in one run of the session."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.run.step_graph import Fetches
+
+Tensor = Any
+
+
+class StepsInGraph:
+    """Adds a loop to the current graph whose body is a copy of a step.
+
+    Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a name, which the copy
+    shares with the step, so nothing that builds a step has to know about the loop. What a kernel keeps within itself
+    (the reader of RecordInput, the state of random numbers) it keeps by the name of its node: `runner` has the copy run
+    `before`, so that the loop takes the steps that as many runs of the session would take.
+
+    The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of functions: a run of
+    the session then leaves out of the body whatever its fetches do not need, as elsewhere in the graph. It counts its
+    steps on the device of the loss, and keeps each value on the device that computes it, until the last step.
+
+    `values` are what the steps computed, by the names of Fetches without ops: tensors [num_steps].
+    """
+
+    def __init__(self, fetches: Fetches, before: Sequence[tf.Operation] = ()) -> None:
+        scalars = {name: value for name, value in fetches.present().items() if name != 'ops'}
+        # When the update of a step is done says nothing about the end of the step.
+        scalars.pop('updated_at', None)
+        ops = [value if isinstance(value, tf.Operation) else value.op for value in fetches.ops]
+        copied = [*(value.op for value in scalars.values()), *ops, *before]
+        step = _with_gates(tf.graph_util.extract_sub_graph(tf.get_default_graph().as_graph_def(), _names(copied)))
+        returned = [*(value.name for value in scalars.values()), *_names(ops), *_names(before)]
+
+        def take_step(index: Tensor, lists: list[tf.TensorArray], done: list[Tensor]) -> list[Any]:
+            # The copies have the devices of the step.
+            with tf.device(None):
+                copies = tf.import_graph_def(step, return_elements=returned, name='step')
+            values, rest = copies[: len(scalars)], copies[len(scalars) :]
+            filled = []
+            for each, value in zip(lists, values, strict=True):
+                with tf.device(value.device), tf.control_dependencies(rest[: len(ops)]):
+                    filled.append(each.write(index, tf.cast(value, each.dtype)))
+            following = []
+            for count, op in zip(done, rest[len(ops) :], strict=True):
+                with tf.control_dependencies([op]):
+                    following.append(tf.identity(count))
+            return [index + 1, filled, following]
+
+        with frames():
+            with tf.device(fetches.loss.device):
+                self.num_steps = tf.placeholder(tf.int32, [], name='num_steps')
+            lists = [_make_list(value, self.num_steps) for value in scalars.values()]
+            with tf.device(fetches.loss.device), tf.name_scope('steps'):
+                _, filled, done = tf.while_loop(
+                    lambda index, *_: index < self.num_steps,
+                    take_step,
+                    [tf.constant(0), lists, [tf.constant(0) for _ in before]],
+                    parallel_iterations=1,
+                    back_prop=False,
+                )
+            self.values: dict[str, Tensor] = {}
+            for (name, value), each in zip(scalars.items(), filled, strict=True):
+                with tf.device(value.device):
+                    self.values[name] = tf.cast(each.stack(), value.dtype)
+        self._before: Mapping[str, Tensor] = dict(zip(_names(before), done, strict=True))
+
+    def runner(self, session: tf.Session) -> Callable[[tf.Operation], None]:
+        """Returns a function that runs an op of `before` once, by its copy in the loop."""
+        return lambda op: session.run(self._before[op.name].op, {self.num_steps: 1})
+
+
+@contextlib.contextmanager
+def frames() -> Iterator[None]:
+    """Loops that are built within the block consist of frames instead of functions."""
+    by_functions = tf.control_flow_v2_enabled()
+    tf.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        if by_functions:
+            tf.enable_control_flow_v2()
+
+
+def _make_list(value: Tensor, length: Tensor) -> tf.TensorArray:
+    """Makes a list of such scalars, which the device of the value keeps."""
+    # GPUs have no kernel that writes int64 to a list. float64 holds the number of any step exactly.
+    dtype = tf.float64 if value.dtype == tf.int64 else value.dtype
+    with tf.device(value.device):
+        return tf.TensorArray(dtype, length, element_shape=[], colocate_with_first_write_call=False)
+
+
+def _names(ops: Sequence[tf.Operation]) -> list[str]:
+    return [op.name for op in ops]
+
+
+def _with_gates(step: tf.GraphDef) -> tf.GraphDef:
+    """Makes nodes without inputs wait for one node per device, so that the loop sends one signal to each device."""
+    gates: dict[str, str] = {}
+    for node in step.node:
+        if not node.input:
+            gate = gates.setdefault(node.device, f'gate_{len(gates)}')
+            node.input.append(f'^{gate}')
+    for device, gate in gates.items():
+        step.node.add(op='NoOp', name=gate, device=device)
+    return step

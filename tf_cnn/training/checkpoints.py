@@ -1,0 +1,304 @@
+"""Saves and restores variables in TensorFlow's checkpoint format. checkpoint_files manages the files."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from tf_cnn.errors import RunError, plural
+from tf_cnn.machine.atomic import move_whole
+from tf_cnn.training.checkpoint_files import READY, UNFINISHED, data_files, publish_checkpoint, remove_stage
+from tf_cnn.training.contents import (
+    CLASS_NAMES,
+    OPTIONAL,
+    Tensors,
+    cause,
+    class_difference,
+    content_difference,
+    first_names,
+    is_of_model,
+    read_class_names,
+    read_contents,
+)
+from tf_cnn.training.variables import Variable
+
+# Errors of save and restore ops that files do not cause: a lost task, or the end of the session.
+_NOT_FILE_ERRORS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.UnavailableError,
+)
+# The number of variables that a message names.
+_MAX_NAMES = 20
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A variable, or the part that starts at the indices `offset` of a variable of shape `full`."""
+
+    variable: Variable
+    offset: tuple[int, ...]
+    full: tuple[int, ...]
+
+    @property
+    def spec(self) -> str:
+        """The slice in the notation of SaveV2: '6 4 2,3:0,4' for rows 2 to 4 of [6, 4]; empty for a full variable."""
+        if self.variable.shape == self.full:
+            return ''
+        parts = (f'{start},{length}' for start, length in zip(self.offset, self.variable.shape, strict=True))
+        return f'{" ".join(map(str, self.full))} {":".join(parts)}'
+
+
+def whole(variable: Variable) -> Slice:
+    return Slice(variable, (0,) * len(variable.shape), variable.shape)
+
+
+def joined(parts: Sequence[Slice], values: Sequence[Any]) -> Any:
+    """Concatenates the values of the parts of a variable."""
+    if len(parts) == 1:
+        return values[0]
+    first = parts[0]
+    (axis,) = (number for number, length in enumerate(first.full) if first.variable.shape[number] != length)
+    return tf.concat(values, axis)
+
+
+class Checkpointer:
+    """Saves and restores variables. The constructor adds the ops to the current graph; save and restore add none.
+
+    Only one process may save in a folder, see checkpoint_files.locked. Checkpoints store 16-bit variables as float32,
+    so that a run of any precision can read them.
+
+    Args:
+      folder: on the machine of this process; it must exist when a checkpoint is saved.
+      variables: the slices of each variable, by its name in the checkpoint, which stores them as one tensor.
+      max_to_keep: the number of checkpoints to keep, of those that the state file of the folder names.
+      class_names: the names of labels 0, 1, ..., which checkpoints keep for contents.check_classes; None for none.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        variables: Mapping[str, Sequence[Slice]],
+        device: str,
+        max_to_keep: int,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._max_to_keep = max_to_keep
+        self._saving = threading.Lock()
+        self._expected = {
+            name: (_stored_dtype(slices[0].variable).name, list(slices[0].full)) for name, slices in variables.items()
+        }
+        parts = [(name, part) for name, parts in variables.items() for part in parts]
+        with tf.name_scope('checkpoint'):
+            with tf.device(device):
+                self._prefix = tf.placeholder(tf.string, [])
+                names = [] if class_names is None else [tf.constant(list(class_names), tf.string)]
+                values = [tf.cast(part.variable.value, _stored_dtype(part.variable)) for _, part in parts]
+                self._save = tf.raw_ops.SaveV2(
+                    prefix=self._prefix,
+                    tensor_names=[name for name, _ in parts] + [CLASS_NAMES] * len(names),
+                    shape_and_slices=[part.spec for _, part in parts] + [''] * len(names),
+                    tensors=values + names,
+                )
+            self._restore = self._add_restore([entry for entry in parts if not _is_optional(entry[0])], device)
+            optional = [entry for entry in parts if _is_optional(entry[0])]
+            self._restore_optional = self._add_restore(optional, device) if optional else None
+
+    def _add_restore(self, parts: Sequence[tuple[str, Slice]], device: str) -> tuple[tf.Operation, tf.Operation]:
+        """Returns the op that restores these (name, slice) pairs, and the op that reads their values from the files."""
+        with tf.device(device):
+            restored = tf.raw_ops.RestoreV2(
+                prefix=self._prefix,
+                tensor_names=[name for name, _ in parts],
+                shape_and_slices=[part.spec for _, part in parts],
+                dtypes=[_stored_dtype(part.variable) for _, part in parts],
+            )
+        assigned = [
+            part.variable.assign(tf.cast(value, part.variable.value.dtype))
+            for (_, part), value in zip(parts, restored, strict=True)
+        ]
+        return tf.group(*assigned, name='restore'), restored[0].op
+
+    def save(self, session: tf.Session, step: int, is_unchanged: Callable[[], bool] = lambda: True) -> str:
+        """Writes the variables after `step` steps, and returns the prefix; a checkpoint of the same step is replaced.
+
+        Any thread may save while others run steps. Each variable is read once, but a step may run between two reads:
+        is_unchanged, called after all reads, returns whether no variable changed meanwhile.
+
+        Raises:
+          RunError: the folder is missing or cannot be written, the disk is full, or the variables changed meanwhile.
+            Existing checkpoints stay intact.
+        """
+        name = f'model.ckpt-{step}'
+        unfinished, ready = self._folder / UNFINISHED, self._folder / READY
+        with self._saving, self._reporting(name):
+            publish_checkpoint(self._folder, self._max_to_keep)
+            if os.path.lexists(unfinished):
+                remove_stage(unfinished)
+            unfinished.mkdir()
+            try:
+                session.run(self._save, {self._prefix: str(unfinished / name)})
+                if not is_unchanged():
+                    raise RunError(f'{name} was not saved: a step changed the variables during the save')
+                move_whole(unfinished, ready)
+            except BaseException:
+                # The incomplete files would take up the rest of a full disk.
+                with contextlib.suppress(OSError):
+                    remove_stage(unfinished)
+                raise
+            publish_checkpoint(self._folder, self._max_to_keep)
+        return str(self._folder / name)
+
+    def restore(
+        self,
+        session: tf.Session,
+        prefix: str,
+        *,
+        for_training: bool = True,
+        names_in_training: Callable[[], Collection[str]] = frozenset,
+        partly: bool = False,
+    ) -> None:
+        """Restores every variable, initialized or not. Optional variables that the checkpoint omits stay unchanged.
+
+        Args:
+          for_training: if False, the checkpoint may also hold training state: optimizer slots and the global step.
+          names_in_training: returns all variables of the model in training. If not for_training, the checkpoint may
+            also hold these and their slots. Called only if it holds unexpected variables, since it may take a second.
+          partly: if True, the checkpoint may also hold any other variables.
+
+        Raises:
+          RunError: the checkpoint is missing, damaged or of other names, shapes or dtypes. Then no variable is changed.
+        """
+        found: Tensors = read_contents(prefix)
+        if not for_training:
+            found = self._without_training(found, self._expected)
+            if found.keys() - self._expected.keys():
+                found = self._without_training(found, names_in_training())
+        if partly:
+            found = {name: facts for name, facts in found.items() if name in self._expected}
+        has_optional = all(name in found for name in self._expected if _is_optional(name))
+        expected, found = (
+            {name: fact for name, fact in tensors.items() if not _is_optional(name)}
+            for tensors in (self._expected, found)
+        )
+        if changed := content_difference(expected, found):
+            raise RunError(
+                f'{prefix}: this checkpoint is of another model or optimizer: {changed}; '
+                'use the flags of the run that wrote it, or another folder'
+            )
+        restores = [self._restore]
+        if self._restore_optional and has_optional:
+            restores.append(self._restore_optional)
+        try:
+            for restore, _ in restores:
+                session.run(restore, {self._prefix: prefix})
+        except tf.errors.OpError as error:
+            if error.op not in [read for _, read in restores] or isinstance(error, _NOT_FILE_ERRORS):
+                raise
+            files = ', '.join(data_files(prefix)) or f'{prefix}.data-*'
+            raise RunError(f'{files}: cannot be read ({cause(error)}); restore another checkpoint') from error
+
+    def _without_training(self, found: Tensors, variables: Collection[str]) -> Tensors:
+        """Leaves out the global step, and those of the variables and of their optimizer slots that are not expected."""
+        return {
+            name: facts
+            for name, facts in found.items()
+            if name in self._expected or (name not in variables and is_of_model(name, variables))
+        }
+
+    @contextlib.contextmanager
+    def _reporting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._unwritable(name, error.strerror or str(error)) from error
+        except tf.errors.OpError as error:
+            if error.op is not self._save or isinstance(error, _NOT_FILE_ERRORS):
+                raise
+            raise self._unwritable(name, cause(error)) from error
+
+    def _unwritable(self, name: str, reason: str) -> RunError:
+        return RunError(
+            f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be written ({reason}); '
+            'free disk space there, or use another folder'
+        )
+
+
+def _stored_dtype(variable: Variable) -> tf.DType:
+    dtype = variable.value.dtype.base_dtype
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+
+
+def _is_optional(name: str) -> bool:
+    return name.startswith(OPTIONAL)
+
+
+class WarmStart:
+    """Restores the variables of a checkpoint that match the model's by name and shape. Adds its ops to the graph.
+
+    Args:
+      flag: the flag and its value as the user wrote them, for messages.
+      variables: the slices of the model's variables by name, including moving averages but not optimizer slots.
+      class_names: the names of labels 0, 1, ... of this training; None if unknown.
+
+    Raises:
+      RunError: the checkpoint is missing or cannot be read, or no variable matches.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        flag: str,
+        variables: Mapping[str, Sequence[Slice]],
+        device: str,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self._prefix = prefix
+        found = read_contents(prefix)
+        matching, unmatched = {}, []
+        for name, slices in variables.items():
+            dtype, shape = found.get(name, ('', []))
+            # Checkpoints store 16-bit variables as float32.
+            if (dtype, list(shape)) == ('float32', list(slices[0].full)):
+                matching[name] = slices
+            else:
+                known = f'{dtype} {list(shape)}' if dtype else 'absent'
+                unmatched.append(f'{name} ({known} there, float32 {list(slices[0].full)} here)')
+        if not matching:
+            raise RunError(
+                f'{flag}: no variable of the checkpoint has the name and the shape of a variable of this model, '
+                f'such as {first_names(variables)}; give a checkpoint of a similar model'
+            )
+        self.summary = (
+            f'{flag}: training starts from {len(matching)} of the {plural(len(variables), "variable")} of this model '
+            f'in {prefix}: {first_names(matching, _MAX_NAMES)}'
+        )
+        of_model = [name for name in found if is_of_model(name, found)]
+        unused = [name for name in of_model if name not in variables]
+        self.warnings = []
+        if unmatched:
+            self.warnings.append(
+                f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of this model will start from '
+                f'initial values (absent there, or different): {first_names(unmatched, _MAX_NAMES)}'
+            )
+        if unused:
+            self.warnings.append(
+                f'{flag}: {len(unused)} of the {plural(len(of_model), "variable")} of the checkpoint will not be '
+                f'used: {first_names(unused, _MAX_NAMES)}'
+            )
+        saved = read_class_names(prefix)
+        # With another number of classes the last layer has another shape, and is among the variables named above.
+        if saved and class_names and len(saved) == len(class_names) and (other := class_difference(saved, class_names)):
+            self.warnings.append(f'{flag}: its last layer was trained on other classes: {other}')
+        self._checkpointer = Checkpointer('', matching, device, 1)
+
+    def restore(self, session: tf.Session) -> None:
+        """Restores the matching variables; if the checkpoint is damaged, raises RunError and changes none."""
+        self._checkpointer.restore(session, self._prefix, partly=True)
