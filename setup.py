@@ -1,9 +1,6 @@
-"""How tf_cnn_benchmarks is installed: everything below the one package `tf_cnn_benchmarks`.
+"""How tf_cnn_benchmarks is built and installed: as two packages, tf_cnn_benchmarks and tf_cnn."""
 
-In a checkout the modules have plain names and stand at the top. Among the packages of others such names would do harm,
-so the tree of the checkout becomes the folder `program` in the package, whose own modules are those of `installed/`.
-"""
-
+import ast
 import os
 import re
 import shutil
@@ -15,7 +12,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 # That of a tree without a tag. Read, not imported: the program's dependencies may not be installed yet.
-VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'results' / '__init__.py').read_text(encoding='utf-8'))[0]
+VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'tf_cnn' / 'results' / '__init__.py').read_text(encoding='utf-8'))[0]
 README = ROOT / 'README.md'
 
 # Of the extra `dev`. Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller one.
@@ -80,28 +77,75 @@ DEV = [
     'uv>=0.5',
 ]
 
-ROOMS = find_packages(exclude=['benchmarks*', 'installed*', 'tests*'])
-AT_THE_TOP = sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py')
-PROGRAM = 'tf_cnn_benchmarks.program'
+PACKAGES = find_packages(exclude=['benchmarks*', 'tests*'])
+# What stands at the top of a checkout besides the command. A wheel has it in the package tf_cnn.
+TOP_MODULES = ['benchmark_cnn', 'preprocessing', 'variable_mgr']
+TOP_PACKAGES = ['models']
+_AT_TOP = re.compile(rf'({"|".join([*TOP_MODULES, *TOP_PACKAGES])})\b')
+
+MAIN = '''"""`python -m tf_cnn_benchmarks`: the command."""
+
+import sys
+
+from tf_cnn_benchmarks import main
+
+sys.exit(main())
+'''
 
 
-class BuildWithCommit(build_py):
-    """Writes into the package its version, and which commit its source is, if that is known; a run reads them there."""
+class BuildWheel(build_py):
+    """Makes the packages of a wheel from the files of a checkout: tf_cnn_benchmarks, the command, and tf_cnn, the rest.
+
+    Among the packages of others, names such as `models` would do harm. So what stands at the top moves into tf_cnn, and
+    imports and class names ('module:Class') of all files follow it.
+    """
 
     def run(self) -> None:
         super().run()
-        # An editable installation asks git.
+        # An editable installation uses the files of the checkout.
         if self.editable_mode:
             return
-        program = Path(self.build_lib, *PROGRAM.split('.'))
+        folder = Path(self.build_lib)
+        package, command = folder / 'tf_cnn', folder / 'tf_cnn_benchmarks'
+        for name in (*TOP_PACKAGES, *(f'{module}.py' for module in TOP_MODULES)):
+            shutil.rmtree(package / name, ignore_errors=True)
+            os.replace(folder / name, package / name)
+        command.mkdir(exist_ok=True)
+        os.replace(folder / 'tf_cnn_benchmarks.py', command / '__init__.py')
+        (command / '__main__.py').write_text(MAIN, encoding='utf-8')
+        (command / 'py.typed').touch()
+        for path in (*package.rglob('*.py'), *command.glob('*.py')):
+            path.write_text(below_tf_cnn(path.read_text(encoding='utf-8')), encoding='utf-8')
+        self._write_version(package)
+
+    def _write_version(self, package: Path) -> None:
+        """Writes into the package its version, and which commit its source is, if that is known; a run reads both."""
         commit = os.environ.get('GIT_COMMIT', '')
         if not commit and (ROOT / '.git').exists() and shutil.which('git'):
             asked = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False)
             commit = asked.stdout
         if commit.strip():
-            (program / 'commit.txt').write_text(f'{commit.strip()}\n', encoding='utf-8')
-        results = program / 'results' / '__init__.py'
+            (package / 'commit.txt').write_text(f'{commit.strip()}\n', encoding='utf-8')
+        results = package / 'results' / '__init__.py'
         results.write_text(results.read_text().replace(f"'{VERSION}'", f"'{self.distribution.get_version()}'"))
+
+
+def below_tf_cnn(source: str) -> str:
+    """Returns the source of a module with the names in tf_cnn of all modules that stand at the top of a checkout."""
+    lines = source.encode().splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(name), level=0) if _AT_TOP.match(name):
+                old, new = f'from {name}', f'from tf_cnn.{name}'
+            case ast.Import(names=[ast.alias(name=name)]) if _AT_TOP.fullmatch(name):
+                old, new = f'import {name}', f'from tf_cnn import {name}'
+            case ast.Constant(value=str(name)) if ':' in name and _AT_TOP.match(name):
+                old, new = name, f'tf_cnn.{name}'
+            case _:
+                continue
+        line, column = lines[node.lineno - 1], node.col_offset
+        lines[node.lineno - 1] = line[:column] + line[column:].replace(old.encode(), new.encode(), 1)
+    return b''.join(lines).decode()
 
 
 setup(
@@ -124,21 +168,16 @@ setup(
         'Typing :: Typed',
     ],
     python_requires='>=3.11,<3.14',
-    py_modules=[f'{PROGRAM}.{module}' for module in AT_THE_TOP],
-    packages=['tf_cnn_benchmarks', *(f'{PROGRAM}.{room}' for room in ROOMS)],
-    package_dir={
-        'tf_cnn_benchmarks': 'installed',
-        PROGRAM: '.',
-        **{f'{PROGRAM}.{room}': room.replace('.', '/') for room in ROOMS},
-    },
+    py_modules=['tf_cnn_benchmarks', *TOP_MODULES],
+    packages=PACKAGES,
     package_data={
-        'tf_cnn_benchmarks': ['py.typed'],
-        f'{PROGRAM}.models': ['costs.csv'],
-        f'{PROGRAM}.comparison': ['templates/*'],
-        f'{PROGRAM}.results': ['result.schema.json'],
-        f'{PROGRAM}.sweeps': ['*.toml'],
+        'models': ['costs.csv'],
+        'tf_cnn': ['py.typed'],
+        'tf_cnn.comparison': ['templates/*'],
+        'tf_cnn.results': ['result.schema.json'],
+        'tf_cnn.sweeps': ['*.toml'],
     },
-    cmdclass={'build_py': BuildWithCommit},
+    cmdclass={'build_py': BuildWheel},
     install_requires=CORE,
     extras_require={
         'cpu': CPU,

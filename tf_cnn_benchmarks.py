@@ -1,4 +1,12 @@
-"""The command: subcommands, and exit codes. Without a subcommand it runs a benchmark."""
+"""The command and the public Python names.
+
+Without a subcommand the command runs a benchmark. Python code imports every name in __all__ from here, in a checkout as
+in an installation; this loads neither TensorFlow nor a room that the name does not need:
+
+    from tf_cnn_benchmarks import BenchmarkCNN, make_params
+
+    BenchmarkCNN(make_params(model='lenet', num_batches=50)).run()
+"""
 
 import os
 import sys
@@ -13,11 +21,6 @@ if sys.version_info < (3, 11):  # noqa: UP036
     )
     sys.exit(2)
 
-# Other folders may have modules of the same names. Python itself puts this folder in front, except with PYTHONSAFEPATH
-# or `python -P`, or for the command that an installation makes.
-if sys.path[:1] != [os.path.dirname(os.path.realpath(__file__))]:
-    sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-
 from tf_cnn.cluster.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
@@ -26,11 +29,11 @@ if __name__ == '__main__':
 
 import contextlib
 import importlib
+import importlib.metadata
 import signal
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tf_cnn.commands.subcommands import SUBCOMMANDS
 from tf_cnn.errors import (
@@ -45,6 +48,74 @@ from tf_cnn.errors import (
 )
 from tf_cnn.machine.tensorflow_import import memory_limits
 
+if TYPE_CHECKING:
+    from benchmark_cnn import BenchmarkCNN
+    from models.registry import register_model
+    from tf_cnn.params import make_params
+    from tf_cnn.params.user_modes import register_variable_mgr
+    from tf_cnn.results.document import Result, read_result
+    from variable_mgr import (
+        VariableMgr,
+        VariableMgrCollectiveAllReduce,
+        VariableMgrDistributedAllReduce,
+        VariableMgrDistributedFetchFromPS,
+        VariableMgrDistributedFetchFromStagedPS,
+        VariableMgrDistributedReplicated,
+        VariableMgrHorovod,
+        VariableMgrIndependent,
+        VariableMgrLocalFetchFromPS,
+        VariableMgrLocalFetchFromStagedPS,
+        VariableMgrLocalRelaxedReplicated,
+        VariableMgrLocalReplicated,
+    )
+
+__all__ = [
+    'BenchmarkCNN',
+    'BenchmarkError',
+    'Result',
+    'RunError',
+    'UsageError',
+    'VariableMgr',
+    'VariableMgrCollectiveAllReduce',
+    'VariableMgrDistributedAllReduce',
+    'VariableMgrDistributedFetchFromPS',
+    'VariableMgrDistributedFetchFromStagedPS',
+    'VariableMgrDistributedReplicated',
+    'VariableMgrHorovod',
+    'VariableMgrIndependent',
+    'VariableMgrLocalFetchFromPS',
+    'VariableMgrLocalFetchFromStagedPS',
+    'VariableMgrLocalRelaxedReplicated',
+    'VariableMgrLocalReplicated',
+    'main',
+    'make_params',
+    'read_result',
+    'register_model',
+    'register_variable_mgr',
+]
+# Where the public names are that are loaded when they are asked for.
+_PUBLIC = {
+    'BenchmarkCNN': 'benchmark_cnn:BenchmarkCNN',
+    'Result': 'tf_cnn.results.document:Result',
+    'VariableMgr': 'variable_mgr:VariableMgr',
+    'VariableMgrCollectiveAllReduce': 'variable_mgr:VariableMgrCollectiveAllReduce',
+    'VariableMgrDistributedAllReduce': 'variable_mgr:VariableMgrDistributedAllReduce',
+    'VariableMgrDistributedFetchFromPS': 'variable_mgr:VariableMgrDistributedFetchFromPS',
+    'VariableMgrDistributedFetchFromStagedPS': 'variable_mgr:VariableMgrDistributedFetchFromStagedPS',
+    'VariableMgrDistributedReplicated': 'variable_mgr:VariableMgrDistributedReplicated',
+    'VariableMgrHorovod': 'variable_mgr:VariableMgrHorovod',
+    'VariableMgrIndependent': 'variable_mgr:VariableMgrIndependent',
+    'VariableMgrLocalFetchFromPS': 'variable_mgr:VariableMgrLocalFetchFromPS',
+    'VariableMgrLocalFetchFromStagedPS': 'variable_mgr:VariableMgrLocalFetchFromStagedPS',
+    'VariableMgrLocalRelaxedReplicated': 'variable_mgr:VariableMgrLocalRelaxedReplicated',
+    'VariableMgrLocalReplicated': 'variable_mgr:VariableMgrLocalReplicated',
+    'make_params': 'tf_cnn.params:make_params',
+    'read_result': 'tf_cnn.results.document:read_result',
+    'register_model': 'models.registry:register_model',
+    'register_variable_mgr': 'tf_cnn.params.user_modes:register_variable_mgr',
+}
+# The modules and packages of the program, as they are named in a checkout.
+_MODULES = ('benchmark_cnn', 'models', 'preprocessing', 'tf_cnn', 'tf_cnn_benchmarks', 'variable_mgr')
 # What libraries say, in errors of several kinds, if the system gives them no memory.
 _NO_MEMORY_ERRORS = ('failed to map segment', 'annot allocate memory', "can't start new thread")
 
@@ -58,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code: 0; 1 for a fault while running; 2 for wrong use; 128 + n after signal n, such as 130 after Ctrl-C.
     """
+    if argv is None:
+        SIGNALS.end_at_once()
     if _open_closed_streams():
         reason = 'standard output is closed (>&-), so the result would be lost; write > FILE, or > /dev/null'
         return _settled(_fail([reason], UsageError.exit_code))
@@ -161,7 +234,7 @@ def _stop_behind(error: BaseException | None) -> Stopped | None:
 
 def _is_own(module: str) -> bool:
     """Whether a module is one of the program itself."""
-    return Path(__file__).with_name(module.partition('.')[0]).exists()
+    return module.partition('.')[0] in _MODULES
 
 
 def _describe(error: OSError) -> str:
@@ -242,11 +315,23 @@ def _fail(messages: Sequence[str], exit_code: int) -> int:
     return exit_code
 
 
-def __getattr__(name: str) -> object:
-    # As the package of an installation has it: a process that Python spawns may find this file under its name.
-    from tf_cnn.commands.for_python import find
+def __getattr__(name: str) -> Any:
+    if name == '__version__':
+        return importlib.metadata.version('tf_cnn_benchmarks')
+    if name not in _PUBLIC:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    module, _, attribute = _PUBLIC[name].partition(':')
+    if module not in sys.modules:
+        from tf_cnn.machine.quiet import quiet_start
 
-    return find(name)
+        # BenchmarkCNN imports TensorFlow.
+        with quiet_start(verbose=False):
+            importlib.import_module(module)
+    return getattr(sys.modules[module], attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, '__version__'})
 
 
 if __name__ == '__main__':

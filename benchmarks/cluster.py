@@ -1,7 +1,7 @@
 """Workers and parameter servers on hosts of their own, each with a link to a switch, beside the original program.
 
-    python benchmarks/cluster.py --link=1gbit --model=resnet50 --batch_size=4 --num_batches=10
-    python benchmarks/cluster.py --link=200mbit --model=lenet --batch_size=32 --num_batches=30 \\
+    python -m benchmarks.cluster --link=1gbit --model=resnet50 --batch_size=4 --num_batches=10
+    python -m benchmarks.cluster --link=200mbit --model=lenet --batch_size=32 --num_batches=30 \\
         --original=FOLDER/scripts/tf_cnn_benchmarks --original_python=PYTHON
 
 The hosts are namespaces of this machine, which share its cores; only root can make them. The original program is
@@ -19,8 +19,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, some_of, take_turns
 from tests.support.hosts import Network, make_hosts, why_not

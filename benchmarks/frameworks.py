@@ -1,22 +1,19 @@
 """ResNet-50 in this program, in a plain TensorFlow loop, in Keras and in PyTorch: images/sec, in turns.
 
-    python benchmarks/frameworks.py --precisions=fp32,bf16 --phases=training,forward --rounds=3
-    python benchmarks/frameworks.py --peers=pytorch --torch_python=data/torch/bin/python
+    python -m benchmarks.frameworks --precisions=fp32,bf16 --phases=training,forward --rounds=3
+    python -m benchmarks.frameworks --peers=pytorch --torch_python=data/torch/bin/python
 
 Each turn is a new process on the CPU with its default threads, and all take the same steps, which benchmarks/peers
 describes. PyTorch may be in another environment, see benchmarks/requirements.txt.
 """
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, some_of, take_runs
+from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_runs
 from tf_cnn.sweeps.runner import PROGRAM
 
-# The script of each peer in benchmarks/peers.
-_PEERS = {'plain_tensorflow': 'plain_tensorflow.py', 'keras': 'keras_resnet50.py', 'pytorch': 'pytorch_resnet50.py'}
+# The module of each peer in benchmarks/peers.
+_PEERS = {'plain_tensorflow': 'plain_tensorflow', 'keras': 'keras_resnet50', 'pytorch': 'pytorch_resnet50'}
 _CHOICES = {'peers': tuple(_PEERS), 'precisions': ('fp32', 'bf16'), 'phases': ('training', 'forward')}
 _SIZES = {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}
 
@@ -37,7 +34,7 @@ def main() -> int:
             for peer in args.peers:
                 python = args.torch_python if peer == 'pytorch' else sys.executable
                 name = f'{peer}, {phase} {precision}'
-                commands[name] = [python, str(ROOT / 'benchmarks' / 'peers' / _PEERS[peer]), *steps]
+                commands[name] = [python, '-m', f'benchmarks.peers.{_PEERS[peer]}', *steps]
                 pairs.append((ours, name))
             outcomes |= take_runs(commands, args.rounds, args.output / f'{phase}-{precision}')
     return print_report(outcomes, pairs)

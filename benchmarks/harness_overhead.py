@@ -1,7 +1,7 @@
 """The cost of the harness: BenchmarkCNN compared with session loops, in turns within one process.
 
-    python benchmarks/harness_overhead.py
-    python benchmarks/harness_overhead.py --models=resnet50 --batch_sizes=32 --phases=training --precision=bf16
+    python -m benchmarks.harness_overhead
+    python -m benchmarks.harness_overhead --models=resnet50 --batch_sizes=32 --phases=training --precision=bf16
 
 benchmarks/README.md describes the loops `bare` and `by hand`. Other networks than those of peers/plain_networks.py are
 compared with `bare` alone. Each session is one turn of the report.
@@ -18,9 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf

@@ -1,20 +1,17 @@
 """Training on JPEG records: the command with its default flags, beside plain loops with tf.data, in turns.
 
-    python benchmarks/records.py --data_dir=data/records --rounds=3
+    python -m benchmarks.records --data_dir=data/records --rounds=3
 
 The network is `trivial`, whose steps leave most of the processor to the images; benchmarks/peers/plain_tensorflow.py
 has the plain loops. Each turn is a new process.
 """
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.turns import ROOT, make_parser, print_report, run_script, take_runs
+from benchmarks.turns import make_parser, print_report, run_script, take_runs
 from tf_cnn.sweeps.runner import PROGRAM
 
-_PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_tensorflow.py'))
+_PLAIN = (sys.executable, '-m', 'benchmarks.peers.plain_tensorflow')
 _PIPELINES = ('record_input', 'tf_data')
 _SIZES = {'batch_size': 64, 'num_batches': 60, 'num_warmup_batches': 10}
 

@@ -1,17 +1,13 @@
 """One device, in-graph replication and between-graph replication on a small network, with the loss that each reaches.
 
     python benchmarks/sample_digits.py --output=data/mnist --format=mnist
-    python benchmarks/replication.py --data_dir=data/mnist
+    python -m benchmarks.replication --data_dir=data/mnist
 
 The experiment of the article "Multi-GPU Training in TensorFlow" (benchmarks/README.md), with Adam at 0.001 and batches
 of 128 on each device. All variants train on the same number of images, so the replicated ones take half as many steps.
 """
 
 import statistics
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
 from tf_cnn.results.document import Result, as_float

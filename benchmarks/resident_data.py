@@ -1,6 +1,6 @@
 """Compares ways to feed a small network from data that fit into memory: preparation, training, and the loss reached.
 
-    python benchmarks/resident_data.py
+    python -m benchmarks.resident_data
 
 The experiment of the article "Beating TensorFlow Training in-VRAM" (benchmarks/README.md): its network of five layers
 of 32 units, with mean squared error and Adam. `device` draws each batch on the device, as --input_pipeline=device does:
@@ -12,13 +12,10 @@ enough for matrices this small, except for tf.data, which prepares batches on on
 import functools
 import itertools
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Measures the start: seconds from the start of a process to its first step, compared with `import tensorflow`.
 
-    python benchmarks/start_time.py --rounds=7
+    python -m benchmarks.start_time --rounds=7
 
 Each case runs in a new process, in turns. The clock starts before the process does, and stops when the line about the
 first step arrives; there is no warm-up step. Batches are small, so that arithmetic does not matter: one image, or
@@ -13,9 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, take_turns
 from tf_cnn.errors import RunError

@@ -20,7 +20,7 @@ from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.signals import Stopped
 from tf_cnn.params import make_params
 from tf_cnn.results.console import Console
-from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.results.document import Result, read_result
 from tf_cnn.results.sections import Phase
 from tf_cnn.training.checkpoint_files import has_ended, latest_checkpoint
 
@@ -144,7 +144,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     assert stopped.type is raised
     # One timed step, and one before it, as in the checkpoint.
     check_warning(err.getvalue(), '1 step', '1000', 'global step 2')
-    record = read_result_file(tmp_path / 'r.json')
+    record = read_result(tmp_path / 'r.json')
     assert isinstance(record, Result)
     assert (record.is_complete, len(record.step_seconds())) == (False, 1)
     assert record.ended.exit_code == 128 + number

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tf_cnn.place import FOLDER
+
 _PROGRAM = 'tf_cnn_benchmarks'
 # The operating system's errors for a disk that is full or fails.
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -94,7 +96,7 @@ def to_install(*packages: str, again: bool = False) -> str:
     Args:
       again: whether the packages are installed, but damaged.
     """
-    environment, program = Path(sys.prefix), Path(__file__).resolve().parent
+    environment, program = Path(sys.prefix), FOLDER
     if (environment / 'pipx_metadata.json').exists():
         options = ['--force'] if again else []
         return shlex.join(['pipx', 'inject', *options, environment.name, *packages])

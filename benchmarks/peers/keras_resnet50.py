@@ -1,14 +1,11 @@
 """ResNet-50 of keras.applications on TensorFlow, trained by train_on_batch.
 
-python benchmarks/peers/keras_resnet50.py --batch_size=32 --precision=bf16
+python -m benchmarks.peers.keras_resnet50 --batch_size=32 --precision=bf16
 """
 
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ['KERAS_BACKEND'] = 'tensorflow'
 

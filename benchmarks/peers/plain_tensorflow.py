@@ -1,18 +1,15 @@
 """A TensorFlow graph loop, as small and fast as a hand-written one can be, for ResNet-50 or `trivial` on records.
 
-    python benchmarks/peers/plain_tensorflow.py --batch_size=32 --precision=bf16
-    python benchmarks/peers/plain_tensorflow.py --data_dir=data/records --batch_size=64
+    python -m benchmarks.peers.plain_tensorflow --batch_size=32 --precision=bf16
+    python -m benchmarks.peers.plain_tensorflow --data_dir=data/records --batch_size=64
 
 The graph contains nothing of this program. The pipeline of records follows TensorFlow's guides and has its defaults, so
 libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which this program turns off.
 """
 
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf

@@ -1,15 +1,11 @@
 """ResNet-50 in PyTorch, in channels_last, with autocast for training in bf16.
 
 pip install -r benchmarks/requirements.txt
-python benchmarks/peers/pytorch_resnet50.py --batch_size=32 --precision=bf16
+python -m benchmarks.peers.pytorch_resnet50 --batch_size=32 --precision=bf16
 """
 
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 import torch
 from torch import nn

@@ -13,7 +13,7 @@ from benchmarks.turns import print_report, take_runs, take_turns
 from tests.support.outputs import refused
 from tests.support.sample_results import FAKE, environment, sizes_in
 from tf_cnn.comparison.sides import read_side
-from tf_cnn.results.document import Result, as_json, read_result_file
+from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.schema import FILE
 
 pytestmark = pytest.mark.unit
@@ -59,7 +59,7 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.Cap
     words = ['--batch_size=4', '--num_batches=12', '--precision=bf16', '--forward_only']
     args = make_parser('A peer.').parse_args([*words, f'--result_file={tmp_path / "peer.json"}'])
     run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(100_000))))
-    found = read_result_file(Path(args.result_file))
+    found = read_result(Path(args.result_file))
     assert isinstance(found, Result)
     facts = {'data_set': 'imagenet', 'is_synthetic': True, 'image_size': 224, 'role': 'forward-only'}
     assert found.work == {'model': 'resnet50', **facts}

@@ -128,7 +128,7 @@ def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     """Replaces the benchmark by another program."""
     path = folder / 'program.py'
     path.write_text(text)
-    monkeypatch.setattr('tf_cnn.cluster.hosts._PROGRAM', str(path))
+    monkeypatch.setattr('tf_cnn.cluster.hosts.COMMAND', str(path))
 
 
 @pytest.mark.distributed

@@ -36,7 +36,7 @@ from tests.distributed.scenarios import (
     undisturbed,
 )
 from tests.support.runs import values_in
-from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.results.document import Result, read_result
 
 pytestmark = pytest.mark.distributed
 TASKS = (
@@ -80,7 +80,7 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         chief = processes.trainers[0].name
         if lost == chief:
             return
-        record = read_result_file(path)
+        record = read_result(path)
         assert isinstance(record, Result)
         assert processes.described(lost) in (record.reason or '')
         steps = record.workers[0].steps.global_step
@@ -120,7 +120,7 @@ def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(mode: s
             lines = re.findall(rf'^{task} +\| tf_cnn_benchmarks: (?:error|warning): (.*)$', cluster.err, re.MULTILINE)
             assert any(re.search(rf'{lost} \(127\.0\.0\.1:\d+\) was lost', line) for line in lines), task
     if not lost.startswith('worker 0') or kind.num_controllers:
-        record = read_result_file(path)
+        record = read_result(path)
         assert isinstance(record, Result)
         assert re.search(rf'{lost} \(127\.0\.0\.1:\d+\) was lost', record.reason or '')
 

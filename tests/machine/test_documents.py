@@ -11,7 +11,7 @@ from tf_cnn.cluster.environments import read_tf_config
 from tf_cnn.errors import UsageError
 from tf_cnn.records.layout import read_facts
 from tf_cnn.results.collection import collect
-from tf_cnn.results.document import read_result_file
+from tf_cnn.results.document import read_result
 from tf_cnn.sweeps.folder import Folder
 from tf_cnn.sweeps.sweep_file import read_sweep_file
 from tf_cnn.training.checkpoint_files import mark_begun, read_end
@@ -39,7 +39,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     'dataset.json': lambda folder: read_facts(str(folder)),
     'sweep.json': lambda folder: Folder(folder).read_plan(),
     'sweep.toml': lambda folder: read_sweep_file(folder / 'sweep.toml'),
-    'result.json': lambda folder: read_result_file(folder / 'result.json'),
+    'result.json': lambda folder: read_result(folder / 'result.json'),
 }
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+import tf_cnn_benchmarks
 import variable_mgr
-from tf_cnn.commands.for_python import NAMES
 from tf_cnn.managers.base import VariableMgr
 from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
 from tf_cnn.params import make_params
@@ -45,6 +45,8 @@ def test_the_managers_of_the_modes_are_those_that_are_exported() -> None:
     exported = {getattr(variable_mgr, name) for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
     managers = {*MANAGERS.values(), *STAGED.values(), *RELAXED.values()}
     assert exported - {VariableMgr} == managers
-    assert {each.__name__ for each in exported} == {name for name in NAMES if name.startswith('VariableMgr')}
+    assert {each.__name__ for each in exported} == {
+        name for name in tf_cnn_benchmarks.__all__ if name.startswith('VariableMgr')
+    }
     assert len(managers) == len({*MANAGERS.values()}) + len(STAGED) + len(RELAXED)
     assert not any(map(inspect.isabstract, managers))

@@ -10,12 +10,10 @@ import pytest
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from installed import __all__ as installed_names
 from tests.support.outputs import check_line, refused
 from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.commands.for_python import NAMES
 from tf_cnn.params import find_idle, make_params
 from tf_cnn.params.modes import MODES
 from tf_cnn.params.rules import RunFacts
@@ -218,9 +216,3 @@ def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Pat
     (line,) = find_idle(params, RunFacts(alone=True, residual=False))
     check_line(line, f'--variable_mgr_file={tmp_path}/mine.py', '--variable_update')
     assert ran(**{name: getattr(params, name) for name in params.given}).result.run.variable_mgr_file_sha256 is None
-
-
-def test_the_names_for_python_are_the_same_in_a_checkout_and_in_an_installation() -> None:
-    assert {*NAMES, 'main'} == {*installed_names}
-    for name in NAMES:
-        assert getattr(tf_cnn_benchmarks, name).__name__ == name

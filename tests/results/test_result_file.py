@@ -9,7 +9,7 @@ import pytest
 from tests.support.outputs import refused
 from tests.support.sample_results import sample_document, step_seconds, untimed_document
 from tf_cnn.params.result_flags import numbered_path
-from tf_cnn.results.document import Result, read_document, read_result_file
+from tf_cnn.results.document import Result, read_document, read_result
 from tf_cnn.results.result_file import check_not_reserved, reserved
 
 pytestmark = pytest.mark.unit
@@ -61,7 +61,7 @@ def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path:
         with reserved(str(path)) as file:
             assert file.write(text, made) is is_written
         assert (path.read_bytes() == before) is not is_written or text == TIMED[0]
-    found = read_result_file(path)
+    found = read_result(path)
     assert isinstance(found, Result)
     assert found.statistics.num_steps == 4
 

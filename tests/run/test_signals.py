@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.outputs import check_line
 from tests.support.programs import ROOT, run_process, the_error
-from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.results.document import Result, read_result
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.distributed, pytest.mark.long]
@@ -81,7 +81,7 @@ def test_a_signal_ends_a_run_in_any_phase(
         lines = answer(process, number)
     assert process.returncode == 128 + number, lines
     check_line(lines[-1], 'tf_cnn_benchmarks: error: ', number.name)
-    result = read_result_file(path)
+    result = read_result(path)
     assert isinstance(result, Result)
     assert (result.is_complete, result.ended.exit_code) == (False, 128 + number)
     assert number.name in (result.reason or '')
@@ -110,7 +110,7 @@ def test_a_signal_after_the_total_changes_nothing(tmp_path: Path) -> None:
     with running(*SMALL, '--num_batches=20', f'--result_file={path}') as process:
         read_until(process, 'total images/sec')
         answer(process, signal.SIGTERM)
-    result = read_result_file(path)
+    result = read_result(path)
     assert isinstance(result, Result)
     assert (process.returncode, result.is_complete) == (0, True)
 

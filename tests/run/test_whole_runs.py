@@ -16,7 +16,7 @@ from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import document_in, made, ran
 from tf_cnn.commands import benchmark
 from tf_cnn.results.console import Console
-from tf_cnn.results.document import Result, as_json, read_result_file
+from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.sections import Phase
 from tf_cnn.training.checkpoint_files import has_ended, latest_checkpoint
 
@@ -26,7 +26,7 @@ ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
 def read(path: Path) -> Result:
-    record = read_result_file(path)
+    record = read_result(path)
     assert isinstance(record, Result)
     document_in(path)
     return record

@@ -11,7 +11,7 @@ from tests.support.sample_results import interrupt_when_waiting, sample_document
 from tf_cnn.commands.benchmark import main
 from tf_cnn.params import parse_argv
 from tf_cnn.results.console import Console
-from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.results.document import Result, read_result
 from tf_cnn.sweeps.repeat import repeat
 
 pytestmark = pytest.mark.unit
@@ -30,7 +30,7 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     path = tmp_path / '{model}-{batch_size}.json'
     code, out, err = repeated(tmp_path, '--model=lenet', '--batch_size=8', '--repeat=3', f'--result_file={path}')
     assert code == 0
-    first, second, third = (read_result_file(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3))
+    first, second, third = (read_result(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3))
     assert len({found.id for found in (first, second, third)}) == 3
     # The path may have a field for the number.
     new = f'--result_file={tmp_path}/new/{{run}}/{{shape}}.json'
@@ -40,7 +40,7 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     }
     # No result is replaced.
     assert f'{tmp_path}/new/3/1*1.json' in repeated(tmp_path, '--model=lenet', '--repeat=2', new)[2]
-    assert len({read_result_file(path).id for path in (tmp_path / 'new').rglob('*.json')}) == 4
+    assert len({read_result(path).id for path in (tmp_path / 'new').rglob('*.json')}) == 4
     assert out == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert [f'run {number} of 3: 80.0 images/sec' in err for number in (1, 2, 3)] == [True] * 3
     assert (
@@ -57,7 +57,7 @@ def test_a_result_that_cannot_be_kept_ends_the_runs_with_the_total_so_far(tmp_pa
         repeat(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path))
     assert out.getvalue() == f'{RULE}\ntotal images/sec: 80.00\n{RULE}\n'
     assert 'stopped after 2 of 3 runs' in err.getvalue()
-    assert isinstance(read_result_file(tmp_path / 'r.1.json'), Result)
+    assert isinstance(read_result(tmp_path / 'r.1.json'), Result)
 
 
 def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path: Pat
     assert any('run 2 of 3: failed' in line and 'the loss is nan' in line for line in notes)
     assert not any('run 2 of 3: 80' in line for line in notes)
     assert any('1 of 3 runs failed' in line and 'the loss is nan' in line for line in notes)
-    stopped = read_result_file(tmp_path / 'r.2.json')
+    stopped = read_result(tmp_path / 'r.2.json')
     assert isinstance(stopped, Result)
     assert not stopped.is_complete
     # If no run ends well, there is no total.

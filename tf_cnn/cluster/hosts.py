@@ -22,12 +22,12 @@ from tf_cnn.cluster.private_network import PrivateNetwork
 from tf_cnn.cluster.topology import LOOPBACK, join_host_port
 from tf_cnn.errors import RunError
 from tf_cnn.machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
+from tf_cnn.place import COMMAND
 
 # Nothing else uses ports in a private network, and the kernel takes others for its connections.
 _FIRST_PRIVATE_PORT = 2222
 # How long agents have to end their processes when the launcher ends, in seconds.
 CLOSE_SECS = 4.0
-_PROGRAM = str(Path(__file__).resolve().parents[2] / 'tf_cnn_benchmarks.py')
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Host:
     name = 'this machine'
 
     def __init__(self, address: str = LOOPBACK, network: PrivateNetwork | None = None) -> None:
-        self.program = (sys.executable, _PROGRAM)
+        self.program = (sys.executable, str(COMMAND))
         self._address = address
         self._network = network
         self._reserving = contextlib.ExitStack()

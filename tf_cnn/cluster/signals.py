@@ -118,8 +118,9 @@ class Signals:
 
     def end_at_once(self) -> None:
         """From now on a signal ends this process with one line, until the first storing(). For the command's start."""
-        self._is_command = self._ends_at_once = True
-        self._install()
+        if not self._is_command:
+            self._is_command = self._ends_at_once = True
+            self._install()
 
     @contextlib.contextmanager
     def storing(

@@ -25,6 +25,7 @@ from tf_cnn.params.modes import MODES, Mode, Place, modes_that
 from tf_cnn.params.spec import Output, flag
 from tf_cnn.params.table import SPECS, outputs_that_are
 from tf_cnn.params.tensorflow_flags import chosen_gpus
+from tf_cnn.place import FOLDER
 from tf_cnn.planning.make_plan import check_launch
 
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
@@ -194,7 +195,7 @@ def _reach(options: ClusterOptions) -> Reach:
     return Reach(
         ssh=tuple(shlex.split(options.ssh or 'ssh')),
         python=options.remote_python or sys.executable,
-        folder=options.remote_dir or str(Path(__file__).resolve().parents[2]),
+        folder=options.remote_dir or str(FOLDER),
         working_folder=str(Path.cwd()),
     )
 

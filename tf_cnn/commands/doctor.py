@@ -18,16 +18,16 @@ from tf_cnn.cluster.environments import without_clusters
 from tf_cnn.cluster.signals import SIGNALS
 from tf_cnn.commands.options import Arguments, Declaration
 from tf_cnn.errors import UsageError, format_flag, nearest, plural
-from tf_cnn.machine import doctor_process
 from tf_cnn.machine.doctor_checks import SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.doctor_process import FAMILIES
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.machine.surroundings import environment_facts, machine_facts
 from tf_cnn.params.spec import flag
+from tf_cnn.place import FOLDER
 from tf_cnn.results import VERSION
 from tf_cnn.sweeps.limited_process import TIMEOUT, run_process
 
-_PROCESS = (sys.executable, doctor_process.__file__)
+_PROCESS = (sys.executable, '-m', 'tf_cnn.machine.doctor_process')
 # A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the driver needs half an hour
 # to compile all kernels, on one core.
 _LIMIT_SECS, _COMPILING_SECS = 600.0, 3600.0
@@ -142,6 +142,7 @@ def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS
             # 4 GiB, the maximum: the driver keeps the kernels that it compiled for earlier checks.
             'CUDA_CACHE_MAXSIZE': '4294967296',
             **without_clusters(os.environ),
+            'PYTHONPATH': os.pathsep.join(filter(None, [str(FOLDER), os.environ.get('PYTHONPATH')])),
             'TF_CPP_MIN_LOG_LEVEL': '0',
             'TMPDIR': folder,
         }

@@ -1,4 +1,4 @@
-"""Runs one family of the checks of `doctor` in this process: `doctor_process.py FAMILY FINDINGS`.
+"""Runs one family of the checks of `doctor` in this process: `python -m tf_cnn.machine.doctor_process FAMILY FINDINGS`.
 
 It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its check has ended, so
 that doctor knows which check crashed or hung. The stacks of all threads are then in FINDINGS.stacks.
@@ -69,7 +69,4 @@ def _examine(run: 'Callable[[], Finding]') -> 'Finding':
 
 
 if __name__ == '__main__':
-    folder = Path(__file__).resolve().parent
-    # Import from the folder of the program instead of that of this file.
-    sys.path[:] = [str(folder.parent), *(place for place in sys.path if place != str(folder))]
     main()

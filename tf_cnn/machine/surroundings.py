@@ -17,8 +17,8 @@ from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import gpu_facts
 from tf_cnn.machine.kernel_files import ROOT, read_key_values, read_text
 from tf_cnn.machine.processors import processor_facts, usable_cores
+from tf_cnn.place import FOLDER, PACKAGE
 
-_PROGRAM = Path(__file__).resolve().parents[2]
 _ASK_SECS = 1.0
 _GIBIBYTE = 2**30
 # The environment variables that set libraries, by their first word. Terraform and Kubernetes name
@@ -122,7 +122,7 @@ def _is_generated(hostname: str, root: Path) -> bool:
 
 
 @functools.cache
-def git_commit(folder: Path = _PROGRAM) -> str | None:
+def git_commit(folder: Path = FOLDER) -> str | None:
     """Returns the commit that is checked out in a folder, or from which the program there was built; None if unknown.
 
     The answer is kept for the life of the process, since the code that runs is the code that was imported.
@@ -130,7 +130,7 @@ def git_commit(folder: Path = _PROGRAM) -> str | None:
     # A program that is installed within the checkout of another project does not belong to that checkout.
     if not (folder / '.git').exists():
         # Written by setup.py.
-        return read_text(folder / 'commit.txt').strip() or None
+        return read_text(folder / PACKAGE.name / 'commit.txt').strip() or None
     return _output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
 
 

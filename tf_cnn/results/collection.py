@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tf_cnn.errors import UsageError
 from tf_cnn.machine.documents import DocumentError, read_json
-from tf_cnn.results.document import Failure, Result, read_result_file
+from tf_cnn.results.document import Failure, Result, read_result
 from tf_cnn.results.sections import Number
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
@@ -98,7 +98,7 @@ def collect(paths: Sequence[str]) -> Collection:
     for name in paths:
         path = Path(name)
         if not is_folder(path):
-            found = read_result_file(path)
+            found = read_result(path)
             keep(found, path, path.parent)
             continue
         num_found = 0
@@ -107,7 +107,7 @@ def collect(paths: Sequence[str]) -> Collection:
             if file.name.startswith('.') or file.name == SWEEP_FILE or is_try:
                 continue
             try:
-                found = read_result_file(file)
+                found = read_result(file)
             except UsageError as error:
                 problems.append(str(error))
                 continue

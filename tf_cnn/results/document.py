@@ -312,7 +312,7 @@ def is_document(path: Path) -> bool:
     return isinstance(document, dict) and document.get('schema') in (RESULT, FAILURE)
 
 
-def read_result_file(path: Path) -> Result | Failure:
+def read_result(path: Path) -> Result | Failure:
     """Reads a result file. Raises UsageError if read_document does, or if the file cannot be read."""
     try:
         text = read_regular(path, MOST_BYTES).decode()

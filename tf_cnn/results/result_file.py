@@ -10,7 +10,7 @@ from pathlib import Path
 from tf_cnn.errors import UsageError, format_flag
 from tf_cnn.machine.atomic import follow, write_whole
 from tf_cnn.params.result_flags import RUN_FIELD, STDOUT
-from tf_cnn.results.document import Result, read_result_file
+from tf_cnn.results.document import Result, read_result
 
 
 class ResultFile:
@@ -27,7 +27,7 @@ class ResultFile:
         """
         if not _has_measured(result):
             with suppress(UsageError):
-                earlier = read_result_file(Path(self.path))
+                earlier = read_result(Path(self.path))
                 if isinstance(earlier, Result) and _has_measured(earlier):
                     return False
         write_whole(f'{text}\n', self.path)

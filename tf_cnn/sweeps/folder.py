@@ -28,7 +28,7 @@ from tf_cnn.machine.atomic import move_whole, write_whole
 from tf_cnn.machine.documents import DocumentError, read_json
 from tf_cnn.results import VERSION
 from tf_cnn.results.collection import SWEEP_FILE, TRIES
-from tf_cnn.results.document import Failure, Result, as_json, read_result_file
+from tf_cnn.results.document import Failure, Result, as_json, read_result
 from tf_cnn.sweeps.configurations import SweepPlan
 
 # Instead of a plan: the commands that take turns, one in a line.
@@ -133,7 +133,7 @@ class Folder:
     def outcome(self, path: Path) -> Outcome | None:
         """Reads the result or failure in a file; None if there is no complete one, such as after a power failure."""
         try:
-            return read_result_file(path)
+            return read_result(path)
         except UsageError:
             return None
 
@@ -141,11 +141,11 @@ class Folder:
         """Moves the complete document of a run to its final name, and returns it; raises RunError as write()."""
         with self._writing(path):
             move_whole(unfinished, path)
-        return read_result_file(path)
+        return read_result(path)
 
     def copy(self, source: Path, path: Path) -> Outcome:
         self.write(path, source.read_text(encoding='utf-8').rstrip('\n'))
-        return read_result_file(path)
+        return read_result(path)
 
     def write_failure(self, path: Path, failure: Failure) -> Failure:
         failure.id, failure.source = failure.id or uuid.uuid4().hex, str(path)

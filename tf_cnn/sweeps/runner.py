@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from tf_cnn.errors import format_flag
 from tf_cnn.params import parse_argv
 from tf_cnn.params.result_flags import STDOUT
+from tf_cnn.place import COMMAND
 from tf_cnn.results.document import SCHEMA_VERSION, FailedCluster, FailedCommand, Failure, Result, as_json
 from tf_cnn.sweeps.configurations import Configuration
 from tf_cnn.sweeps.folder import Folder, Outcome, unfinished_name
 from tf_cnn.sweeps.limited_process import ERROR, TIMEOUT, run_process
 
-PROGRAM = (sys.executable, str(Path(__file__).resolve().parents[2] / 'tf_cnn_benchmarks.py'))
+PROGRAM = (sys.executable, str(COMMAND))
 
 
 @dataclass(frozen=True)
