@@ -28,7 +28,7 @@ from tf_cnn.errors import RunError
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(cluster_command.__file__).resolve().parent.parent
+ROOT = Path(cluster_command.__file__).resolve().parents[2]
 
 
 @pytest.fixture

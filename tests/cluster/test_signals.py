@@ -16,7 +16,7 @@ from tf_cnn.commands import cluster as cluster_command
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(cluster_command.__file__).resolve().parent.parent
+ROOT = Path(cluster_command.__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager

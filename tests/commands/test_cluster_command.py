@@ -17,7 +17,7 @@ from tf_cnn.commands import cluster as cluster_command
 from tf_cnn.commands.cluster import make_commands
 from tf_cnn.params import parse_argv
 
-ROOT = Path(cluster_command.__file__).resolve().parent.parent
+ROOT = Path(cluster_command.__file__).resolve().parents[2]
 
 
 def commands_of(

@@ -17,7 +17,7 @@ from tf_cnn.machine.doctor_checks import OK, SKIPPED, WRONG
 
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(doctor.__file__).parent.parent
+ROOT = Path(doctor.__file__).resolve().parents[2]
 PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'doctor')
 
 

@@ -16,7 +16,7 @@ from tf_cnn.results.document import Failure, Result
 from tf_cnn.sweeps.sweep_file import shipped
 from tf_cnn.sweeps.texts import result_table
 
-ROOT = Path(tf_cnn.commands.sweep.__file__).resolve().parent.parent
+ROOT = Path(tf_cnn.commands.sweep.__file__).resolve().parents[2]
 GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')
 
 

@@ -33,7 +33,7 @@ from tf_cnn.results.summary import format_machine
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(errors.__file__).parent
+ROOT = Path(errors.__file__).resolve().parents[1]
 
 
 def test_a_server_with_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
