@@ -10,13 +10,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.cluster.signals import SIGNALS
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.errors import RunError, UsageError, format_flag, plural
+from tf_cnn.graph.tensorflow_import import without_collecting
 from tf_cnn.inputs.buffers import format_memory
 from tf_cnn.machine.peak import measure_peak
 from tf_cnn.machine.quiet import quiet_start
-from tf_cnn.machine.tensorflow_import import without_collecting
 from tf_cnn.params import Params
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan
@@ -41,6 +39,8 @@ from tf_cnn.run.state import RunState, offer_of, restart_number
 from tf_cnn.run.step_graph import StepGraph
 from tf_cnn.run.step_loop import run_steps
 from tf_cnn.run.steps_in_graph import StepsInGraph
+from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
+from tf_cnn.system.signals import SIGNALS
 
 
 @dataclass(frozen=True)

@@ -173,9 +173,9 @@ setup(
     package_data={
         'models': ['costs.csv'],
         'tf_cnn': ['py.typed'],
-        'tf_cnn.comparison': ['templates/*'],
+        'tf_cnn.compare': ['templates/*'],
         'tf_cnn.results': ['result.schema.json'],
-        'tf_cnn.sweeps': ['*.toml'],
+        'tf_cnn.sweep': ['*.toml'],
     },
     cmdclass={'build_py': BuildWheel},
     install_requires=CORE,

@@ -21,7 +21,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     )
     sys.exit(2)
 
-from tf_cnn.cluster.signals import SIGNALS, Stopped
+from tf_cnn.system.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
     # Before the other imports, during which a signal would end Python without a line, or with a traceback.
@@ -35,8 +35,9 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tf_cnn.commands.subcommands import SUBCOMMANDS
-from tf_cnn.errors import (
+from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.graph.tensorflow_import import memory_limits
+from tf_cnn.system.errors import (
     FULL_DISK_ERRORS,
     BenchmarkError,
     RunError,
@@ -46,7 +47,6 @@ from tf_cnn.errors import (
     nearest,
     not_installed,
 )
-from tf_cnn.machine.tensorflow_import import memory_limits
 
 if TYPE_CHECKING:
     from benchmark_cnn import BenchmarkCNN
@@ -257,8 +257,8 @@ def _drop(stream: TextIO) -> None:
 
 def _run(arguments: list[str]) -> int:
     # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
-    from tf_cnn.params.spec import asks_for_help
-    from tf_cnn.params.words import to_keyboard
+    from tf_cnn.flags.spec import asks_for_help
+    from tf_cnn.flags.words import to_keyboard
 
     # A flag with a typographic dash is no subcommand; parse_argv refuses it.
     if arguments and not to_keyboard(arguments[0]).startswith('-'):
@@ -273,7 +273,7 @@ def _run(arguments: list[str]) -> int:
     elif {'--version', '-V'} & {*arguments}:
         name, argv = 'version', []
     elif asks_for_help(arguments):
-        from tf_cnn.commands.help import show
+        from tf_cnn.cli.help import show
 
         return show(arguments)
     else:
@@ -285,7 +285,7 @@ def _run(arguments: list[str]) -> int:
     # TensorFlow would write settings of Keras to the home directory.
     os.environ.setdefault('KERAS_HOME', os.devnull)
     with quiet_start(verbose=_is_verbose(arguments)):
-        return int(importlib.import_module(f'tf_cnn.commands.{name}').main(argv))
+        return int(importlib.import_module(f'tf_cnn.cli.{name}').main(argv))
 
 
 def _check_memory_limits() -> None:

@@ -16,8 +16,8 @@ from tf_cnn.managers.local import (
     VariableMgrLocalRelaxedReplicated,
     VariableMgrLocalReplicated,
 )
+from tf_cnn.managers.modes import Place
 from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.params.modes import Place
 
 __all__ = [
     'ManagerParts',

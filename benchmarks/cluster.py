@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, some_of, take_turns
 from tests.support.hosts import Network, make_hosts, why_not
-from tf_cnn.errors import RunError, UsageError
+from tf_cnn.system.errors import RunError, UsageError
 
 MODES = {
     'parameter_server': ['--variable_update=parameter_server'],

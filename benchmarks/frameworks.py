@@ -10,7 +10,7 @@ describes. PyTorch may be in another environment, see benchmarks/requirements.tx
 import sys
 
 from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_runs
-from tf_cnn.sweeps.runner import PROGRAM
+from tf_cnn.sweep.runner import PROGRAM
 
 # The module of each peer in benchmarks/peers.
 _PEERS = {'plain_tensorflow': 'plain_tensorflow', 'keras': 'keras_resnet50', 'pytorch': 'pytorch_resnet50'}

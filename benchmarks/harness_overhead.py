@@ -29,7 +29,7 @@ from benchmarks.peers.plain_networks import NETWORKS
 from benchmarks.turns import Numbers, make_parser, print_report, run_script, some_of, take_turns
 from tf_cnn.params import Params, make_params
 from tf_cnn.run.build import build_step
-from tf_cnn.sweeps.runner import order_of_round
+from tf_cnn.sweep.runner import order_of_round
 
 _OURS = 'harness'
 _PHASES = ('training', 'forward')

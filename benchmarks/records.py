@@ -9,7 +9,7 @@ has the plain loops. Each turn is a new process.
 import sys
 
 from benchmarks.turns import make_parser, print_report, run_script, take_runs
-from tf_cnn.sweeps.runner import PROGRAM
+from tf_cnn.sweep.runner import PROGRAM
 
 _PLAIN = (sys.executable, '-m', 'benchmarks.peers.plain_tensorflow')
 _PIPELINES = ('record_input', 'tf_data')

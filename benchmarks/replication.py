@@ -11,7 +11,7 @@ import statistics
 
 from benchmarks.turns import ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
 from tf_cnn.results.document import Result, as_float
-from tf_cnn.sweeps.runner import PROGRAM
+from tf_cnn.sweep.runner import PROGRAM
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')

@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, take_turns
-from tf_cnn.errors import RunError
-from tf_cnn.sweeps.runner import PROGRAM
+from tf_cnn.sweep.runner import PROGRAM
+from tf_cnn.system.errors import RunError
 
 _IMPORT = 'import tensorflow'
 # The beginning of the line about the first timed step, and the line that the other cases print.
@@ -33,7 +33,7 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
     return {
         _IMPORT: python(_IMPORT),
         # The import of TensorFlow alone, without packages that it imports if they are installed.
-        'without Keras': python('from tf_cnn.machine.tensorflow_import import import_tensorflow; import_tensorflow()'),
+        'without Keras': python('from tf_cnn.graph.tensorflow_import import import_tensorflow; import_tensorflow()'),
         'trivial': [*run, '--model=trivial', '--batch_size=1'],
         model: [*run, f'--model={model}', '--batch_size=1'],
         f'{model}, 1 tower': [*run, f'--model={model}', f'--batch_size={global_batch_size}'],

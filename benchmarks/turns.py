@@ -1,6 +1,6 @@
 """What the scripts of this folder share: contestants in rounds, and tables of their numbers and ratios.
 
-Contestants are commands that leave results, which the engine of `sweep` runs (tf_cnn/sweeps/runner.py), or functions.
+Contestants are commands that leave results, which the engine of `sweep` runs (tf_cnn/sweep/runner.py), or functions.
 """
 
 import argparse
@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from tf_cnn.cluster.signals import SIGNALS
-from tf_cnn.comparison.intervals import estimate_runs
-from tf_cnn.comparison.tables import Table, TableColumn
-from tf_cnn.errors import BenchmarkError, format_error
+from tf_cnn.compare.intervals import estimate_runs
 from tf_cnn.machine.surroundings import machine_facts
 from tf_cnn.results.document import Result
 from tf_cnn.results.summary import format_machine
-from tf_cnn.sweeps.folder import Folder
-from tf_cnn.sweeps.runner import PROGRAM, Contestant, Rounds, Starter, describe, failure_of, order_of_round
+from tf_cnn.results.tables import Table, TableColumn
+from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.runner import PROGRAM, Contestant, Rounds, Starter, describe, failure_of, order_of_round
+from tf_cnn.system.errors import BenchmarkError, format_error
+from tf_cnn.system.signals import SIGNALS
 
 ROOT = Path(PROGRAM[-1]).parent
 # What a turn found, by title. The first number is the one whose ratios are formed.

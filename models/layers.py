@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from models.folding import ConstantNorm
 from models.model_facts import BatchNorm
-from tf_cnn.training.variables import Initializer
+from tf_cnn.graph.variables import Initializer
 
 Tensor = Any  # TensorFlow ships no types
 Padding = str | int  # 'SAME', 'VALID', or that many zeros on every side

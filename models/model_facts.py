@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tf_cnn.machine.user_file import UserFile
+from tf_cnn.system.user_file import UserFile
 
 if TYPE_CHECKING:
     from models.layers import LayerBuilder

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from models.layers import Tensor
 from models.model_facts import Network
 from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
-from tf_cnn.errors import UsageError, format_flag
+from tf_cnn.system.errors import UsageError, format_flag
 
 
 # The arguments are all that decides how the networks of a run are built.

@@ -10,8 +10,8 @@ from models.builders import BUILDERS
 from models.folding import ConstantNorm
 from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_facts import Network
-from tf_cnn.errors import plural
-from tf_cnn.training.variables import Initializer
+from tf_cnn.graph.variables import Initializer
+from tf_cnn.system.errors import plural
 
 
 class Logits(NamedTuple):

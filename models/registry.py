@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from models.model_facts import BatchNorm, Build, ModelFacts, Network
 from models.zoo import CATALOG, NOT_CLASSIFIERS
-from tf_cnn.errors import BenchmarkError, UsageError, alternatives, format_flag, similar
 from tf_cnn.inputs.data_sets import DATA_SETS, RECORDS
-from tf_cnn.machine.user_file import UserFile, file_being_run
+from tf_cnn.system.errors import BenchmarkError, UsageError, alternatives, format_flag, similar
+from tf_cnn.system.user_file import UserFile, file_being_run
 
 # How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3

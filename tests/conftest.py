@@ -40,7 +40,7 @@ def forget_models() -> Iterator[None]:
 @pytest.fixture
 def forget_modes() -> Iterator[None]:
     """Forgets the modes that a test registers."""
-    from tf_cnn.params.modes import MODES
+    from tf_cnn.managers.modes import MODES
 
     with mock.patch.dict(MODES):
         yield

@@ -18,7 +18,7 @@ import pytest
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line, check_warning, read_output, warnings_in
 from tests.support.programs import ROOT, run_process, terminal
-from tf_cnn.commands.subcommands import SUBCOMMANDS
+from tf_cnn.cli.subcommands import SUBCOMMANDS
 
 FULL = Path('/dev/full')
 SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')
@@ -194,11 +194,11 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
 @pytest.mark.parametrize(
     ('action', 'exit_code', 'facts'),
     [
-        ("from tf_cnn.errors import RunError; raise RunError('shard 3: broken')", 1, ['shard 3: broken']),
+        ("from tf_cnn.system.errors import RunError; raise RunError('shard 3: broken')", 1, ['shard 3: broken']),
         ('raise MemoryError', 1, ['memory', 'MemoryError']),
         ("raise RuntimeError('can\\'t start new thread')", 1, ['memory', 'thread']),
         (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, []),
-        ('from tf_cnn.cluster.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
+        ('from tf_cnn.system.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
         # As native code ends that Ctrl-C interrupts while it is imported.
         ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, ['interrupted']),
     ],

@@ -16,18 +16,18 @@ import tf_cnn_benchmarks
 from models.registry import MODELS, load_model_file
 from tests.support.documents import PAGES, ROOT, CommandLine, ShellLine, fit, python_block, shell_lines, split_line
 from tests.support.images import write_noise, write_photos
-from tf_cnn.commands.options import Declaration
-from tf_cnn.commands.subcommands import SUBCOMMANDS
-from tf_cnn.errors import UsageError
+from tf_cnn.cli.options import Declaration
+from tf_cnn.cli.subcommands import SUBCOMMANDS
 from tf_cnn.params import Params, RunFacts, find_idle, parse_argv
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, ServerPlan
+from tf_cnn.system.errors import UsageError
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 LINES = list(shell_lines())
-MODULES = {name: importlib.import_module(f'tf_cnn.commands.{name}') for name in SUBCOMMANDS}
+MODULES = {name: importlib.import_module(f'tf_cnn.cli.{name}') for name in SUBCOMMANDS}
 DECLARATIONS: dict[str, Declaration[Any]] = {
     name: module.DECLARATION for name, module in MODULES.items() if hasattr(module, 'DECLARATION')
 }

@@ -15,8 +15,8 @@ from tests.support.graphs import cpus, open_session
 from tests.support.networks import make_manager
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.all_reduce import Algorithm, by_halves, make_algorithm
+from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.buckets import Packing
-from tf_cnn.params.all_reduce_spec import parse_spec
 from tf_cnn.training.optimizers import OptimizerStep
 from variable_mgr import VariableMgr
 

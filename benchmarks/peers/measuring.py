@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from models.registry import MODELS
-from tf_cnn.machine.atomic import write_whole
 from tf_cnn.machine.meters import Disturbances, host_peak_bytes
 from tf_cnn.machine.surroundings import environment_facts, machine_facts
 from tf_cnn.results import sections
 from tf_cnn.results.document import SCHEMA_VERSION, Result
 from tf_cnn.results.sections import Phase, with_unknowns
 from tf_cnn.results.steps import Cause, Measured, Step, StepValues
+from tf_cnn.system.atomic import write_whole
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)

@@ -15,7 +15,7 @@ from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.support.images import encoded, example, write_shard
 from tf_cnn.inputs.data_sets import DATA_SETS
-from tf_cnn.records.layout import shard_name
+from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

@@ -22,8 +22,8 @@ from tests.support.machines import (
 from tests.support.outputs import refused
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.errors import UsageError
 from tf_cnn.params import Params
+from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
 

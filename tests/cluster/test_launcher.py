@@ -19,12 +19,12 @@ import pytest
 
 from tests.support.outputs import check_line, failed
 from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, terminal
-from tf_cnn.cluster.agent import ANSWER, hello
-from tf_cnn.cluster.hosts import Command, Host, LocalProcess
-from tf_cnn.cluster.launcher import launch
-from tf_cnn.cluster.ssh import Reach, SshHost, connections
-from tf_cnn.commands import cluster as cluster_command
-from tf_cnn.errors import RunError
+from tf_cnn.cli import cluster as cluster_command
+from tf_cnn.launch.agent import ANSWER, hello
+from tf_cnn.launch.hosts import Command, Host, LocalProcess
+from tf_cnn.launch.launcher import launch
+from tf_cnn.launch.ssh import Reach, SshHost, connections
+from tf_cnn.system.errors import RunError
 
 pytestmark = pytest.mark.distributed
 
@@ -131,9 +131,7 @@ open({first!r}).close()
 print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
 """
     commands = [program('worker 0', chief, has_result=True), program('worker 1', "print('Waiting')")]
-    code = (
-        f'import sys; from tf_cnn.cluster.launcher import Command, launch\nsys.exit(launch({commands!r}, quiet=True))'
-    )
+    code = f'import sys; from tf_cnn.launch.launcher import Command, launch\nsys.exit(launch({commands!r}, quiet=True))'
     with terminal([sys.executable, '-c', code], cwd=ROOT) as seen:
         seen.read('Building the graph')
         open(first, 'w').close()
@@ -300,7 +298,7 @@ def test_processes_run_in_the_working_folder_if_the_host_has_it_else_at_home(
     (tmp_path / 'home').mkdir()
     command: dict[str, object] = {'name': 'worker 0', 'argv': ['pwd'], 'env': {}, 'cores': None}
     with subprocess.Popen(
-        [sys.executable, '-m', 'tf_cnn.cluster.agent', str(tmp_path / wanted)],
+        [sys.executable, '-m', 'tf_cnn.launch.agent', str(tmp_path / wanted)],
         cwd=ROOT,
         env={'HOME': str(tmp_path / 'home'), 'PATH': '/usr/bin:/bin'},
         stdin=subprocess.PIPE,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import STARTED, Watched, check_error, program, run
-from tf_cnn.cluster.hosts import Command
-from tf_cnn.commands import cluster as cluster_command
+from tf_cnn.cli import cluster as cluster_command
+from tf_cnn.launch.hosts import Command
 
 pytestmark = pytest.mark.distributed
 
@@ -26,7 +26,7 @@ def launched(*commands: Command) -> Iterator[tuple[subprocess.Popen[str], Watche
     code = (
         'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
         'signal.signal(signal.SIGHUP, signal.SIG_DFL)\n'
-        f'from tf_cnn.cluster.launcher import Command, launch\nsys.exit(launch({list(commands)!r}))'
+        f'from tf_cnn.launch.launcher import Command, launch\nsys.exit(launch({list(commands)!r}))'
     )
     with (
         contextlib.ExitStack() as stack,
@@ -101,7 +101,7 @@ def test_signals_work_as_before_when_all_have_ended() -> None:
 
 def ended(code: str) -> tuple[int, str, str]:
     """Returns the exit code and both streams of a process that runs this code."""
-    preamble = 'import os, signal, sys, time\nfrom tf_cnn.cluster.signals import SIGNALS, Stopped\n'
+    preamble = 'import os, signal, sys, time\nfrom tf_cnn.system.signals import SIGNALS, Stopped\n'
     command = [sys.executable, '-c', preamble + code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr

@@ -11,10 +11,10 @@ import pytest
 from tests.support.machines import use_pynvml, write_pynvml
 from tests.support.outputs import check_line, refused
 from tests.support.programs import CORES, STARTED, members
+from tf_cnn.cli import cluster as cluster_command
+from tf_cnn.cli.cluster import make_commands
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.cluster.hosts import Command, reserved_addresses, share_cores
-from tf_cnn.commands import cluster as cluster_command
-from tf_cnn.commands.cluster import make_commands
+from tf_cnn.launch.hosts import Command, reserved_addresses, share_cores
 from tf_cnn.params import parse_argv
 
 ROOT = Path(cluster_command.__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     """Replaces the benchmark by another program."""
     path = folder / 'program.py'
     path.write_text(text)
-    monkeypatch.setattr('tf_cnn.cluster.hosts.COMMAND', str(path))
+    monkeypatch.setattr('tf_cnn.launch.hosts.COMMAND', str(path))
 
 
 @pytest.mark.distributed

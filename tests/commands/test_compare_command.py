@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import tf_cnn.commands.compare
+import tf_cnn.cli.compare
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
 from tests.support.sample_results import (
@@ -23,7 +23,7 @@ from tests.support.sample_results import (
     untimed_document,
     write_sample,
 )
-from tf_cnn.comparison.report_rows import summarize_collection
+from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit
@@ -285,7 +285,7 @@ def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest
 def test_two_commands_run_in_turns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tf_cnn.commands.compare, 'Starter', lambda environment: starter(tmp_path))
+    monkeypatch.setattr(tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path))
     argv = ['compare', '--run=--model=lenet --batch_size=8', '--run', '--model=lenet --batch_size=16']
     assert tf_cnn_benchmarks.main([*argv, '--rounds=3', '--output=out', '--format=json']) == 0
     out, err = capsys.readouterr()
@@ -311,9 +311,7 @@ def test_two_commands_run_in_turns(
     assert len(sizes_in(tmp_path)) == 8
     # A run that fails ends the comparison, with its reason.
     behaviours: dict[str, object] = {'--batch_size=16': 'fail'}
-    monkeypatch.setattr(
-        tf_cnn.commands.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours)
-    )
+    monkeypatch.setattr(tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
     assert tf_cnn_benchmarks.main([*argv, '--output=failed']) == 1
     check_line(capsys.readouterr().err.splitlines()[-1], '--batch_size=16', 'the disk is on fire', 'failed')
 
@@ -323,9 +321,7 @@ def test_ctrl_c_ends_the_turns_and_the_run(
 ) -> None:
     argv = ['compare', '--run=--batch_size=8 --wait_for_idle=5', '--run=--batch_size=16', '--output=stopped']
     behaviours: dict[str, object] = {f'--batch_size={size}': {'5': 'wait'} for size in (8, 16)}
-    monkeypatch.setattr(
-        tf_cnn.commands.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours)
-    )
+    monkeypatch.setattr(tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
     with interrupt_when_waiting(tmp_path):
         assert tf_cnn_benchmarks.main(argv) == 130
     check_line(capsys.readouterr().err.splitlines()[-2], 'stopped')

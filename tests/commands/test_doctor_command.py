@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.outputs import check_line
-from tf_cnn.commands import doctor
-from tf_cnn.commands.doctor import run_family
-from tf_cnn.machine.doctor_checks import OK, SKIPPED, WRONG
+from tf_cnn.cli import doctor
+from tf_cnn.cli.doctor import run_family
+from tf_cnn.doctor.checks import OK, SKIPPED, WRONG
 
 pytestmark = pytest.mark.distributed
 

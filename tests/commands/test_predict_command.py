@@ -11,8 +11,8 @@ import pytest
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import sample_failure, write_sample
-from tf_cnn.commands.predict import read_network
-from tf_cnn.comparison.predict import CROWDING, ERRORS, Prediction, Series, crossings, link_bytes, predict
+from tf_cnn.cli.predict import read_network
+from tf_cnn.compare.predict import CROWDING, ERRORS, Prediction, Series, crossings, link_bytes, predict
 
 pytestmark = pytest.mark.unit
 

@@ -16,9 +16,9 @@ from tests.support.images import (
     write_shards_of,
 )
 from tests.support.outputs import failed, refused
-from tf_cnn.commands import records
-from tf_cnn.errors import to_install
-from tf_cnn.records.layout import shard_name
+from tf_cnn.cli import records
+from tf_cnn.inputs.layout import shard_name
+from tf_cnn.system.errors import to_install
 
 pytestmark = pytest.mark.graph
 

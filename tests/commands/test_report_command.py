@@ -14,8 +14,8 @@ import tf_cnn_benchmarks
 from tests.support.outputs import check_line, failed, refused
 from tests.support.programs import check_warning, run_process
 from tests.support.sample_results import sample_document, write_sample
-from tf_cnn.commands import report
-from tf_cnn.errors import to_install
+from tf_cnn.cli import report
+from tf_cnn.system.errors import to_install
 
 pytestmark = pytest.mark.unit
 

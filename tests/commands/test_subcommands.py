@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from tf_cnn.commands.options import Declaration
-from tf_cnn.commands.subcommands import SUBCOMMANDS
+from models.registry import MODELS
+from tf_cnn.cli.options import Declaration
+from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.flags.spec import specs_of
 from tf_cnn.params.help_text import describe_flag, format_help, format_page
-from tf_cnn.params.spec import specs_of
 from tf_cnn_benchmarks import main
 
 pytestmark = pytest.mark.unit
 
 DECLARATIONS: dict[str, Declaration[Any]] = {
-    name: importlib.import_module(f'tf_cnn.commands.{name}').DECLARATION for name in SUBCOMMANDS
+    name: importlib.import_module(f'tf_cnn.cli.{name}').DECLARATION for name in SUBCOMMANDS
 }
 
 
@@ -71,7 +72,7 @@ def test_the_help_of_the_program_is_printed_in_every_spelling(capsys: pytest.Cap
     for argv in (['help'], ['--help'], ['--help=true'], ['-h'], ['--help', '--model=lenet']):
         assert printed(capsys, *argv) == format_help(SUBCOMMANDS)
     for argv in (['help', 'all'], ['--help=all']):
-        assert printed(capsys, *argv) == format_help(SUBCOMMANDS, everything=True)
+        assert printed(capsys, *argv) == format_help(SUBCOMMANDS, MODELS.list_models())
     assert f'{printed(capsys, "help", "--markdown")}\n' == format_page()
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-import tf_cnn.commands.sweep
+import tf_cnn.cli.sweep
 from tests.support.hosts import NEEDED, make_hosts
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import created, failed_run, plan_of, sample_record, starter
-from tf_cnn.commands.sweep import main, run_plan
+from tf_cnn.cli.sweep import main, run_plan
 from tf_cnn.results.document import Failure, Result
-from tf_cnn.sweeps.sweep_file import shipped
-from tf_cnn.sweeps.texts import result_table
+from tf_cnn.sweep.sweep_file import shipped
+from tf_cnn.sweep.texts import result_table
 
-ROOT = Path(tf_cnn.commands.sweep.__file__).resolve().parents[2]
+ROOT = Path(tf_cnn.cli.sweep.__file__).resolve().parents[2]
 GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')
 
 

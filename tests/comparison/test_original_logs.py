@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import refused
-from tf_cnn.comparison.original_logs import read_log
+from tf_cnn.compare.original_logs import read_log
 from tf_cnn.results.console import IN_TF32
 from tf_cnn.results.document import Result
 

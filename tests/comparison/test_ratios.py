@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.support.sample_results import sample_record
-from tf_cnn.comparison.intervals import estimate_runs, t_quantile
-from tf_cnn.comparison.ratios import Significance, compare, estimate
+from tf_cnn.compare.intervals import estimate_runs, t_quantile
+from tf_cnn.compare.ratios import Significance, compare, estimate
 from tf_cnn.results.document import Result
 
 pytestmark = pytest.mark.unit

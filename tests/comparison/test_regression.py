@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.sample_results import cut_off, record_of, sample_document
-from tf_cnn.comparison.regression import MULTIPLES, expectation, judge
+from tf_cnn.compare.regression import MULTIPLES, expectation, judge
 from tf_cnn.results.document import Result
 
 pytestmark = pytest.mark.unit

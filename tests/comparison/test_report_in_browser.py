@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.sample_results import sample_failure, write_sample
-from tf_cnn.comparison.report_page import make_page
-from tf_cnn.comparison.report_plots import WIDTH
+from tf_cnn.compare.report_page import make_page
+from tf_cnn.compare.report_plots import WIDTH
 from tf_cnn.results.collection import collect
 
 pytestmark = pytest.mark.unit

@@ -23,14 +23,14 @@ from tests.support.sample_results import (
     step_seconds,
     write_sample,
 )
-from tf_cnn.commands.sweep import run_plan
-from tf_cnn.comparison.report_page import Page, make_page
-from tf_cnn.comparison.report_plots import Plot, make_plots
-from tf_cnn.comparison.report_rows import summarize_collection
+from tf_cnn.cli.sweep import run_plan
+from tf_cnn.compare.report_page import Page, make_page
+from tf_cnn.compare.report_plots import Plot, make_plots
+from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result
-from tf_cnn.sweeps.folder import Folder
-from tf_cnn.sweeps.runner import Starter
+from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.runner import Starter
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.outputs import check_line
 from tests.support.sample_results import cut_off, failed_run, record_of, sample_document, sample_record, step_seconds
-from tf_cnn.comparison.ratios import estimate
-from tf_cnn.comparison.report_rows import Summary, answers, names_of, number, summarize_collection
+from tf_cnn.compare.ratios import estimate
+from tf_cnn.compare.report_rows import Summary, answers, names_of, number, summarize_collection
 from tf_cnn.results.collection import Collection
 from tf_cnn.results.document import Failure, Result
 

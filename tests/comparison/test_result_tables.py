@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tf_cnn.comparison.tables import Table, TableColumn, abbreviate, as_csv, print_table, printable
+from tf_cnn.results.tables import Table, TableColumn, abbreviate, as_csv, print_table, printable
 
 pytestmark = pytest.mark.unit
 

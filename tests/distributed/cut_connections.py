@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.distributed.processes import Processes
 from tests.distributed.scenarios import ENDLESS, cluster_of, errors_of, start_under_way
 from tf_cnn.cluster.private_network import PrivateNetwork
-from tf_cnn.cluster.tether import die_with_parent
+from tf_cnn.system.tether import die_with_parent
 
 MODES = ('parameter_server', 'collective_all_reduce', 'distributed_replicated', 'staged', 'distributed_all_reduce')
 CUTS = ('ss', 'link')

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.programs import members
-from tf_cnn.cluster.hosts import Command, reserved_addresses
-from tf_cnn.cluster.tether import die_with_parent
-from tf_cnn.commands.cluster import make_commands
+from tf_cnn.cli.cluster import make_commands
+from tf_cnn.launch.hosts import Command, reserved_addresses
+from tf_cnn.system.tether import die_with_parent
 
 # Of a loaded machine; a cluster of four processes takes 15 seconds.
 DEADLINE_SECS = 240.0

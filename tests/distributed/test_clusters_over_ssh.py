@@ -164,7 +164,7 @@ def test_processes_run_where_and_how_the_user_says(network: Network, stand_in: P
     ('victim', 'exit_code', 'facts'),
     [
         ('tf_cnn_benchmarks.py', 128 + 9, ['worker 1', 'signal 9']),
-        ('tf_cnn.cluster.agent', 1, ['worker 1', 'the connection to node2 has ended']),
+        ('tf_cnn.launch.agent', 1, ['worker 1', 'the connection to node2 has ended']),
         ('sshd: root', 1, ['worker 1', 'the connection to node2 has ended']),
         (None, -9, []),
     ],
@@ -181,7 +181,7 @@ def test_all_end_when_one_is_killed(
     if facts:
         (line,) = (line for line in started.err.splitlines() if line.startswith('tf_cnn_benchmarks: error'))
         check_line(line, *facts)
-    if victim == 'tf_cnn.cluster.agent':
+    if victim == 'tf_cnn.launch.agent':
         # As with a launcher on one machine: the kernel ends the processes that it started, but not their children.
         os.kill(started.pid_on(1, 'sleep'), signal.SIGKILL)
     assert_all_gone(network)

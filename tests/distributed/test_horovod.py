@@ -35,7 +35,7 @@ from tests.distributed.whole_batch import (
 from tests.support.images import write_noise
 from tests.support.oracles import Weights
 from tests.support.runs import values_in
-from tf_cnn.cluster.hosts import Command
+from tf_cnn.launch.hosts import Command
 from tf_cnn.params import make_params
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'

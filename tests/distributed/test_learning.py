@@ -19,7 +19,7 @@ import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from tests.distributed.milestones import EVALUATED
 from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment, launched
-from tf_cnn.cluster.hosts import Command
+from tf_cnn.launch.hosts import Command
 from tf_cnn.params import parse_argv
 from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
 

@@ -18,7 +18,7 @@ from tests.distributed.scenarios import errors_of
 from tests.distributed.whole_batch import TOTAL_LINE
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
-from tf_cnn.cluster.hosts import Command
+from tf_cnn.launch.hosts import Command
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
@@ -78,7 +78,7 @@ PLACE = """
 import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
 from tf_cnn.cluster.discovery import find_cluster
-from tf_cnn.errors import UsageError
+from tf_cnn.system.errors import UsageError
 from tf_cnn.params import parse_argv
 try:
     cluster = find_cluster(parse_argv(sys.argv[2:]).params, os.environ)

@@ -17,9 +17,9 @@ from tests.distributed.whole_batch import TOTAL_LINE
 from tests.support.images import write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.runs import values_in
-from tf_cnn.cluster.hosts import Command, reserved_addresses
+from tf_cnn.inputs.layout import LABELS_FILE
+from tf_cnn.launch.hosts import Command, reserved_addresses
 from tf_cnn.params import make_params, parse_argv
-from tf_cnn.records.layout import LABELS_FILE
 from tf_cnn.results.sections import EvaluationRow
 from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
 

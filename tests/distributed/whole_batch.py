@@ -15,13 +15,13 @@ from models.registry import MODELS
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session
 from tests.support.oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline
 from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.managers.modes import Place
 from tf_cnn.params import parse_argv
-from tf_cnn.params.device_flags import HOST_DEVICE
-from tf_cnn.params.modes import Place
 from tf_cnn.planning.step import StepSettings
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.checkpoint_files import latest_checkpoint

@@ -21,9 +21,9 @@ from tf_cnn.inputs.array_pipeline import ArrayPipeline
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.device_input import DeviceInput
 from tf_cnn.inputs.feed_input import FeedInput
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputParts, WorkersInput
 from tf_cnn.inputs.validation import Share, array_examples, read_images, record_examples
-from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

@@ -15,14 +15,14 @@ from PIL import Image
 
 from tests.support.images import convert, encoded, example, write_cifar, write_mnist, write_shard
 from tests.support.outputs import check_line, failed, refused
-from tf_cnn.commands import records
+from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder, recognise
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays, DataSet, Shards
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.params import Params, make_params
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import check_launch, make_plan
 from tf_cnn.planning.plan import Plan
-from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

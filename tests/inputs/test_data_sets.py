@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.outputs import refused
 from tf_cnn.inputs.data_sets import Shards, find_shards
-from tf_cnn.records.layout import shard_name
+from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.unit
 

@@ -17,7 +17,7 @@ from preprocessing import ImageOptions, decode_window, preprocess
 from tests.support.graphs import open_session
 from tests.support.images import encoded, example, write_shard
 from tests.support.runs import losses
-from tf_cnn.records.layout import shard_name
+from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

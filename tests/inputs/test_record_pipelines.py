@@ -19,11 +19,11 @@ from preprocessing import ImageOptions, Scale
 from tests.support.graphs import cpus, open_session, step
 from tests.support.images import encoded, example, flip_a_bit, write_shard
 from tf_cnn.inputs.data_sets import Shards, find_shards
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputParts
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
-from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

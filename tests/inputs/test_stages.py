@@ -11,10 +11,10 @@ from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_shard
 from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA, input_for
 from tf_cnn.inputs.data_sets import Arrays, Shards, find_shards
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputParts
 from tf_cnn.inputs.pipelines import PIPELINE_CLASSES
 from tf_cnn.inputs.stages import DECODE, PARSE, STAGES, TRANSFER
-from tf_cnn.records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_cnn.machine.atomic import clear_own, move_whole, write_whole
+from tf_cnn.system.atomic import clear_own, move_whole, write_whole
 
 pytestmark = pytest.mark.unit
 

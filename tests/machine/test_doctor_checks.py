@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.machines import NEEDED, compile_cuda, use_pynvml, without_pynvml, write_files, write_pynvml
-from tf_cnn.machine import doctor_checks
-from tf_cnn.machine.doctor_checks import OK, SKIPPED, WARNING, WRONG, Finding
+from tf_cnn.doctor import checks as doctor_checks
+from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import has_nvidia_gpu
 
 pytestmark = [pytest.mark.unit, *NEEDED]

@@ -8,10 +8,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line
-from tf_cnn.machine import doctor_program
-from tf_cnn.machine.doctor_checks import OK, SKIPPED, WARNING, WRONG
+from tf_cnn.doctor import program as doctor_program
+from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG
 from tf_cnn.managers.all_reduce import by_copies
-from tf_cnn.params.all_reduce_spec import COLLECTIVE
+from tf_cnn.managers.all_reduce_spec import COLLECTIVE
 
 pytestmark = pytest.mark.graph
 

@@ -21,7 +21,7 @@ CODE = """
 import json, os, sys
 import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
-from tf_cnn.errors import UsageError
+from tf_cnn.system.errors import UsageError
 from tf_cnn.params import make_params
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan

@@ -39,7 +39,7 @@ logging.getLogger('tensorflow').warning('From a: b is deprecated and will be rem
 """
 SCRIPT = """
 import ctypes, os, signal, sys
-from tf_cnn.errors import RunError
+from tf_cnn.system.errors import RunError
 from tf_cnn.machine import quiet
 {preparation}
 with quiet.quiet_start(verbose={verbose}):

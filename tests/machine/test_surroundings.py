@@ -24,12 +24,12 @@ from tests.support.machines import (
     write_files,
     write_pynvml,
 )
-from tf_cnn import errors
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import gpu_facts, has_nvidia_gpu, visible
 from tf_cnn.machine.processors import processor_facts
 from tf_cnn.machine.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
 from tf_cnn.results.summary import format_machine
+from tf_cnn.system import errors
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-IMPORT = 'import gc, sys; from tf_cnn.machine.tensorflow_import import import_tensorflow; import_tensorflow(); '
+IMPORT = 'import gc, sys; from tf_cnn.graph.tensorflow_import import import_tensorflow; import_tensorflow(); '
 # The end of TensorFlow's own __init__.py, and a TensorFlow that cannot do without Keras.
 GUARDED = 'try:\n  importlib.import_module("keras.src.optimizers")\nexcept (ImportError, AttributeError):\n  pass\n'
 UNGUARDED = 'importlib.import_module("keras.src.optimizers")\n'

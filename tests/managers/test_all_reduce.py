@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf
 from tests.support.graphs import cpus, open_session
 from tests.support.outputs import refused
 from tf_cnn.managers.all_reduce import Algorithm, all_reduce, by_copies, by_halves, compacted, make_algorithm
+from tf_cnn.managers.all_reduce_spec import Range, parse_spec
 from tf_cnn.managers.buckets import Packing
-from tf_cnn.params.all_reduce_spec import Range, parse_spec
 
 pytestmark = pytest.mark.graph
 

@@ -26,8 +26,8 @@ from tests.support.networks import (
     wide,
 )
 from tf_cnn.managers.all_reduce import make_algorithm
+from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.buckets import Packing
-from tf_cnn.params.all_reduce_spec import parse_spec
 
 pytestmark = pytest.mark.graph
 

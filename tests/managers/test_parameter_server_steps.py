@@ -38,8 +38,8 @@ from tests.support.networks import (
     wide,
 )
 from tests.support.oracles import Weights
-from tf_cnn.cluster.hosts import reserved_addresses
-from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.launch.hosts import reserved_addresses
 from tf_cnn.training.checkpoints import Checkpointer, joined
 from tf_cnn.training.precision import FP32, Precision
 

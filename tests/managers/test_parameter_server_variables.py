@@ -10,10 +10,10 @@ from models.networks import build_network
 from models.registry import MODELS
 from tests.support.graphs import cpus
 from tests.support.networks import NUM_WORKERS, PS, REPLICATED, manager_of, servers
+from tf_cnn.graph.variables import num_bytes
 from tf_cnn.managers.all_reduce import by_copies
 from tf_cnn.managers.parameter_servers import ParameterServerVariables
 from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.training.variables import num_bytes
 
 pytestmark = pytest.mark.graph
 

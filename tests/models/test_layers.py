@@ -20,8 +20,8 @@ from models.small import lenet
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import BATCH, load, one_tower, random_images, random_weight, relative_error
 from tests.support.oracles import Weights
+from tf_cnn.graph.variables import Initializer
 from tf_cnn.training.optimizers import GradientDescent, OptimizerStep
-from tf_cnn.training.variables import Initializer
 from variable_mgr import TowerVariables
 
 pytestmark = pytest.mark.graph

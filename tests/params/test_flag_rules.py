@@ -8,10 +8,10 @@ import pytest
 from models.registry import MODELS
 from tests.support.outputs import refused
 from tf_cnn import params
-from tf_cnn.errors import UsageError
 from tf_cnn.params import RunFacts, make_params, parse_argv
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan
+from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
 

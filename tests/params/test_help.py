@@ -4,12 +4,13 @@ import math
 
 import pytest
 
+from models.registry import MODELS
 from tests.support.outputs import refused
-from tf_cnn.commands.subcommands import SUBCOMMANDS
+from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.flags.spec import ITS_DEFAULT
 from tf_cnn.params import SPECS
 from tf_cnn.params.help_text import describe_flag, flag_help, format_help, format_page
 from tf_cnn.params.original import FLAGS, TABLE
-from tf_cnn.params.spec import ITS_DEFAULT
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +25,7 @@ def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_a
 
 
 def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag_in_its_group() -> None:
-    text = format_help(SUBCOMMANDS, everything=True)
+    text = format_help(SUBCOMMANDS, MODELS.list_models())
     assert max(map(len, text.splitlines())) <= 100
     for name, spec in SPECS.items():
         about = flag_help(spec)

@@ -4,8 +4,8 @@ import pytest
 
 from models.registry import MODELS
 from tests.support.outputs import check_line
+from tf_cnn.managers.modes import MODES
 from tf_cnn.params import SPECS, RunFacts, find_idle, parse_argv
-from tf_cnn.params.modes import MODES
 
 pytestmark = pytest.mark.unit
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line, refused
+from tf_cnn.flags.spec import ITS_DEFAULT
 from tf_cnn.params import SPECS, Params, parse_argv
 from tf_cnn.params.original import TABLE, Fate
-from tf_cnn.params.spec import ITS_DEFAULT
 
 pytestmark = pytest.mark.unit
 

@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.outputs import refused
 from tests.support.sample_results import write_sample
-from tf_cnn.machine.atomic import write_whole
 from tf_cnn.params import Params, make_params, parse_argv
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.outputs import check_clashes, check_file, check_outputs
+from tf_cnn.system.atomic import write_whole
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ import tf_cnn_benchmarks
 import variable_mgr
 from tf_cnn.managers.base import VariableMgr
 from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
+from tf_cnn.managers.modes import MODES, Mode, Place
 from tf_cnn.params import make_params
-from tf_cnn.params.modes import MODES, Mode, Place
 from tf_cnn.params.optimizer_table import OPTIMIZERS
 from tf_cnn.params.table import SPECS
 from tf_cnn.training.optimizers import UPDATE_RULES, Optimizer

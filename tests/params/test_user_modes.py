@@ -14,8 +14,8 @@ from tests.support.outputs import check_line, refused
 from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
+from tf_cnn.managers.modes import MODES
 from tf_cnn.params import find_idle, make_params
-from tf_cnn.params.modes import MODES
 from tf_cnn.params.rules import RunFacts
 from tf_cnn.params.user_modes import register_variable_mgr
 from tf_cnn.results.repeats import repeat_key
@@ -53,7 +53,7 @@ def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_f
 def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path: Path) -> None:
     path = write(tmp_path, f'{MANAGER}raise SystemExit("it ran")\n')
     code = (
-        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.params.modes import MODES; '
+        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.managers.modes import MODES; '
         'parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
     command = [sys.executable, '-c', code, '--variable_update=mine', f'--variable_mgr_file={path}']

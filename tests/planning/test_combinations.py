@@ -22,14 +22,14 @@ import tf_cnn_benchmarks
 from tests.support.images import write_noise
 from tests.support.machines import open_mpi, slurm_step, tf_config
 from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.errors import BenchmarkError, UsageError, format_error
+from tf_cnn.flags.spec import FlagSpec
+from tf_cnn.flags.words import split_words
 from tf_cnn.params import SPECS, Params, Parsed, parse_argv
 from tf_cnn.params.original import FLAGS, TABLE, Fate
-from tf_cnn.params.spec import FlagSpec
-from tf_cnn.params.words import split_words
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, ServerPlan
+from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -30,8 +30,8 @@ from benchmark_cnn import BenchmarkCNN
 from tests.support.gpu_graphs import GpuGraph, Horovod, build_on_gpus
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
-from tf_cnn.errors import UsageError
-from tf_cnn.machine.onednn import ONEDNN_VARIABLE
+from tf_cnn.graph.onednn import ONEDNN_VARIABLE
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.params import make_params
 from tf_cnn.params.original import TABLE, Fate
@@ -41,10 +41,10 @@ from tf_cnn.planning.plan import Machine, Plan, ServerPlan
 from tf_cnn.planning.process_settings import Threads
 from tf_cnn.planning.session import session_config
 from tf_cnn.planning.this_process import THIS_PROCESS, ThisProcess
-from tf_cnn.records.layout import shard_name
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_float
 from tf_cnn.results.statistics import summarize
+from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.graph
 

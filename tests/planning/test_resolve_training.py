@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
+from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.params import make_params
-from tf_cnn.params.all_reduce_spec import parse_spec
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan
 from tf_cnn.planning.plan import Plan, VariableFacts

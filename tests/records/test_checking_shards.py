@@ -26,11 +26,11 @@ from tests.support.images import (
     write_shards_of,
 )
 from tests.support.outputs import check_line, failed, refused
-from tf_cnn.commands import records
+from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder
 from tf_cnn.inputs.data_sets import Shards
-from tf_cnn.records.framing import WalkedShards, walk_shards
-from tf_cnn.records.shard_check import first_fault
+from tf_cnn.inputs.framing import WalkedShards, walk_shards
+from tf_cnn.inputs.shard_check import first_fault
 from tf_cnn.run.process import check_lengths
 
 pytestmark = pytest.mark.graph

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from tests.support.images import claiming, encoded, picture, pixels
 from tests.support.outputs import check_line
-from tf_cnn.records.images import EncodedImage, Undecodable, encode_image
+from tf_cnn.convert.images import EncodedImage, Undecodable, encode_image
 
 pytestmark = pytest.mark.graph
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.images import convert, encoded, picture, read_examples, write_files, write_photos
 from tests.support.outputs import refused
-from tf_cnn.records.layout import read_labels, scan_folder
+from tf_cnn.inputs.layout import read_labels, scan_folder
 
 pytestmark = pytest.mark.graph
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
 from tests.support.outputs import check_line, failed, refused
-from tf_cnn.records.layout import scan_folder, shard_name
-from tf_cnn.records.write import WriteOptions, write_shards
+from tf_cnn.convert.write import WriteOptions, write_shards
+from tf_cnn.inputs.layout import scan_folder, shard_name
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

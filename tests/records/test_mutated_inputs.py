@@ -14,7 +14,7 @@ from PIL import Image
 
 import preprocessing
 from tests.support.images import encoded, example, write_shard
-from tf_cnn.records.shard_check import check_shards
+from tf_cnn.inputs.shard_check import check_shards
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

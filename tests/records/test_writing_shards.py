@@ -19,8 +19,8 @@ from tests.support.images import (
     write_shards_of,
 )
 from tests.support.outputs import check_line, failed, refused
-from tf_cnn.records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
-from tf_cnn.records.output import unfinished_folder
+from tf_cnn.convert.output import unfinished_folder
+from tf_cnn.inputs.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
 
 pytestmark = pytest.mark.graph
 

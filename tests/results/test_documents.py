@@ -29,16 +29,16 @@ from tests.support.sample_results import (
     step_seconds,
     write_sample,
 )
-from tf_cnn.comparison.changes import make_document, make_notes, make_rows, make_table
-from tf_cnn.comparison.regression import judge
-from tf_cnn.comparison.report_rows import summarize_collection
-from tf_cnn.comparison.sides import read_side, side_of
-from tf_cnn.comparison.tables import as_csv
-from tf_cnn.errors import UsageError
+from tf_cnn.compare.changes import make_document, make_notes, make_rows, make_table
+from tf_cnn.compare.regression import judge
+from tf_cnn.compare.report_rows import summarize_collection
+from tf_cnn.compare.sides import read_side, side_of
 from tf_cnn.results import schema
 from tf_cnn.results.collection import Collection, collect
 from tf_cnn.results.document import Failure, Result, as_json, read_document
 from tf_cnn.results.sections import ComputeSection, with_unknowns
+from tf_cnn.results.tables import as_csv
+from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PREAMBLE = """
 import os, signal, sys, time
-from tf_cnn.cluster.signals import SIGNALS
+from tf_cnn.system.signals import SIGNALS
 from tf_cnn.results.console import Console, format_total
 console = Console(sys.stdout, sys.stderr)
 """
@@ -77,7 +77,7 @@ def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(colu
         ("raise ValueError('why')", 1, 'ValueError: why'),
         # A signal that comes just before a long sleep begins would not end it.
         ('while True: time.sleep(0.1)', -2, 'KeyboardInterrupt'),
-        ('with SIGNALS.storing(): signal.raise_signal(signal.SIGTERM)', 1, 'tf_cnn.cluster.signals.Stopped: 15'),
+        ('with SIGNALS.storing(): signal.raise_signal(signal.SIGTERM)', 1, 'tf_cnn.system.signals.Stopped: 15'),
     ],
     ids=['error', 'Ctrl-C', 'SIGTERM'],
 )

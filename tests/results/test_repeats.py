@@ -9,13 +9,13 @@ import pytest
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
 from tests.support.sample_results import plan_of, record_of, sample_document, sample_record
-from tf_cnn.comparison.differences import flag_differences, machine_differences
-from tf_cnn.comparison.regression import judge, judgement_notes
-from tf_cnn.comparison.report_rows import summarize_collection
+from tf_cnn.compare.differences import flag_differences, machine_differences
+from tf_cnn.compare.regression import judge, judgement_notes
+from tf_cnn.compare.report_rows import summarize_collection
 from tf_cnn.params.table import SPECS
 from tf_cnn.results.collection import collect
 from tf_cnn.results.repeats import repeat_key, work_differences
-from tf_cnn.sweeps.texts import result_table
+from tf_cnn.sweep.texts import result_table
 
 pytestmark = pytest.mark.unit
 

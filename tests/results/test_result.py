@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line
-from tf_cnn.errors import format_error, format_warning
 from tf_cnn.results import console
 from tf_cnn.results.sections import NO_TRANSFER, Phase, RunSection, Transfer, with_unknowns
 from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import Cause, Measured, Step, StepValues
+from tf_cnn.system.errors import format_error, format_warning
 
 pytestmark = pytest.mark.unit
 

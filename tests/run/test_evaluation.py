@@ -25,15 +25,15 @@ from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_shard
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, document_in, made, ran, values_in
-from tf_cnn.cluster.signals import Stopped
 from tf_cnn.inputs.data_sets import Arrays, find_shards
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
-from tf_cnn.records.layout import shard_name
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import EvaluationRow, Phase
 from tf_cnn.results.steps import StepValues
 from tf_cnn.run.evaluation import Evaluation, OwnVariables
 from tf_cnn.run.session import Stepper
+from tf_cnn.system.signals import Stopped
 from tf_cnn.training.checkpoint_files import has_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

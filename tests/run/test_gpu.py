@@ -9,10 +9,10 @@ import functools
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.commands.doctor import run_family
-from tf_cnn.machine.doctor_checks import WRONG
-from tf_cnn.machine.doctor_process import FAMILIES
-from tf_cnn.machine.doctor_program import losses as losses_of_workers
+from tf_cnn.cli.doctor import run_family
+from tf_cnn.doctor.checks import WRONG
+from tf_cnn.doctor.process import FAMILIES
+from tf_cnn.doctor.program import losses as losses_of_workers
 
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there is no GPU')]

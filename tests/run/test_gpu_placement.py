@@ -21,8 +21,8 @@ from tests.support.gpu_graphs import (
     strangers_of_resources,
 )
 from tests.support.networks import needed_by
+from tf_cnn.graph.variables import num_bytes
 from tf_cnn.params.optimizer_table import OPTIMIZERS as ROWS
-from tf_cnn.training.variables import num_bytes
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -19,7 +19,7 @@ from tests.support.images import encoded, example, header_of, write_files, write
 from tests.support.outputs import check_line, failed
 from tests.support.programs import ROOT, Capture, run_command, run_process, the_error
 from tests.support.runs import made
-from tf_cnn.records.layout import shard_name
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.instruments import write_scalars
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]

@@ -19,10 +19,10 @@ from tests.support.programs import ROOT
 from tests.support.runs import document_in, ran
 from tf_cnn.inputs.buffers import most_bytes
 from tf_cnn.inputs.data_sets import find_shards
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputParts
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER
-from tf_cnn.records.layout import shard_name
 from tf_cnn.run.input_stages import StageTime, format_stages, stage_rows
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

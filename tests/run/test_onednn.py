@@ -58,7 +58,7 @@ def test_a_variable_of_another_value_is_refused_with_both_named() -> None:
 # Plans each run before it imports BenchmarkCNN, which imports TensorFlow, as the command does.
 RUNS = """
 import sys
-from tf_cnn.errors import UsageError
+from tf_cnn.system.errors import UsageError
 from tf_cnn.params import make_params
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.make_plan import make_plan

@@ -18,10 +18,10 @@ from tests.support.networks import needed_by
 from tests.support.outputs import refused
 from tests.support.runs import Ran, ran
 from tf_cnn.inputs.data_sets import find_shards
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.inputs.pipeline import InputParts
 from tf_cnn.inputs.record_pipeline import RecordPipeline
 from tf_cnn.params import parse_argv
-from tf_cnn.records.layout import shard_name
 from tf_cnn.run.step_graph import Fetches
 from tf_cnn.run.steps_in_graph import StepsInGraph
 from tf_cnn.training.checkpoint_files import latest_checkpoint

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from tests.support.outputs import check_line, refused
-from tf_cnn.machine.onednn import ONEDNN_VARIABLE
+from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 from tf_cnn.machine.visible_gpus import choose_visible
 from tf_cnn.params import RunFacts, find_idle, make_params

@@ -14,7 +14,7 @@ import tf_cnn_benchmarks
 from tests.support.images import write_digits
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import document_in, made, ran
-from tf_cnn.commands import benchmark
+from tf_cnn.cli import benchmark
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_json, read_result
 from tf_cnn.results.sections import Phase

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tf_cnn.flags.spec import Output
 from tf_cnn.params import SPECS
-from tf_cnn.params.spec import Output
 from tf_cnn.params.table import outputs_that_are
 
 # ---- pages -----------------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from models.model_facts import Build, Network
+from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.planning.step import StepSettings
 from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer, Slice, whole
 from tf_cnn.training.schedules import LearningRate
-from tf_cnn.training.variables import create_variable
 
 # ---- sessions --------------------------------------------------------------------------------------------------------
 # Sessions for small graphs.

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from tests.support import host_processes
-from tf_cnn.cluster.tether import die_with_parent
+from tf_cnn.system.tether import die_with_parent
 
 _PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'taskset', 'mount', 'ssh', 'sshd', 'ssh-keygen')
 _ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,9 +13,9 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 import tf_cnn_benchmarks
-from tf_cnn.commands import records
-from tf_cnn.records.framing import masked_checksums
-from tf_cnn.records.layout import shard_name
+from tf_cnn.cli import records
+from tf_cnn.inputs.framing import masked_checksums
+from tf_cnn.inputs.layout import shard_name
 
 
 def write_cifar(

@@ -14,7 +14,7 @@ from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.managers.all_reduce import Algorithm, by_copies, compacted
-from tf_cnn.params.modes import MODES, Place
+from tf_cnn.managers.modes import MODES, Place
 from tf_cnn.planning.step import StepSettings
 from tf_cnn.run.exchange import GradientsInMemory
 from tf_cnn.run.step_graph import StepGraph, build_step_graph

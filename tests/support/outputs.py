@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tf_cnn.errors import BenchmarkError, RunError, UsageError
+from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
 # Checks errors as users see them: one line, an exit code, and the flag, value, file or host concerned.

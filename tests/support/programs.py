@@ -22,8 +22,8 @@ import pytest
 
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
-from tf_cnn.cluster.hosts import Command, Member
-from tf_cnn.cluster.launcher import launch
+from tf_cnn.launch.hosts import Command, Member
+from tf_cnn.launch.launcher import launch
 
 # ---- programs --------------------------------------------------------------------------------------------------------
 # Runs small programs as the processes of a cluster, and returns what the launcher prints.

@@ -22,11 +22,11 @@ from tf_cnn.machine.surroundings import fingerprint
 from tf_cnn.results.document import Failure, Result, as_json, read_document
 from tf_cnn.results.sections import Phase, RunSection, StatisticsSection
 from tf_cnn.results.steps import Cause, Measured, Step, StepValues
-from tf_cnn.sweeps.configurations import SweepPlan, make_sweep_plan
-from tf_cnn.sweeps.folder import Folder
-from tf_cnn.sweeps.request import override
-from tf_cnn.sweeps.runner import Starter
-from tf_cnn.sweeps.sweep_file import read_sweep_file
+from tf_cnn.sweep.configurations import SweepPlan, make_sweep_plan
+from tf_cnn.sweep.folder import Folder
+from tf_cnn.sweep.request import override
+from tf_cnn.sweep.runner import Starter
+from tf_cnn.sweep.sweep_file import read_sweep_file
 
 # ---- sample results --------------------------------------------------------------------------------------------------
 # The result of a real run, with changes, for tests that read results.

@@ -24,14 +24,14 @@ from tests.support.sample_results import (
     sizes_in,
     starter,
 )
-from tf_cnn.commands.sweep import run_plan
-from tf_cnn.sweeps.folder import Folder
+from tf_cnn.cli.sweep import run_plan
+from tf_cnn.sweep.folder import Folder
 
 pytestmark = pytest.mark.distributed
 
 TEXT = 'repeats = 2\n[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3]\n'
 # The command, with the small program in place of the real one.
-COMMAND = 'import sys, commands.sweep, tf_cnn_benchmarks as b; commands.sweep.PROGRAM = {!r}; sys.exit(b.main())'
+COMMAND = 'import sys, tf_cnn.cli.sweep as s, tf_cnn_benchmarks as b; s.PROGRAM = {!r}; sys.exit(b.main())'
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_SECS = 60
 

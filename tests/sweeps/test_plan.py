@@ -8,15 +8,15 @@ from models.registry import MODELS
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import plan_of
 from tf_cnn.cluster.shape import Shape
-from tf_cnn.errors import UsageError
+from tf_cnn.managers.modes import MODES
 from tf_cnn.params import Params
-from tf_cnn.params.modes import MODES
 from tf_cnn.planning.make_plan import check_launch
-from tf_cnn.sweeps.configurations import make_sweep_plan
-from tf_cnn.sweeps.duration import guess_seconds
-from tf_cnn.sweeps.request import override, read_grid, with_device_cpu
-from tf_cnn.sweeps.search import check_search
-from tf_cnn.sweeps.sweep_file import find_file, read_sweep_file, shipped
+from tf_cnn.sweep.configurations import make_sweep_plan
+from tf_cnn.sweep.duration import guess_seconds
+from tf_cnn.sweep.request import override, read_grid, with_device_cpu
+from tf_cnn.sweep.search import check_search
+from tf_cnn.sweep.sweep_file import find_file, read_sweep_file, shipped
+from tf_cnn.system.errors import UsageError
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_cnn.sweeps.limited_process import ERROR, MEMORY, explain_end
-from tf_cnn.sweeps.runner import order_of_round
-from tf_cnn.sweeps.search import LARGEST, next_size
+from tf_cnn.sweep.runner import order_of_round
+from tf_cnn.sweep.search import LARGEST, next_size
+from tf_cnn.system.limited_process import ERROR, MEMORY, explain_end
 
 pytestmark = pytest.mark.unit
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.outputs import failed, refused
 from tests.support.sample_results import interrupt_when_waiting, sample_document, starter, step_seconds
-from tf_cnn.commands.benchmark import main
+from tf_cnn.cli.benchmark import main
 from tf_cnn.params import parse_argv
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
-from tf_cnn.sweeps.repeat import repeat
+from tf_cnn.sweep.repeat import repeat
 
 pytestmark = pytest.mark.unit
 

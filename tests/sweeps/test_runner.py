@@ -20,13 +20,13 @@ from tests.support.sample_results import (
     sizes_in,
     starter,
 )
-from tf_cnn.commands.sweep import runs_of, show_progress
+from tf_cnn.cli.sweep import runs_of, show_progress
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Failure, Result, as_json
-from tf_cnn.sweeps.folder import Folder, Outcome
-from tf_cnn.sweeps.limited_process import TIMEOUT, run_process
-from tf_cnn.sweeps.runner import Rounds, Starter, describe
-from tf_cnn.sweeps.search import Search
+from tf_cnn.sweep.folder import Folder, Outcome
+from tf_cnn.sweep.runner import Rounds, Starter, describe
+from tf_cnn.sweep.search import Search
+from tf_cnn.system.limited_process import TIMEOUT, run_process
 
 pytestmark = pytest.mark.distributed
 

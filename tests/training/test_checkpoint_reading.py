@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import DATA, Model, cpus, damage, files_of, open_session, restored
 from tests.support.outputs import check_line, failed
+from tf_cnn.graph.variables import create_variable
 from tf_cnn.training.checkpoint_files import latest_checkpoint, step_of
 from tf_cnn.training.checkpoints import Checkpointer, Slice, whole
-from tf_cnn.training.variables import create_variable
 
 pytestmark = pytest.mark.graph
 

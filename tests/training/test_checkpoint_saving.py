@@ -22,7 +22,7 @@ from tests.support.graphs import (
     restored,
 )
 from tests.support.outputs import failed
-from tf_cnn.cluster.hosts import reserved_addresses
+from tf_cnn.launch.hosts import reserved_addresses
 from tf_cnn.training.checkpoint_files import READY, UNFINISHED, latest_checkpoint
 
 pytestmark = pytest.mark.graph

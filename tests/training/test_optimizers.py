@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import open_session
 from tests.support.oracles import OPTIMIZERS, PLAIN_MOMENTUM, Weights
+from tf_cnn.graph.variables import create_variable
 from tf_cnn.training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
-from tf_cnn.training.variables import create_variable
 
 pytestmark = pytest.mark.graph
 

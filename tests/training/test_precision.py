@@ -32,7 +32,7 @@ from tests.support.oracles import OPTIMIZERS, Weights
 from tests.support.outputs import check_warning, failed
 from tests.support.runs import losses, ran, values_in
 from tf_cnn.managers.all_reduce import make_algorithm
-from tf_cnn.params.all_reduce_spec import parse_spec
+from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.run.step_graph import build_step_graph
 from tf_cnn.training.precision import FP32, Precision
 

@@ -21,11 +21,11 @@ from tf_cnn.cluster.failure_detector import (
 )
 from tf_cnn.cluster.rendezvous import Incarnations, Offer, Rendezvous, Settings
 from tf_cnn.cluster.server import KeyValueStore, start_server
-from tf_cnn.cluster.signals import SIGNALS
 from tf_cnn.cluster.topology import Cluster, Timeout, name_tasks
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.errors import UsageError, format_error
 from tf_cnn.results.console import Console
+from tf_cnn.system.errors import UsageError, format_error
+from tf_cnn.system.signals import SIGNALS
 
 _POLL_SECS = 0.1
 # If all tasks answer for this long after a step failed, another task is not the cause.

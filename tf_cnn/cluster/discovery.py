@@ -6,11 +6,11 @@ from typing import Any
 
 from tf_cnn.cluster.environments import Environment, find_launch, is_evaluator, place_ranks, read_tf_config
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Hosts, place_of, read_hosts, split_hosts
-from tf_cnn.errors import Refusals, UsageError, format_flag, plural
+from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, modes_that
 from tf_cnn.params import Params
 from tf_cnn.params.evaluation_flags import EVAL_DURING_TRAINING
-from tf_cnn.params.modes import DEFAULT_MODE, MODES, Mode, modes_that
 from tf_cnn.params.variable_flags import clash_with_others
+from tf_cnn.system.errors import Refusals, UsageError, format_flag, plural
 
 _FLAGS = 'the flags'
 # How often an evaluator looks for new checkpoints without --eval_interval_secs, in seconds.

@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_cnn.cluster.rendezvous import End, Rendezvous
 from tf_cnn.cluster.topology import Task, Timeout, name_tasks
-from tf_cnn.errors import RunError, UsageError
+from tf_cnn.system.errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
 # For how long a task may refuse connections. One that leaves requests unanswered has longer, see Health.

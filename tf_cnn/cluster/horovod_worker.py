@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cluster.rendezvous import Offer, Settings, find_difference
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.errors import UsageError
-from tf_cnn.params.modes import modes_that
+from tf_cnn.managers.modes import modes_that
+from tf_cnn.system.errors import UsageError
 
 
 def load_horovod() -> Any:

@@ -2,7 +2,7 @@
 
 TensorFlow's servers listen on all addresses of a machine (0.0.0.0 in grpc_server_lib.cc), whatever address the cluster
 has for them. So the processes share a network namespace with a loopback interface only (network_namespaces(7)). A small
-process keeps the namespace while the launcher lives; tf_cnn/cluster/tether.py enters it.
+process keeps the namespace while the launcher lives; tf_cnn/system/tether.py enters it.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ class PrivateNetwork:
 
     def __init__(self) -> None:
         # Here, since the process that keeps the namespace runs this file without the packages.
-        from tf_cnn.cluster.tether import die_with_parent
+        from tf_cnn.system.tether import die_with_parent
 
         self._keeper = subprocess.Popen(
             die_with_parent([sys.executable, '-I', '-S', __file__]),

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.server import Health, KeyValueStore
-from tf_cnn.cluster.signals import SIGNALS
 from tf_cnn.cluster.topology import (
     HOSTS_FLAGS,
     LOOPBACK,
@@ -21,7 +20,8 @@ from tf_cnn.cluster.topology import (
     name_tasks,
     split_host_port,
 )
-from tf_cnn.errors import RunError, UsageError, format_flag
+from tf_cnn.system.errors import RunError, UsageError, format_flag
+from tf_cnn.system.signals import SIGNALS
 
 Result = TypeVar('Result')
 Settings = Mapping[str, Any]

@@ -8,10 +8,10 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cluster.failure_detector import FailureDetector, PeerError, failure_of_end, find_loss
 from tf_cnn.cluster.rendezvous import End, Incarnations, Rendezvous, Settings
 from tf_cnn.cluster.server import start_server
-from tf_cnn.cluster.signals import SIGNALS, Stopped
 from tf_cnn.cluster.topology import Cluster, Task, Timeout
-from tf_cnn.errors import BenchmarkError, RunError, UsageError
 from tf_cnn.results.console import Console
+from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
+from tf_cnn.system.signals import SIGNALS, Stopped
 
 _INTERVAL_SECS = 0.25
 # A task that has not answered for this long is gone, not only slow.

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework.device_attributes_pb2 import DeviceAttributes
 
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Task, split_host_port
-from tf_cnn.errors import RunError
+from tf_cnn.system.errors import RunError
 
 _NO_PROXY = 'no_grpc_proxy'
 _started: list[tf.train.Server] = []

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tf_cnn.params.modes import Mode, Place
+from tf_cnn.managers.modes import Mode, Place
 
 _SHAPE = re.compile(r'\s*([0-9]{1,6})\s*\*\s*([0-9]{1,6})\s*(?:\+\s*([0-9]{1,6})\s*)?', re.ASCII)
 EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1*2 or 2*1+1'

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tf_cnn.errors import UsageError
-from tf_cnn.params.modes import Place
+from tf_cnn.managers.modes import Place
+from tf_cnn.system.errors import UsageError
 
 Hosts = tuple[str, ...]
 LOOPBACK = '127.0.0.1'

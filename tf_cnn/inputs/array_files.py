@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tf_cnn.errors import UsageError, plural, read_regular
 from tf_cnn.inputs.data_sets import DATA_SETS, list_folder
+from tf_cnn.system.errors import UsageError, plural, read_regular
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
 # its red, green and blue planes, row by row.

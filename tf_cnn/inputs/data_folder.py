@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tf_cnn.errors import RunError, UsageError, plural
 from tf_cnn.inputs import array_files
 from tf_cnn.inputs.data_sets import (
     DATA_SETS,
@@ -18,9 +17,10 @@ from tf_cnn.inputs.data_sets import (
     how_to_make,
     list_folder,
 )
-from tf_cnn.records.file_kinds import open_regular
-from tf_cnn.records.framing import count_records
-from tf_cnn.records.layout import LABELS_FILE, read_facts, read_labels, subset_of
+from tf_cnn.inputs.file_kinds import open_regular
+from tf_cnn.inputs.framing import count_records
+from tf_cnn.inputs.layout import LABELS_FILE, read_facts, read_labels, subset_of
+from tf_cnn.system.errors import RunError, UsageError, plural
 
 _NAMED_FILES = 5
 

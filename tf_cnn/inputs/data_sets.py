@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tf_cnn.errors import UsageError, plural
-from tf_cnn.records.layout import SHARD_NAME, ends_like_no_shard, shard_name
+from tf_cnn.inputs.layout import SHARD_NAME, ends_like_no_shard, shard_name
+from tf_cnn.system.errors import UsageError, plural
 
 if TYPE_CHECKING:
     # NumPy would take longer to import than everything else that parsing a command line needs.
@@ -77,7 +77,7 @@ class Shards:
     def num_images(self) -> int:
         """The number of records; reads the length of each. RunError if a shard is truncated or cannot be read."""
         # Imported here because parsing a command line should not import the modules that read records.
-        from tf_cnn.records.framing import count_records
+        from tf_cnn.inputs.framing import count_records
 
         return count_records(self.paths)
 
@@ -88,7 +88,7 @@ class Shards:
     @property
     def mean_record_bytes(self) -> float | None:
         """The mean size of a record, from a few of the shards; None if it is unknown."""
-        from tf_cnn.records.framing import mean_record_bytes
+        from tf_cnn.inputs.framing import mean_record_bytes
 
         return mean_record_bytes(self.paths)
 

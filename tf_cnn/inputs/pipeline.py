@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from preprocessing import ImageOptions
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.catalog import Source
 from tf_cnn.inputs.stages import TRANSFER
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
-from tf_cnn.params.device_flags import HOST_DEVICE
 
 Run = Callable[[tf.Operation], object]
 

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.data_sets import Arrays, Shards
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
-from tf_cnn.params.device_flags import HOST_DEVICE
 
 # The label of the padding in the last batch.
 NO_IMAGE = -1

@@ -5,7 +5,7 @@ Containers and batch systems limit processes in this way. The limit of a group a
 
 from pathlib import Path
 
-from tf_cnn.machine.kernel_files import read_key_values, read_number, read_text
+from tf_cnn.system.kernel_files import read_key_values, read_number, read_text
 
 # The rows of memory.stat that count pages of files.
 _FILE_MEMORY = ('inactive_file', 'active_file')

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_cnn.machine.kernel_files import ROOT, read_text
+from tf_cnn.system.kernel_files import ROOT, read_text
 
 # The environment variable that lists the GPUs that CUDA shows to a process.
 VISIBLE = 'CUDA_VISIBLE_DEVICES'

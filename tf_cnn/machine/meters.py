@@ -18,9 +18,9 @@ import psutil
 
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import asked, handles, nvml, visible
-from tf_cnn.machine.kernel_files import ROOT, numbers_in, read_key_values, read_number, read_text
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.surroundings import load_average
+from tf_cnn.system.kernel_files import ROOT, numbers_in, read_key_values, read_number, read_text
 
 _MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
 _KIBIBYTE = 2**10

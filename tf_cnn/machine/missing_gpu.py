@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tf_cnn.errors import to_install
 from tf_cnn.machine.gpus import VISIBLE, asked, gpu_facts, has_nvidia_gpu, nvml, visible
-from tf_cnn.machine.kernel_files import ROOT
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild, runs_on, tensorflow_build
+from tf_cnn.system.errors import to_install
+from tf_cnn.system.kernel_files import ROOT
 
 _DRIVER = 'libcuda.so.1'
 # Those of CUDA 12: all builds of the TensorFlow that this program needs are made for it. {} is the version of cuDNN.

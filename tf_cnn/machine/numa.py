@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_cnn.machine.gpus import gpus_on_bus, listed_gpus
-from tf_cnn.machine.kernel_files import numbers_in, read_number, read_text
+from tf_cnn.system.kernel_files import numbers_in, read_number, read_text
 
 _NODE = re.compile(r'node(\d+)')
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 
-from tf_cnn.machine.kernel_files import read_text
+from tf_cnn.system.kernel_files import read_text
 
 # The rows of /proc/cpuinfo: ARM has Features, and no name of the model.
 _MODEL = re.compile(r'^model name\s*:\s*(.+)$', re.MULTILINE)

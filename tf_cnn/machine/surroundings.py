@@ -15,9 +15,9 @@ import psutil
 
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import gpu_facts
-from tf_cnn.machine.kernel_files import ROOT, read_key_values, read_text
 from tf_cnn.machine.processors import processor_facts, usable_cores
-from tf_cnn.place import FOLDER, PACKAGE
+from tf_cnn.system.kernel_files import ROOT, read_key_values, read_text
+from tf_cnn.system.place import FOLDER, PACKAGE
 
 _ASK_SECS = 1.0
 _GIBIBYTE = 2**30

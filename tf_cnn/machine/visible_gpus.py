@@ -11,8 +11,8 @@ nvidia-smi. Dividing only needs the same order in all processes of a host.
 
 from collections.abc import Mapping, Sequence
 
-from tf_cnn.errors import UsageError
 from tf_cnn.machine.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
+from tf_cnn.system.errors import UsageError
 
 Environment = Mapping[str, str]
 # The number of a worker among those of its host, and how many these are.

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.managers.all_reduce_spec import Range
 from tf_cnn.managers.buckets import Packer, Packing, even_sizes
-from tf_cnn.params.all_reduce_spec import Range
 
 Tensor = Any
 # (one tensor of each of T towers, index of this reduction) -> the sum on each tower.

@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.variables import Initializer, Variable, create_variable
 from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.managers.synchronous_step import SynchronousStep
 from tf_cnn.training.checkpoints import Slice, whole
 from tf_cnn.training.optimizers import OptimizerStep, Slots
-from tf_cnn.training.variables import Initializer, Variable, create_variable
 
 Tensor = Any
 

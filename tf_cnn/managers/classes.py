@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tf_cnn.managers import collective, distributed, horovod, local
 from tf_cnn.managers.base import VariableMgr
-from tf_cnn.params.modes import Place
+from tf_cnn.managers.modes import Place
 
 Managers = Mapping[tuple[str, Place], type[VariableMgr]]
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.graph.variables import Variable, create_variable, num_bytes
 from tf_cnn.managers.all_reduce import Algorithm
 from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.params.device_flags import HOST_DEVICE
 from tf_cnn.training.optimizers import OptimizerStep, Slots
-from tf_cnn.training.variables import Variable, create_variable, num_bytes
 
 Tensor = Any
 

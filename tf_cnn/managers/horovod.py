@@ -5,12 +5,12 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.variables import Variable
 from tf_cnn.managers.all_reduce import Algorithm, compacted
 from tf_cnn.managers.collective import bytes_of_ring
 from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.training.optimizers import Slots
-from tf_cnn.training.variables import Variable
 
 Tensor = Any
 

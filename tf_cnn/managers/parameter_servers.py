@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.graph.variables import Variable, create_variable, num_bytes
 from tf_cnn.managers.buckets import Packer, even_sizes, packed_groups
 from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.params.device_flags import HOST_DEVICE
 from tf_cnn.training.checkpoints import Slice, joined
-from tf_cnn.training.variables import Variable, create_variable, num_bytes
 
 Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]

@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.managers.all_reduce import Algorithm
 from tf_cnn.managers.buckets import Packing
-from tf_cnn.params.device_flags import HOST_DEVICE
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.variables import Variable, create_variable
 from tf_cnn.managers.parameter_servers import Bucket, Pairs, Segments
 from tf_cnn.managers.parts import ManagerParts
-from tf_cnn.training.variables import Variable, create_variable
 
 Tensor = Any
 # For each variable (the key is a reference to its handle), the op after which it has its new value.

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.params.modes import MODES, modes_that
-from tf_cnn.params.rules import ALONE, IN_EVAL, NO_COMPUTING, Idle, RunFacts
-from tf_cnn.params.spec import NEW, flag
+from tf_cnn.flags.spec import NEW, Idle, flag
+from tf_cnn.managers.modes import MODES, modes_that
+from tf_cnn.params.rules import ALONE, IN_EVAL, NO_COMPUTING, RunFacts
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

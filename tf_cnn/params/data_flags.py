@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from tf_cnn.flags.spec import NEW, Idle, flag
 from tf_cnn.inputs.data_sets import DATA_NAMES, RECORDS
 from tf_cnn.inputs.preprocessors import DEFAULT, PREPROCESSORS
-from tf_cnn.params.rules import IN_EVAL, SYNTHETIC, Idle, RunFacts, in_forward_only
-from tf_cnn.params.spec import NEW, flag
+from tf_cnn.params.rules import IN_EVAL, SYNTHETIC, RunFacts, in_forward_only
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

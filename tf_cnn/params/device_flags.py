@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.params.modes import MODES
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, RunFacts, on_cpu
-from tf_cnn.params.spec import flag
+from tf_cnn.flags.spec import Idle, flag
+from tf_cnn.managers.modes import MODES
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, RunFacts, on_cpu
 from tf_cnn.params.variable_flags import sums_by_halves, sums_by_spec
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
 
 _KINDS = ('cpu', 'gpu')
-# The device of everything that belongs to no tower.
-HOST_DEVICE = '/cpu:0'
 gpu_flag = functools.partial(flag, idle=(ON_CPU,))
 
 

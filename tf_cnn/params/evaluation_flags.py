@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.params.rules import NO_MODEL, TRAINS_NOTHING, Idle, RunFacts
-from tf_cnn.params.spec import ABOVE_0, MOST_EPOCHS, Output, flag, numbers_of
+from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, Idle, Output, flag, numbers_of
+from tf_cnn.params.rules import NO_MODEL, TRAINS_NOTHING, RunFacts
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.params.rules import IN_EVAL, NO_MODEL, TRAINS_NOTHING, Idle, RunFacts, in_forward_only
-from tf_cnn.params.spec import NEW, Output, flag, numbers_of
+from tf_cnn.flags.spec import NEW, Idle, Output, flag, numbers_of
+from tf_cnn.params.rules import IN_EVAL, NO_MODEL, TRAINS_NOTHING, RunFacts, in_forward_only
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

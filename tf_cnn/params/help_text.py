@@ -1,14 +1,13 @@
 """The texts of --help and --help=FLAG, and the page of all flags in Markdown. Does not import TensorFlow."""
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from models.registry import MODELS
-from tf_cnn.errors import UsageError, format_flag, nearest
+from tf_cnn.flags.spec import ITS_DEFAULT, FlagSpec
 from tf_cnn.params.original import ELSEWHERE, FLAGS, TABLE, flag_with_value
-from tf_cnn.params.spec import ITS_DEFAULT, FlagSpec
 from tf_cnn.params.table import SPECS
+from tf_cnn.system.errors import UsageError, format_flag, nearest
 
 
 class HelpSubcommand(Protocol):
@@ -31,15 +30,15 @@ what happens instead, or silently if they ask for what this program always does.
 measure something else than asked is refused, with the reason."""
 
 
-def format_help(subcommands: Mapping[str, HelpSubcommand], *, everything: bool = False) -> str:
-    """Returns the text of --help, or of --help=all for `everything`, at most 100 columns wide."""
-    specs = [spec for spec in SPECS.values() if everything or spec.common]
+def format_help(subcommands: Mapping[str, HelpSubcommand], models: Sequence[str] = ()) -> str:
+    """Returns the text of --help, or of --help=all if `models` are listed, at most 100 columns wide."""
+    specs = [spec for spec in SPECS.values() if models or spec.common]
     parts = [_format_usage(subcommands)]
-    if everything:
-        parts.append(f'Models:\n{filled(", ".join(MODELS.list_models()), 2)}')
+    if models:
+        parts.append(f'Models:\n{filled(", ".join(models), 2)}')
     for group in dict.fromkeys(spec.group for spec in specs):
         parts.append('\n'.join([f'{group}:', *(flag_help(spec) for spec in specs if spec.group == group)]))
-    if everything:
+    if models:
         return '\n\n'.join([*parts, f'{_FORMS}\n{_ORIGINAL_FLAGS}'])
     others = len(SPECS) - len(specs)
     return '\n\n'.join([*parts, f'{_FORMS}\n--help=all lists the other {others} flags, too, and the models.'])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tf_cnn.flags.spec import NEW, Idle, flag
 from tf_cnn.inputs.catalog import (
     DEVICE,
     FEED_DICT,
@@ -16,8 +17,7 @@ from tf_cnn.inputs.catalog import (
 )
 from tf_cnn.inputs.stages import STAGES
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
-from tf_cnn.params.rules import SYNTHETIC, Idle, RunFacts
-from tf_cnn.params.spec import NEW, flag
+from tf_cnn.params.rules import SYNTHETIC, RunFacts
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

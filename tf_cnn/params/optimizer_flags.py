@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, Idle, flag
 from tf_cnn.params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizers_that
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, Idle, RunFacts
-from tf_cnn.params.spec import ABOVE_0, MOST_EPOCHS, NEW, flag
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, TRAINS_NOTHING, RunFacts
 from tf_cnn.training.schedules import parse_piecewise
 
 if TYPE_CHECKING:

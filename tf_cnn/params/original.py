@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tf_cnn.errors import Refusals, UsageError, format_flag
+from tf_cnn.flags.spec import NEW, OTHER, FlagSpec, Value
 from tf_cnn.inputs.catalog import RECORD_INPUT, TF_DATA
-from tf_cnn.params.spec import NEW, OTHER, FlagSpec, Value
 from tf_cnn.params.table import SPECS
+from tf_cnn.system.errors import Refusals, UsageError, format_flag
 
 
 class Fate(enum.Enum):

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_cnn.errors import Refusals, UsageError, format_flag, nearest
+from tf_cnn.flags.spec import Value
+from tf_cnn.flags.words import split_words
 from tf_cnn.params.original import ELSEWHERE, FLAGS, answer_original, flag_with_value, replace_older_names
-from tf_cnn.params.spec import Value
 from tf_cnn.params.table import SPECS, Params, check
 from tf_cnn.params.user_modes import read_modes
-from tf_cnn.params.words import split_words
+from tf_cnn.system.errors import Refusals, UsageError, format_flag, nearest
 
 _SEE, MODES_FILE = 'see --help', 'variable_mgr_file'
 

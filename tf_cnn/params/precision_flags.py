@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tf_cnn.flags.spec import NEW, Idle, flag
 from tf_cnn.params.optimizer_table import OPTIMIZERS, optimizers_that
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, Idle, RunFacts, in_forward_only
-from tf_cnn.params.spec import NEW, flag
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, RunFacts, in_forward_only
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

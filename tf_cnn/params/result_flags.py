@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.params.rules import IN_EVAL, NO_MODEL, Idle, RunFacts
-from tf_cnn.params.spec import NEW, Output, flag
+from tf_cnn.flags.spec import NEW, Idle, Output, flag
+from tf_cnn.params.rules import IN_EVAL, NO_MODEL, RunFacts
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tf_cnn.flags.spec import Idle
+
 if TYPE_CHECKING:
     # The table imports the groups of flags, which import this module.
     from tf_cnn.params.table import Params
@@ -23,14 +25,6 @@ class RunFacts:
     residual: bool
     has_records: bool = True
     num_ps: int = 0
-
-
-@dataclass(frozen=True)
-class Idle:
-    """When a flag has no effect, and the reason, which completes '--flag=value has no effect: '."""
-
-    when: Callable[['Params', RunFacts], bool]
-    reason: str
 
 
 def on_cpu(when: Callable[['Params'], bool], reason: str = 'the run is on the CPU') -> Idle:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.errors import UsageError
-from tf_cnn.params.modes import MODES
-from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, Idle, RunFacts, in_forward_only
-from tf_cnn.params.spec import ABOVE_0, MOST_EPOCHS, NEW, flag
+from tf_cnn.flags.spec import ABOVE_0, MOST_EPOCHS, NEW, Idle, flag
+from tf_cnn.managers.modes import MODES
+from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, RunFacts, in_forward_only
+from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

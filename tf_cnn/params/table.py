@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_cnn.errors import UsageError, format_flag
+from tf_cnn.flags.spec import FlagSpec, Output, specs_of
 from tf_cnn.params import (
     cluster_flags,
     data_flags,
@@ -21,7 +21,7 @@ from tf_cnn.params import (
     variable_flags,
 )
 from tf_cnn.params.rules import RunFacts
-from tf_cnn.params.spec import FlagSpec, Output, specs_of
+from tf_cnn.system.errors import UsageError, format_flag
 
 # The modules of the flags, whose find_clashes yields a line for each rule between flags that the settings break.
 _GROUPS = (

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.machine.onednn import ONEDNN_VARIABLE
+from tf_cnn.flags.spec import NEW, OTHER, Idle, flag
+from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.params.device_flags import gpu_flag
-from tf_cnn.params.rules import ON_CPU, Idle, RunFacts
-from tf_cnn.params.spec import NEW, OTHER, flag
+from tf_cnn.params.rules import ON_CPU, RunFacts
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

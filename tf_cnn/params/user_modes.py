@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tf_cnn.errors import BenchmarkError, UsageError, alternatives, format_flag
-from tf_cnn.machine.user_file import UserFile, file_being_run
-from tf_cnn.params.modes import MODES, Mode, Place, refusals_outside
+from tf_cnn.managers.modes import MODES, Mode, Place, refusals_outside
+from tf_cnn.system.errors import BenchmarkError, UsageError, alternatives, format_flag
+from tf_cnn.system.user_file import UserFile, file_being_run
 
 ManagerT = TypeVar('ManagerT', bound=type)
 

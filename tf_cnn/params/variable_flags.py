@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_cnn.errors import UsageError
-from tf_cnn.params.all_reduce_spec import ALGORITHMS, COLLECTIVE, parse_spec
-from tf_cnn.params.modes import DEFAULT_MODE, MODES, Mode, modes_that
-from tf_cnn.params.rules import ALONE, IN_EVAL, NO_MODEL, Idle, RunFacts, in_forward_only, on_cpu
-from tf_cnn.params.spec import NEW, flag
+from tf_cnn.flags.spec import NEW, Idle, flag
+from tf_cnn.managers.all_reduce_spec import ALGORITHMS, COLLECTIVE, parse_spec
+from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, modes_that
+from tf_cnn.params.rules import ALONE, IN_EVAL, NO_MODEL, RunFacts, in_forward_only, on_cpu
+from tf_cnn.system.errors import UsageError
 
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params

@@ -3,10 +3,10 @@
 import math
 from fractions import Fraction
 
+from tf_cnn.flags.spec import numbers_of
 from tf_cnn.inputs.data_sets import DataSet
 from tf_cnn.params import Params
 from tf_cnn.params.run_flags import NUM_BATCHES
-from tf_cnn.params.spec import numbers_of
 from tf_cnn.planning.plan import Counts, Data, EvalSchedule, Evaluations, Processes, Subject
 from tf_cnn.training.schedules import steps_of
 

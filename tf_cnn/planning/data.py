@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from tf_cnn.errors import UsageError, format_flag
 from tf_cnn.inputs.catalog import RECORD_INPUT, Source, input_for
 from tf_cnn.inputs.data_folder import DataFolder
 from tf_cnn.inputs.data_sets import DATA_SETS, Arrays
@@ -12,6 +11,7 @@ from tf_cnn.machine.surroundings import free_memory
 from tf_cnn.params import Params
 from tf_cnn.params.input_flags import chosen_pipeline, keeps_images_in_memory, tf_data_settings
 from tf_cnn.planning.plan import Data, Subject
+from tf_cnn.system.errors import UsageError, format_flag
 
 _CROPPED, _KEPT = 'resized_crop', 'padded_crop'
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tf_cnn.machine.gpus import has_nvidia_gpu
-from tf_cnn.machine.kernel_files import ROOT
 from tf_cnn.planning.this_process import THIS_PROCESS, ThisProcess
+from tf_cnn.system.kernel_files import ROOT
 
 # What the drivers of AMD, and Windows for its Linux, make where there is a GPU.
 _OTHER_GPUS = ('dev/kfd', 'dev/dxg')

@@ -8,20 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tf_cnn.cluster.topology import place_of
-from tf_cnn.errors import Refusals, UsageError, plural
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.machine.data_formats import Capability, choose_data_format, uses_tf32
 from tf_cnn.machine.gpus import VISIBLE, has_nvidia_gpu
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.processors import has_arithmetic
 from tf_cnn.machine.surroundings import environment_facts, git_commit, machine_facts
+from tf_cnn.managers.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
+from tf_cnn.managers.modes import MODES, Place
 from tf_cnn.params import Params, RunFacts, find_idle
-from tf_cnn.params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
-from tf_cnn.params.device_flags import HOST_DEVICE, another_flag_places_the_sums
-from tf_cnn.params.modes import MODES, Place
+from tf_cnn.params.device_flags import another_flag_places_the_sums
 from tf_cnn.params.optimizer_table import OPTIMIZERS
 from tf_cnn.params.variable_flags import sums_by_halves, sums_by_spec
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.plan import Machine, OptimizerFacts, Processes, Surroundings, VariableFacts
+from tf_cnn.system.errors import Refusals, UsageError, plural
 
 if TYPE_CHECKING:
     from tf_cnn.planning.session import SessionFacts

@@ -5,9 +5,8 @@ Checks that need no TensorFlow run first, so most errors appear together and wit
 
 from tf_cnn.cluster.discovery import as_evaluator
 from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.errors import Refusals
+from tf_cnn.managers.modes import MODES
 from tf_cnn.params import SPECS, Params, find_idle
-from tf_cnn.params.modes import MODES
 from tf_cnn.params.user_modes import load_manager, read_modes
 from tf_cnn.planning.counts import count_steps, find_evaluations
 from tf_cnn.planning.data import find_data
@@ -24,6 +23,7 @@ from tf_cnn.planning.plan import Machine, Plan, Processes, ServerPlan, Subject
 from tf_cnn.planning.process_settings import choose_start, find_visible_gpus
 from tf_cnn.planning.processes import agree_on_files, find_processes, own_outputs, warn_of_open_ports
 from tf_cnn.planning.subject import check_folder, check_rules, find_subject
+from tf_cnn.system.errors import Refusals
 
 
 # Long, because it is the story of a plan, on one screen. A block that refuses leaves out what depends on it.

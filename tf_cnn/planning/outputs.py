@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tf_cnn.errors import Refusals, UsageError, format_flag, plural
-from tf_cnn.machine.atomic import follow
+from tf_cnn.flags.spec import Output, numbers_of
 from tf_cnn.params import Params
 from tf_cnn.params.result_flags import FIELD, STDOUT, field_values, fill, numbered_path
-from tf_cnn.params.spec import Output, numbers_of
 from tf_cnn.params.table import SPECS, outputs_that_are
 from tf_cnn.planning.plan import Checkpoints, Counts, Data, Instruments, Losses, Processes, Reports, Subject, Summaries
 from tf_cnn.results.result_file import check_not_reserved
+from tf_cnn.system.atomic import follow
+from tf_cnn.system.errors import Refusals, UsageError, format_flag, plural
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from models.model_facts import ModelFacts
 from tf_cnn.cluster.shape import Shape
 from tf_cnn.cluster.topology import Cluster, Timeout
-from tf_cnn.errors import plural
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.catalog import InputRow, Source, input_for
 from tf_cnn.inputs.data_folder import DataFolder
 from tf_cnn.inputs.data_sets import DataSet, Shards
 from tf_cnn.inputs.preprocessors import Preprocessor
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
 from tf_cnn.machine.visible_gpus import ONLY_ONE, PlaceOnHost
+from tf_cnn.managers.all_reduce_spec import Range
+from tf_cnn.managers.modes import Mode
 from tf_cnn.params import Params
-from tf_cnn.params.all_reduce_spec import Range
-from tf_cnn.params.device_flags import HOST_DEVICE
-from tf_cnn.params.modes import Mode
+from tf_cnn.system.errors import plural
 
 if TYPE_CHECKING:
     from tf_cnn.planning.session import SessionFacts

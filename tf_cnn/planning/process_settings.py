@@ -14,12 +14,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tf_cnn.errors import UsageError, format_flag, plural
+from tf_cnn.graph.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.cgroups import cpu_limit
 from tf_cnn.machine.gpu_memory import GpuMemory
 from tf_cnn.machine.gpus import VISIBLE
 from tf_cnn.machine.numa import NumaBinding, choose_node, gpu_nodes, nodes_of
-from tf_cnn.machine.onednn import ONEDNN_VARIABLE, read_switch
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
 from tf_cnn.machine.visible_gpus import PlaceOnHost, choose_visible
@@ -29,6 +28,7 @@ from tf_cnn.params.tensorflow_flags import chosen_gpus
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.plan import Machine, Processes
 from tf_cnn.planning.this_process import DETERMINISTIC, INTRA, NUMA, ProcessSettings
+from tf_cnn.system.errors import UsageError, format_flag, plural
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _XLA_FLAGS = 'TF_XLA_FLAGS'

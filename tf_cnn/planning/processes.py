@@ -7,15 +7,15 @@ from tf_cnn.cluster.discovery import find_cluster
 from tf_cnn.cluster.environments import find_launch, find_place_on_host, find_unjoined
 from tf_cnn.cluster.private_network import is_private
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Timeout, public_hosts, split_host_port
-from tf_cnn.errors import UsageError
+from tf_cnn.flags.spec import Output
 from tf_cnn.machine.visible_gpus import ONLY_ONE
+from tf_cnn.managers.modes import MODES
 from tf_cnn.params import Params
-from tf_cnn.params.modes import MODES
-from tf_cnn.params.spec import Output
 from tf_cnn.params.table import flags_to_agree_on, outputs_that_are
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.plan import Processes, Subject
 from tf_cnn.planning.process_settings import find_visible_gpus
+from tf_cnn.system.errors import UsageError
 
 # How many ports a rule of iptables may list.
 _MOST_PORTS = 15

@@ -6,9 +6,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
-from tf_cnn.errors import UsageError, format_flag
+from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.machine.gpu_memory import GpuMemory
-from tf_cnn.machine.onednn import uses_onednn
 from tf_cnn.params import Params
 from tf_cnn.planning.environment import Environment
 from tf_cnn.planning.plan import Machine, Processes
@@ -21,6 +20,7 @@ from tf_cnn.planning.process_settings import (
     own_cores,
 )
 from tf_cnn.planning.this_process import INTRA, NUMA, TF32, ProcessSettings
+from tf_cnn.system.errors import UsageError, format_flag
 
 # The graph passes that do not speed up the step, and the one that does, by fusing operations.
 _USELESS = (

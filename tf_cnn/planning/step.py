@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from models.model_facts import ModelFacts, Network, RateSchedule
 from models.network_check import check_network
 from models.zoo import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
+from tf_cnn.managers.modes import MODES
 from tf_cnn.params import Params
-from tf_cnn.params.modes import MODES
 from tf_cnn.planning.plan import Counts, Data, Machine, Processes, Subject
 from tf_cnn.training.precision import DEFAULT_FP16_SCALE, FP32, Precision
 from tf_cnn.training.schedules import LearningRate, parse_piecewise, whole_steps_of

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from models.registry import MODELS, load_model_file
 from tf_cnn.inputs.data_folder import open_folder, recognise
+from tf_cnn.managers.modes import MODES
 from tf_cnn.params import Params, RunFacts, check
-from tf_cnn.params.modes import MODES
 from tf_cnn.planning.plan import Role, Subject
 
 

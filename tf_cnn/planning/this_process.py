@@ -13,12 +13,12 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tf_cnn.cluster.signals import SIGNALS
-from tf_cnn.errors import UsageError
+from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.gpu_memory import GpuMemory, share_memory_options
 from tf_cnn.machine.gpus import VISIBLE
 from tf_cnn.machine.numa import bind
-from tf_cnn.machine.tensorflow_import import import_tensorflow
+from tf_cnn.system.errors import UsageError
+from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_cnn.errors import format_flag, plural
-from tf_cnn.machine.onednn import ONEDNN_VARIABLE
+from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.params.table import SPECS
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import WarningRow
@@ -26,6 +25,7 @@ from tf_cnn.results.statistics import (
     outliers,
     spread,
 )
+from tf_cnn.system.errors import format_flag, plural
 
 # A shorter run measures what the machine did in these moments: of 4 equal runs of 0.1 to 0.2 s, all were called slower.
 SHORT_SECONDS = 2.0

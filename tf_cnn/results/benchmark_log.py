@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tf_cnn.errors import RunError, format_flag
-from tf_cnn.machine.atomic import write_whole
+from tf_cnn.system.atomic import write_whole
+from tf_cnn.system.errors import RunError, format_flag
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
 _TIME = '%Y-%m-%dT%H:%M:%S.%fZ'

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tf_cnn.errors import UsageError
-from tf_cnn.machine.documents import DocumentError, read_json
 from tf_cnn.results.document import Failure, Result, read_result
 from tf_cnn.results.sections import Number
+from tf_cnn.system.documents import DocumentError, read_json
+from tf_cnn.system.errors import UsageError
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
 SWEEP_FILE = 'sweep.json'

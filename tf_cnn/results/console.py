@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
-from tf_cnn.errors import RunError, format_warning, plural
 from tf_cnn.results.live import LiveLine
 from tf_cnn.results.sections import Transfer
 from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import Accuracy, StepValues
+from tf_cnn.system.errors import RunError, format_warning, plural
 
 _RULE = '-' * 64
 # The beginnings of the first and the last line of a run's banner.

@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tf_cnn.errors import UsageError, read_regular
-from tf_cnn.machine.documents import DocumentError, decode_json
 from tf_cnn.params.table import SPECS
 from tf_cnn.results import sections
 from tf_cnn.results.sections import START_PHASES, Integer, NotNegative, Number, Section, Time, about, check_time
+from tf_cnn.system.documents import DocumentError, decode_json
+from tf_cnn.system.errors import UsageError, read_regular
 
 # The value of "schema" in the document of a run, and of a run that left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tf_cnn.errors import UsageError, format_flag
-from tf_cnn.machine.atomic import follow, write_whole
 from tf_cnn.params.result_flags import RUN_FIELD, STDOUT
 from tf_cnn.results.document import Result, read_result
+from tf_cnn.system.atomic import follow, write_whole
+from tf_cnn.system.errors import UsageError, format_flag
 
 
 class ResultFile:

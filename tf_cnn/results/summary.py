@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_cnn.errors import plural
 from tf_cnn.results.advice import known_cores, spent_between, times
 from tf_cnn.results.document import Result
+from tf_cnn.system.errors import plural
 
 # Both rates of a run are printed if they differ by more than this share.
 _SAME_RATE = 0.01

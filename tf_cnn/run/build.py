@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from preprocessing import ImageOptions, Scale
 from tf_cnn.cluster.topology import place_of
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.catalog import InputRow, Source, input_for
 from tf_cnn.inputs.data_sets import Arrays, Shards
 from tf_cnn.inputs.pipeline import InputParts, InputPipeline, WorkersInput
@@ -18,7 +19,6 @@ from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.inputs.validation import Dataset, Share, ValidationInput, array_examples, read_images, record_examples
 from tf_cnn.managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from tf_cnn.managers.buckets import Packing
-from tf_cnn.params.device_flags import HOST_DEVICE
 from tf_cnn.params.user_modes import errors_of_manager
 from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines

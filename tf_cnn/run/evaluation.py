@@ -9,14 +9,14 @@ import tensorflow.compat.v1 as tf
 
 from models.model_facts import Network
 from models.networks import build_network, rank_of_labels
-from tf_cnn.cluster.signals import SIGNALS
 from tf_cnn.cluster.worker import Worker
+from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.graph.variables import Initializer, create_variable
 from tf_cnn.inputs.pipeline import InputPipeline
-from tf_cnn.params.device_flags import HOST_DEVICE
 from tf_cnn.results.steps import Accuracy
 from tf_cnn.run.instruments import write_scalars
+from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoints import Slice, joined, whole
-from tf_cnn.training.variables import Initializer, create_variable
 
 Tensor = Any
 

@@ -8,10 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from models.network_check import errors_of_network
 from models.networks import variables_in_training
-from tf_cnn.cluster.signals import SIGNALS
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.errors import RunError, format_flag
-from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.planning.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result
@@ -23,6 +21,8 @@ from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.measurement import Measurement
 from tf_cnn.run.process import Process
 from tf_cnn.run.session import open_session
+from tf_cnn.system.errors import RunError, format_flag
+from tf_cnn.system.signals import SIGNALS
 from tf_cnn.training.checkpoint_files import (
     describe_incomplete,
     has_ended,

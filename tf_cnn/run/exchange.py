@@ -7,9 +7,9 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import zeros
 from models.networks import variables_in_training
+from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.planning.step import StepSettings
-from tf_cnn.training.variables import create_variable
 from variable_mgr import VariableMgr
 
 Tensor = Any

@@ -12,12 +12,12 @@ import preprocessing
 from models.layers import Tensor
 from models.model_facts import Network
 from models.networks import build_network
-from tf_cnn.machine.atomic import move_whole
-from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.graph.variables import Initializer
 from tf_cnn.run.evaluation import FixedVariables, read_whole
 from tf_cnn.run.instruments import writing
+from tf_cnn.system.atomic import move_whole
 from tf_cnn.training.checkpoints import Slice
-from tf_cnn.training.variables import Initializer
 
 Array = np.ndarray[Any, Any]
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.cluster.signals import SIGNALS
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.inputs.stages import TRANSFER
 from tf_cnn.planning.plan import Plan
@@ -21,6 +20,7 @@ from tf_cnn.run.process import Process
 from tf_cnn.run.recording import Recording
 from tf_cnn.run.session import open_session
 from tf_cnn.run.step_loop import run_steps
+from tf_cnn.system.signals import SIGNALS
 
 
 class _Stage:

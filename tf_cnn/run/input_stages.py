@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tf_cnn.comparison.tables import Table, TableColumn
-from tf_cnn.errors import format_flag
 from tf_cnn.inputs.stages import STAGES, stages_up_to
 from tf_cnn.results.sections import StageRow
 from tf_cnn.results.statistics import throughput
+from tf_cnn.results.tables import Table, TableColumn
+from tf_cnn.system.errors import format_flag
 
 _MICROSECOND = 1e-6
 # A time below zero is noise. With enough steps that is below this share of the whole, and takes several times as many.

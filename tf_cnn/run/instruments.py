@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
-from tf_cnn.errors import RunError, plural
-from tf_cnn.machine.atomic import move_whole, write_whole
+from tf_cnn.graph.variables import Variable
 from tf_cnn.planning.plan import Instruments, Summaries
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
-from tf_cnn.training.variables import Variable
+from tf_cnn.system.atomic import move_whole, write_whole
+from tf_cnn.system.errors import RunError, plural
 
 Tensor = Any
 Values = TypeVar('Values')

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.errors import RunError, format_flag
 from tf_cnn.inputs.buffers import format_memory
 from tf_cnn.params.result_flags import STDOUT
 from tf_cnn.planning.plan import Plan, Role
@@ -28,6 +27,7 @@ from tf_cnn.results.summary import format_summary
 from tf_cnn.run.input_stages import format_stages
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.run.recording import Recording, run_section
+from tf_cnn.system.errors import RunError, format_flag
 
 # How often the live line gets new numbers.
 _LIVE_SECS = 0.2

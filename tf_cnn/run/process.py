@@ -15,18 +15,18 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cluster.cluster_worker import ClusterWorker
 from tf_cnn.cluster.horovod_worker import HorovodWorker
 from tf_cnn.cluster.rendezvous import NOTHING, Offer, StrangerError
-from tf_cnn.cluster.signals import GRACE_SECS, SIGNALS, Stopped
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.errors import RunError, UsageError, format_error, plural
 from tf_cnn.inputs.data_sets import Shards
+from tf_cnn.inputs.framing import FRAME_BYTES, walk_shards
+from tf_cnn.inputs.layout import FACTS_FILE
+from tf_cnn.inputs.shard_check import cause_of, first_fault
 from tf_cnn.planning.plan import Plan
-from tf_cnn.records.framing import FRAME_BYTES, walk_shards
-from tf_cnn.records.layout import FACTS_FILE
-from tf_cnn.records.shard_check import cause_of, first_fault
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import Ending
 from tf_cnn.results.steps import Step
 from tf_cnn.run.measurement import Measurement
+from tf_cnn.system.errors import RunError, UsageError, format_error, plural
+from tf_cnn.system.signals import GRACE_SECS, SIGNALS, Stopped
 from tf_cnn.training.checkpoint_files import latest_checkpoint, locked
 
 Steps = TypeVar('Steps', bound=Sequence[Step[Any]])

@@ -14,7 +14,6 @@ from msgspec import convert
 
 from models.costs import read_table
 from models.counting import network_cost
-from tf_cnn.errors import plural
 from tf_cnn.inputs.buffers import Buffer, most_bytes
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.machine.meters import Disturbances, EnergyMeter, host_peak_bytes
@@ -26,6 +25,7 @@ from tf_cnn.results.document import SCHEMA_VERSION, Result, as_json
 from tf_cnn.results.sections import NO_TRANSFER, START_PHASES, Ending, Phase, StageRow, ThroughputSection, WarningRow
 from tf_cnn.results.steps import Accuracy, Measured, Step, StepValues
 from tf_cnn.run.invocation import Invocation
+from tf_cnn.system.errors import plural
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
 # the gradients of the weights, one for those of the activations.

@@ -7,11 +7,11 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.cluster.rendezvous import NOTHING, Offer
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.errors import RunError
-from tf_cnn.params.device_flags import HOST_DEVICE
+from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.planning.plan import Checkpoints, Counts, Processes
 from tf_cnn.run.schedule import Schedule, make_schedule
 from tf_cnn.run.step_graph import StepGraph
+from tf_cnn.system.errors import RunError
 from tf_cnn.training.checkpoint_files import forget_begun, mark_begun, mark_ended, read_end, step_of
 from tf_cnn.training.checkpoints import Checkpointer, WarmStart
 from tf_cnn.training.contents import check_classes, read_class_names

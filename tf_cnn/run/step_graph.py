@@ -8,9 +8,10 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import VariableSource
 from models.networks import build_network, rank_of_labels
+from tf_cnn.graph.devices import HOST_DEVICE
+from tf_cnn.graph.variables import Variable
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, Run
 from tf_cnn.managers.synchronous_step import SynchronousStep
-from tf_cnn.params.device_flags import HOST_DEVICE
 from tf_cnn.planning.step import StepSettings
 from tf_cnn.results.sections import Transfer
 from tf_cnn.run.constant_weights import FrozenNetwork
@@ -18,7 +19,6 @@ from tf_cnn.run.exchange import GradientsInMemory
 from tf_cnn.training.checkpoints import Slice, whole
 from tf_cnn.training.optimizers import Optimizer, OptimizerStep, Slots
 from tf_cnn.training.precision import LossScale, make_loss_scale
-from tf_cnn.training.variables import Variable
 from variable_mgr import VariableMgr
 
 Tensor = Any

@@ -27,10 +27,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from tf_cnn.errors import RunError, UsageError
-from tf_cnn.machine.atomic import clear_own, move_whole, sync, write_whole
-from tf_cnn.machine.documents import DocumentError, read_json
-from tf_cnn.machine.tensorflow_import import import_tensorflow
+from tf_cnn.graph.tensorflow_import import import_tensorflow
+from tf_cnn.system.atomic import clear_own, move_whole, sync, write_whole
+from tf_cnn.system.documents import DocumentError, read_json
+from tf_cnn.system.errors import RunError, UsageError
 
 UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
 _STATE = 'checkpoint'

@@ -10,8 +10,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.errors import RunError, plural
-from tf_cnn.machine.atomic import move_whole
+from tf_cnn.graph.variables import Variable
+from tf_cnn.system.atomic import move_whole
+from tf_cnn.system.errors import RunError, plural
 from tf_cnn.training.checkpoint_files import READY, UNFINISHED, data_files, publish_checkpoint, remove_stage
 from tf_cnn.training.contents import (
     CLASS_NAMES,
@@ -25,7 +26,6 @@ from tf_cnn.training.contents import (
     read_class_names,
     read_contents,
 )
-from tf_cnn.training.variables import Variable
 
 # Errors of save and restore ops that files do not cause: a lost task, or the end of the session.
 _NOT_FILE_ERRORS = (

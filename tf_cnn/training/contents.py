@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.errors import RunError
+from tf_cnn.system.errors import RunError
 
 # (dtype, shape) by name.
 Tensors = Mapping[str, tuple[str, Sequence[int]]]

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.variables import Variable, create_variable
 from tf_cnn.training.precision import LossScale
-from tf_cnn.training.variables import Variable, create_variable
 
 Tensor = Any
 # Makes a slot, an optimizer variable that belongs to a variable: (variable, slot name, fill value) -> slot.

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.staging import StagingArea
+from tf_cnn.graph.variables import Variable
 from tf_cnn.training.contents import OPTIONAL
-from tf_cnn.training.staging import StagingArea
-from tf_cnn.training.variables import Variable
 
 Tensor = Any
 

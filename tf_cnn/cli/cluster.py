@@ -1,0 +1,278 @@
+"""`tf_cnn_benchmarks.py cluster`: its options, and the command line of each process. Starts without TensorFlow."""
+
+import contextlib
+import ipaddress
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tf_cnn.cli.options import Arguments, Declaration, warn
+from tf_cnn.cluster.discovery import find_cluster
+from tf_cnn.cluster.environments import environment_of_runs
+from tf_cnn.cluster.private_network import PrivateNetwork
+from tf_cnn.cluster.topology import HOSTS_FLAGS, LOOPBACK, join_host_port, split_host_port
+from tf_cnn.flags.spec import Output, flag
+from tf_cnn.launch.hosts import Command, Host, Member
+from tf_cnn.launch.launcher import launch
+from tf_cnn.launch.roster import Layout, lay_out, read_host_file, read_hosts_flag
+from tf_cnn.launch.ssh import Reach, connections
+from tf_cnn.machine.gpus import VISIBLE, has_nvidia_gpu
+from tf_cnn.managers.modes import MODES, Mode, Place, modes_that
+from tf_cnn.params import parse_argv
+from tf_cnn.params.table import SPECS, outputs_that_are
+from tf_cnn.params.tensorflow_flags import chosen_gpus
+from tf_cnn.planning.make_plan import check_launch
+from tf_cnn.system.errors import RunError, UsageError, format_flag
+from tf_cnn.system.place import FOLDER
+
+_FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
+# The port of the first process in printed commands; the next ones follow.
+_FIRST_PORT = 50000
+_NUM_LOCAL_WORKERS = 2
+# The flags with which nothing is started on this machine.
+_NOT_PRIVATE = ('dry_run', 'hosts', 'hostfile')
+# What CUDA opens first.
+_CUDA_FILE = '/dev/nvidia-uvm'
+# How long a parameter server may take to exit after the workers have.
+_PS_END_SECS = 30.0
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The flags of the subcommand; ps is None if the mode decides, workers if the hosts decide."""
+
+    ps: int | None = flag(None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0)
+    workers: int | None = flag(
+        None, 'Workers; by default 2 on this machine, and with --hosts one for each slot.', lower_bound=1
+    )
+    hosts: str | None = flag(
+        None,
+        'Start the cluster on these hosts over ssh: a,b or, with the numbers of their workers, a:4,b:4. Each needs the '
+        'same version of this program. Parameter servers go round the hosts, or round those without workers if there '
+        'are any, as in a:0,b,c; a controller is on the first. An IPv6 address stands in brackets: [fd00::1]:4.',
+    )
+    hostfile: str | None = flag(None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True)
+    dry_run: bool = flag(False, 'Only print the command of each process.')
+    ssh: str | None = flag(None, 'The ssh program with its options; by default ssh. It must ask for no password.')
+    remote_python: str | None = flag(None, 'The Python on the hosts; by default the path of this one.')
+    remote_dir: str | None = flag(None, 'The folder of this program on the hosts; by default that of this one.')
+    restart: int = flag(
+        0,
+        'How often all processes are started again after one failed; with --train_dir they go on from its checkpoint.',
+        lower_bound=0,
+    )
+    private_network: bool | None = flag(
+        None,
+        'Give the processes on this machine a network (a namespace of Linux) that no other program can reach; by '
+        'default where the system allows it. Use --noprivate_network for a --model_file that uses the network.',
+    )
+    verbose: bool = flag(
+        False,
+        'Show all lines of all processes, and their process ids; each process gets --verbose, too.',
+    )
+
+
+DECLARATION = Declaration(
+    'cluster',
+    ClusterOptions,
+    examples=(
+        '--ps=1 --workers=2 -- --model=resnet50',
+        f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
+        '--hosts=node1,node2 --ps=1 -- --model=resnet50',
+    ),
+    details='FLAGS are the flags of a run; each process also gets its role and the addresses of all processes. On a '
+    'machine with GPUs each worker gets --num_gpus of them, out of CUDA_VISIBLE_DEVICES if it is set. The '
+    'standard output of worker 0 (of the controller, if the mode has one) is the result. Warnings and errors '
+    'of all processes go to standard error, each after the name of its process; with --verbose all other '
+    'lines, too. If a process fails, the others are stopped, and the command ends with its exit code (128 + n '
+    'if signal n ended it).',
+)
+
+
+@DECLARATION.main
+def main(arguments: Arguments[ClusterOptions]) -> int:
+    """Returns the exit code of cluster.launcher.launch. After a UsageError, nothing has been started."""
+    options = arguments.options
+    run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
+    if sys.platform != 'linux':
+        raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
+    has_hosts = bool(options.hosts or options.hostfile)
+    params = parse_argv(run_flags).params
+    if role := next((name for name in params.given if SPECS[name].names_process), None):
+        raise UsageError(
+            f'{params.given[role]}: cluster gives each process its role and the addresses; leave --{role} out'
+        )
+    # Other hosts may have other folders, and check them themselves.
+    check_launch(params, here=not has_hosts)
+    layout = _lay_out(options, MODES[params.variable_update])
+    if options.private_network and (other := next(filter(arguments.given.__contains__, _NOT_PRIVATE), None)):
+        raise UsageError(
+            f'--private_network=true: only processes that cluster starts on this machine have one; remove it, or '
+            f'--{other}'
+        )
+    if options.dry_run:
+        print(_format_commands(options, layout, run_flags), end='')
+        return 0
+    environment = environment_of_runs(os.environ, 'cluster')
+    with contextlib.ExitStack() as stack:
+        hosts: list[Host] = []
+        if has_hosts:
+            hosts += stack.enter_context(connections([*layout], _reach(options)))
+        else:
+            hosts.append(Host(network=_make_network(options.private_network)))
+            stack.callback(hosts[0].close)
+        members = []
+        for host, processes in zip(hosts, layout.values(), strict=True):
+            num_gpus = 0 if params.device == 'cpu' else params.num_gpus
+            prepared = host.prepare(processes, num_gpus, tuple(chosen_gpus(params.gpu_indices)))
+            members += [replace(member, host=host) for member in prepared]
+        for member in members if len(hosts) > 1 else ():
+            address, _ = split_host_port(member.address)
+            if member.host and ipaddress.ip_address(address).is_loopback:
+                raise UsageError(
+                    f'{member.host.name}: its processes would listen at {address}, which the other hosts cannot reach; '
+                    'write in --hosts the name or address that the others use'
+                )
+        commands = make_commands(run_flags, members, environment)
+        _check(commands)
+        if shared := [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]:
+            writer = next(command.name for command in commands if command.has_result)
+            warn(f'only {writer} gets {", ".join(shared)}: each process would write to the same path')
+        return launch(
+            commands,
+            quiet=not params.verbose,
+            num_restarts=options.restart,
+            servers_end_secs=_PS_END_SECS + params.ps_linger_secs,
+        )
+
+
+def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
+    written = format_flag('variable_update', mode.name)
+    if not mode.has_cluster:
+        able = ', '.join(other.name for other in MODES.values() if other.has_cluster)
+        raise UsageError(f'{written}: cluster can start {able}; write one of them')
+    if options.ps == 0 and mode.needs_servers:
+        raise UsageError(f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more')
+    if options.ps and not mode.runs(Place.WITH_SERVERS):
+        raise UsageError(f'--ps={options.ps}: {written} has no parameter servers; leave --ps out')
+    if options.hosts and options.hostfile:
+        raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')
+    flag, workers = '', options.workers
+    if options.hosts:
+        flag, slots = '--hosts', read_hosts_flag(options.hosts)
+    elif options.hostfile:
+        flag, slots = '--hostfile', read_host_file(options.hostfile)
+    else:
+        for name in ('ssh', 'remote_python', 'remote_dir'):
+            if value := getattr(options, name):
+                raise UsageError(f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too')
+        slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
+    num_ps = int(mode.needs_servers) if options.ps is None else options.ps
+    return lay_out(slots, flag, workers, num_ps, int(mode.has_controller))
+
+
+def _make_network(is_private: bool | None) -> PrivateNetwork | None:
+    """Returns the network of the processes; None for the network of this machine."""
+    if is_private is False:
+        return None
+    # NVIDIA's driver makes the file by a program that has no rights in the namespace of a user.
+    if os.geteuid() and has_nvidia_gpu() and not os.path.exists(_CUDA_FILE):
+        reason = f'the driver of NVIDIA has not made {_CUDA_FILE} yet'
+    else:
+        try:
+            return PrivateNetwork()
+        except OSError as error:
+            reason = str(error)
+    if is_private:
+        raise RunError(f'--private_network=true: no network namespace can be made ({reason}); remove the flag')
+    return None
+
+
+def _reach(options: ClusterOptions) -> Reach:
+    return Reach(
+        ssh=tuple(shlex.split(options.ssh or 'ssh')),
+        python=options.remote_python or sys.executable,
+        folder=options.remote_dir or str(FOLDER),
+        working_folder=str(Path.cwd()),
+    )
+
+
+def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequence[str]) -> str:
+    """Returns the command of each process, which start the same cluster by hand.
+
+    The processes get their share of neither cores nor GPUs by these commands: both are known on the hosts alone.
+    """
+    reach = _reach(options)
+    has_hosts = bool(options.hosts or options.hostfile)
+    members: dict[str, tuple[Member, str]] = {}
+    for name, processes in layout.items():
+        host = name.rpartition('@')[2] if has_hosts else LOOPBACK
+        for job, index in processes:
+            member = Member(job, index, join_host_port(host, _FIRST_PORT + len(members)))
+            members[member.name] = member, name
+    commands, text = make_commands(run_flags, [member for member, _ in members.values()], {}), ''
+    _check(commands)
+    for command in commands:
+        _, name = members[command.name]
+        words = shlex.join([*reach.program, *command.argv[2:]])
+        if has_hosts:
+            words = shlex.join([*reach.ssh, name, f'cd {shlex.quote(reach.working_folder)} 2>/dev/null; exec {words}'])
+        text += f'# {command.name}{f" on {name}" if has_hosts else ""}\n{words}\n'
+    return text
+
+
+def _check(commands: Sequence[Command]) -> None:
+    """Checks the rules that need the flags of the whole cluster, not just those of the run."""
+    for command in commands:
+        find_cluster(parse_argv(command.argv[2:]).params, {})
+
+
+def make_commands(
+    run_flags: Sequence[str],
+    members: Sequence[Member],
+    environment: Mapping[str, str],
+) -> list[Command]:
+    """Returns the processes of a cluster: parameter servers, workers, then the controller, each in order.
+
+    Parameter servers and the controller always use all cores of their host: they work only briefly in each step, while
+    the workers wait, so reserved cores would be idle most of the time.
+
+    Args:
+      run_flags: the flags that all processes get, without those that describe the cluster.
+      members: what and where they are, in any order. The first worker is the chief, or the controller, if there is one;
+        then the workers are servers.
+      environment: the variables of this process.
+    """
+    # A task finds its own address at its index.
+    jobs = {job: sorted((one for one in members if one.job == job), key=lambda one: one.index) for job in HOSTS_FLAGS}
+    cluster = [
+        format_flag(HOSTS_FLAGS[job], ','.join(one.address for one in found)) for job, found in jobs.items() if found
+    ]
+    chief = ('controller' if jobs['controller'] else 'worker', 0)
+    params = parse_argv(run_flags).params
+    # The last value of a flag counts, and an empty one means that the flag is not given.
+    without_files = [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
+    commands = []
+    for member in (member for found in jobs.values() for member in found):
+        is_chief = (member.job, member.index) == chief
+        # Each worker uses all GPUs of its share.
+        no_indices = ['--gpu_indices='] if params.gpu_indices and member.gpus else []
+        flags = [*run_flags, *([] if is_chief else without_files), *no_indices]
+        flags += [format_flag('job_name', member.job), format_flag('task_index', member.index), *cluster]
+        host = member.host or Host()
+        env = host.environment(environment)
+        commands.append(
+            Command(
+                name=member.name,
+                argv=(*host.program, *flags),
+                env=env if member.gpus is None else {**env, VISIBLE: member.gpus},
+                cores=member.cores,
+                is_server=member.job != chief[0],
+                has_result=is_chief,
+                host=member.host,
+            )
+        )
+    return commands

@@ -1,0 +1,168 @@
+"""`tf_cnn_benchmarks.py doctor`: prints a line for each check of what works on this machine. Without TensorFlow."""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from tf_cnn.cli.options import Arguments, Declaration
+from tf_cnn.cluster.environments import without_clusters
+from tf_cnn.doctor.checks import SKIPPED, WARNING, WRONG, Finding
+from tf_cnn.doctor.process import FAMILIES
+from tf_cnn.flags.spec import flag
+from tf_cnn.machine.gpus import has_nvidia_gpu
+from tf_cnn.machine.surroundings import environment_facts, machine_facts
+from tf_cnn.results import VERSION
+from tf_cnn.system.errors import UsageError, format_flag, nearest, plural
+from tf_cnn.system.limited_process import TIMEOUT, run_process
+from tf_cnn.system.place import FOLDER
+from tf_cnn.system.signals import SIGNALS
+
+_PROCESS = (sys.executable, '-m', 'tf_cnn.doctor.process')
+# A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the driver needs half an hour
+# to compile all kernels, on one core.
+_LIMIT_SECS, _COMPILING_SECS = 600.0, 3600.0
+_GRACE_SECS = 5.0
+# How many of the last lines of a family with a fault are kept, and how many are printed.
+_NUM_LOG_LINES, _NUM_SHOWN_LINES = 60, 15
+_NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
+_ADVICE = 'report it with the output of doctor --json, which has the stacks of all threads'
+_ADVICE_FOR_SIGNALS: Mapping[int, str] = {
+    signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; install a build for this one',
+    signal.SIGKILL: 'the kernel kills what takes the last memory: look at dmesg, and free memory',
+}
+
+
+class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema'):
+    """What --json prints."""
+
+    schema_version: Literal[3]
+    program: str
+    machine: Mapping[str, Any]
+    environment: Mapping[str, str]
+    checks: Sequence[Finding]
+    logs: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    only: str | None = flag(
+        None, f'Which checks to run: families with commas between. By default all: {", ".join(FAMILIES)}.'
+    )
+    json: bool = flag(
+        False,
+        'Print a document of JSON for a bug report, with everything that was found and the last lines of what failed; '
+        'the lines for people then go to standard error.',
+    )
+
+
+DECLARATION = Declaration(
+    'doctor',
+    DoctorOptions,
+    examples=('', '--only=gpu,tensorflow', '--json > doctor.json'),
+    details='Each family of checks runs in a process of its own with a time limit, so that a crash or a hang is a '
+    'finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses among them, and hides '
+    'all if it is empty. The exit code is 1 if something is wrong, else 0; a warning is about what is slower '
+    'than it could be.',
+)
+
+
+@DECLARATION.main
+def main(arguments: Arguments[DoctorOptions]) -> int:
+    options = arguments.options
+    families = list(FAMILIES) if options.only is None else [name.strip() for name in options.only.split(',')]
+    for name in families:
+        if name not in FAMILIES:
+            near = nearest(name, FAMILIES)
+            hint = f'did you mean {near}?' if near else f'the families are {", ".join(FAMILIES)}'
+            raise UsageError(f'{format_flag("only", options.only)}: there is no family of checks {name!r}; {hint}')
+    if sys.platform != 'linux':
+        raise UsageError(f'doctor: it needs Linux, and this is {sys.platform}; run a benchmark instead')
+    started, stream = time.monotonic(), sys.stderr if options.json else sys.stdout
+    findings: list[Finding] = []
+    logs: dict[str, list[str]] = {}
+    try:
+        with SIGNALS.storing():
+            for family in (name for name in FAMILIES if name in families):
+                SIGNALS.ask()
+                print(f'checking {family} ...', file=sys.stderr, flush=True)
+                found, log = _examine(family, findings)
+                findings += found
+                for finding in found:
+                    print(f'{finding.outcome:<8} {finding.name:<32} {finding.found}', file=stream, flush=True)
+                    if finding.advice:
+                        print(f'         -> {finding.advice}', file=stream, flush=True)
+                if any(finding.outcome in (WARNING, WRONG) for finding in found):
+                    logs[family] = log
+                for line in log[-_NUM_SHOWN_LINES:] if _are_wrong(found) else ():
+                    print(f'         | {line}', file=stream)
+        counts = Counter(finding.outcome for finding in findings)
+        listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
+        print(f'{plural(len(findings), "check")} in {time.monotonic() - started:.0f} s: {listed}', file=stream)
+    finally:
+        # Even after Ctrl-C or SIGTERM.
+        if options.json:
+            document = DoctorDocument(3, VERSION, machine_facts(), environment_facts(os.environ), findings, logs)
+            print(msgspec.json.format(msgspec.json.encode(document)).decode())
+    return int(_are_wrong(findings))
+
+
+def _are_wrong(findings: Iterable[Finding]) -> bool:
+    return any(finding.outcome == WRONG for finding in findings)
+
+
+def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
+    if _are_wrong(finding for finding in before if finding.name.startswith('tensorflow')):
+        return [Finding(SKIPPED, 'not run: see tensorflow/devices', name=family)], []
+    compiles = any(finding.outcome == WARNING for finding in before if finding.name == 'gpu/architecture')
+    return run_family(family, _COMPILING_SECS if compiles else _LIMIT_SECS)
+
+
+def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS) -> tuple[list[Finding], list[str]]:
+    """Runs the checks of a family in a process (tf_cnn/doctor/process.py), which is killed after limit_secs.
+
+    Returns their findings, and the last lines of output of the process. If it crashes or hangs, the check that was
+    under way is wrong, and those after it were not run.
+    """
+    # A folder of its own for temporary files, so that even a killed process leaves none behind.
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True) as folder:
+        written, log = Path(folder, 'findings'), Path(folder, 'log')
+        environment = {
+            # Without this NCCL does not say why it fails.
+            'NCCL_DEBUG': 'WARN',
+            # 4 GiB, the maximum: the driver keeps the kernels that it compiled for earlier checks.
+            'CUDA_CACHE_MAXSIZE': '4294967296',
+            **without_clusters(os.environ),
+            'PYTHONPATH': os.pathsep.join(filter(None, [str(FOLDER), os.environ.get('PYTHONPATH')])),
+            'TF_CPP_MIN_LOG_LEVEL': '0',
+            'TMPDIR': folder,
+        }
+        ended = run_process([*command, family, str(written)], log, limit_secs, environment, _GRACE_SECS)
+        # The last line of a killed process may be incomplete.
+        lines = written.read_text(encoding='utf-8').rpartition('\n')[0].splitlines() if written.exists() else []
+        output, stacks = (
+            path.read_text(encoding='utf-8', errors='backslashreplace').splitlines() if path.exists() else []
+            for path in (log, Path(f'{written}.stacks'))
+        )
+    names = msgspec.json.decode(lines[0]) if lines else [family]
+    findings = [msgspec.json.decode(line, type=Finding) for line in lines[1:]]
+    if ended.exit_code or len(findings) < len(names):
+        how = f'its process failed: {ended.reason or "it ended early"}'
+        if ended.cause == TIMEOUT:
+            how = f'no answer within {limit_secs:g} s'
+        under_way, *others = names[len(findings) :] or [f'{family}/end']
+        advice = _ADVICE_FOR_SIGNALS.get(ended.exit_code - 128, _ADVICE)
+        if has_nvidia_gpu() and ('nccl' in under_way or 'collective' in under_way):
+            advice = _NCCL
+        findings.append(Finding(WRONG, how, advice, {'stacks': stacks[:_NUM_LOG_LINES]}, under_way))
+        findings += [Finding(SKIPPED, 'not run: its process has ended', name=name) for name in others]
+    return findings, output[-_NUM_LOG_LINES:]

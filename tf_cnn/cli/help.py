@@ -1,0 +1,66 @@
+"""`tf_cnn_benchmarks.py help`: prints --help, or the description of one flag or subcommand. Without TensorFlow."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tf_cnn.cli.options import Arguments, Declaration
+from tf_cnn.cli.subcommands import SUBCOMMANDS
+from tf_cnn.flags.spec import asked_for_help, flag
+from tf_cnn.system.errors import UsageError
+
+
+@dataclass(frozen=True)
+class HelpOptions:
+    markdown: bool = flag(False, 'Print a page in Markdown: every flag of a run and of the original program.')
+    variable_mgr_file: str | None = flag(
+        None,
+        'Python file that adds your own values of --variable_update, see docs/extending.md.',
+        is_path=True,
+    )
+
+
+DECLARATION = Declaration(
+    'help',
+    HelpOptions,
+    examples=('all', 'batch_size', 'records', '--markdown > flags.md'),
+    positional='A flag of a run or of the original program, a subcommand, or all. By default this prints --help.',
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    from tf_cnn.params.original import FLAGS
+
+    # `help --batch_size` means `help batch_size`.
+    own = [word.lstrip('-') if word.lstrip('-') in FLAGS else word for word in argv]
+    return DECLARATION.main(_print)(own)
+
+
+def show(argv: Sequence[str]) -> int:
+    """Prints the help that --help or --help=NAME in a command line without a subcommand requests."""
+    from tf_cnn.params.parsing import read_modes_of
+
+    read_modes_of(argv)
+    name = asked_for_help(argv)
+    return _print(Arguments(HelpOptions(), frozenset(), (name,) if name else (), ()))
+
+
+def _print(arguments: Arguments[HelpOptions]) -> int:
+    from models.registry import MODELS
+    from tf_cnn.params.help_text import describe_flag, format_help, format_page
+    from tf_cnn.params.user_modes import read_modes
+
+    if arguments.options.variable_mgr_file:
+        read_modes(arguments.options.variable_mgr_file)
+    name = arguments.positional[0] if arguments.positional else None
+    if arguments.options.markdown:
+        if name:
+            raise UsageError(f'--markdown: it prints all flags; leave {name} out, see help --help')
+        print(format_page(), end='')
+    elif name in (None, 'all'):
+        print(format_help(SUBCOMMANDS, MODELS.list_models() if name == 'all' else ()))
+    elif name in SUBCOMMANDS:
+        print(importlib.import_module(f'tf_cnn.cli.{name}').DECLARATION.format_help())
+    else:
+        print(describe_flag(str(name), SUBCOMMANDS))
+    return 0

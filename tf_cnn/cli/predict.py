@@ -1,0 +1,313 @@
+"""`tf_cnn_benchmarks.py predict`: the throughput of larger clusters and of other models. Starts without TensorFlow."""
+
+import itertools
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tf_cnn.cli.options import Arguments, Declaration, warn
+from tf_cnn.cluster.shape import Shape
+from tf_cnn.compare import predict as rules
+from tf_cnn.compare.differences import format_fact, limit_differences
+from tf_cnn.compare.predict import Prediction, Series
+from tf_cnn.flags.spec import flag, numbers_of
+from tf_cnn.managers.modes import MODES
+from tf_cnn.results.advice import doubts
+from tf_cnn.results.collection import collect
+from tf_cnn.results.document import Result
+from tf_cnn.results.repeats import as_key
+from tf_cnn.results.tables import ValueColumn, abbreviate, print_table, table_of
+from tf_cnn.system.errors import UsageError, alternatives, format_flag, plural
+
+PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
+_NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
+_PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
+# TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of timestamps; 38 bytes of
+# preamble, header, checksum and gap).
+_PAYLOAD = 1448 / 1538
+_ALONE = Shape(1, 1)
+_NO_RULE = 'none: too little is known'
+# The keys are those of _as_object.
+_COLUMNS = (
+    ValueColumn('model', keys=('model',)),
+    ValueColumn('batch', is_number=True, keys=('batch_size',)),
+    ValueColumn('precision', keys=('precision',)),
+    ValueColumn('data', keys=('data',)),
+    ValueColumn('variable_update', keys=('variable_update',)),
+    ValueColumn('W*G+P', keys=('shape',)),
+    ValueColumn('images/sec', is_number=True, keys=('images_per_second',), form='{:.1f}'),
+    ValueColumn('from', is_number=True, keys=('low',), form='{:.1f}'),
+    ValueColumn('to', is_number=True, keys=('high',), form='{:.1f}'),
+    ValueColumn('rule', keys=('rule',)),
+)
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    model: str | None = flag(None, 'Models, separated by commas; by default all of the results.')
+    workers: str | None = flag(
+        None,
+        'Numbers of workers, separated by commas, each on a host of its own; by default 2,4,8, or 1 with --num_gpus.',
+    )
+    num_gpus: str | None = flag(
+        None, 'Numbers of devices of each worker, separated by commas; by default as in the largest cluster given.'
+    )
+    network: str | None = flag(
+        None, "The rate of a host's link, such as 10Gbit, for clusters of which the results say nothing."
+    )
+    format: str = flag('text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json'))
+
+
+DECLARATION = Declaration(
+    'predict',
+    PredictOptions,
+    examples=(
+        'results/ --num_gpus=8',
+        'resnet50_on_8.json vgg16_on_1.json --model=vgg16 --num_gpus=8',
+        'result.json --network=10Gbit --workers=2,4,8',
+        'result.json sweep-exchange-20261122-080000/ --workers=2,4',
+    ),
+    details='Nothing is started. From results on several devices follows a rate with a 95 % interval; from one device '
+    'and a link alone, the two ends between which the rate lies. The link is --network, or what runs with '
+    '--exchange_only measured, such as those of `sweep exchange`. docs/compare.md explains the rules.',
+    positional='A result, or a folder with results.',
+    takes_paths=True,
+)
+
+
+@DECLARATION.main
+def main(arguments: Arguments[PredictOptions]) -> int:
+    options = arguments.options
+    network = None if options.network is None else read_network(options.network)
+    workers, gpus = _numbers('workers', options.workers), _numbers('num_gpus', options.num_gpus)
+    works, links, notes = _read(arguments.positional)
+    places = [place for work in works for place in work.seconds if place[1] != _ALONE]
+    places += [(mode, shape) for mode, rows in links.items() for shape, *_ in rows]
+    largest = max((shape for _, shape in places), default=_ALONE)
+    asked = [*itertools.product(workers or ([1] if gpus else [2, 4, 8]), gpus or [largest.devices])]
+    rows = [
+        _as_object(work, mode, shape, _find(works, links, work, mode, shape, network))
+        for work in _chosen(works, options.model)
+        for mode, shape in _candidates(places, asked, has_network=network is not None)
+    ]
+    if all(row['rule'] == _NO_RULE for row in rows):
+        raise UsageError(
+            'predict: the results say nothing about these devices; write --network=10Gbit for several workers, or give '
+            'results on two numbers of devices, of another model there, or with --exchange_only'
+        )
+    document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows}
+    print_table(table_of(_COLUMNS, rows), options.format, document, notes)
+    return 0
+
+
+def _numbers(name: str, text: str | None) -> list[int]:
+    try:
+        return list(dict.fromkeys(numbers_of(text, int)))
+    except ValueError:
+        what = 'it must be integers above 0, separated by commas, such as 2,4,8'
+        raise UsageError(f'{format_flag(name, text)}: {what}') from None
+
+
+def read_network(text: str) -> float:
+    """Returns the bytes/s that TCP carries over a link of a rate such as '25Gbit', '100 Mbit/s' or '1Gbps'."""
+    match = _NETWORK.fullmatch(text.strip())
+    rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
+    if not 0 < rate < math.inf:
+        what = 'it is no rate; write a number above 0 with kbit, Mbit, Gbit or Tbit, such as 25Gbit'
+        raise UsageError(f'{format_flag("network", text)}: {what}')
+    return rate * _PAYLOAD
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What one device computes, and the seconds of its steps by mode and shape; of one device by the mode ''.
+
+    `machine` is the processor, the GPUs and settings, `limits` what limited the process there; works with the same
+    ones tell about each other.
+    """
+
+    work: str
+    model: str
+    data: str
+    images: int
+    precision: str
+    is_synthetic: bool
+    is_cpu: bool
+    machine: tuple[str, ...]
+    limits: str
+    gradient_bytes: int
+    result: Result = field(compare=False)
+    seconds: dict[tuple[str, Shape], float] = field(default_factory=dict, compare=False)
+
+    def series(self, mode: str, shape: Shape) -> Series:
+        """The series on which a shape lies: more devices of one process, or more workers with as many devices."""
+        seconds = {}
+        runs_alone = Shape(1, 2).why_not(MODES[mode]) is None
+        for (own_mode, own), found in self.seconds.items():
+            is_start = own.workers == 1 and not own.num_ps and (own_mode in ('', mode) or not runs_alone)
+            is_more = own_mode == mode and shape.workers > 1 and own.workers > 1 and own.num_ps == shape.num_ps
+            if (is_start and shape.workers == 1) or ((is_start or is_more) and own.devices == shape.devices):
+                seconds[own.workers * own.devices] = found
+        alone = self.seconds.get(('', _ALONE))
+        return Series(self.model, self.gradient_bytes, self.images, self.is_synthetic, alone, seconds)
+
+
+# What links carried in each mode: the shape, the bytes of the gradients, and bytes/s.
+_Links = Mapping[str, Sequence[tuple[Shape, int, float]]]
+
+
+def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
+    """Returns what was measured, and how much of it is doubtful."""
+    collection = collect(paths)
+    links: dict[str, list[tuple[Shape, int, float]]] = defaultdict(list)
+    works: dict[_Work, dict[tuple[str, Shape], list[float]]] = defaultdict(lambda: defaultdict(list))
+    problems = [*collection.problems, *(f'{one.source}: this run failed ({one.reason})' for one in collection.failures)]
+    for result in collection.results:
+        run, size, shape = result.run, result.gradient_bytes, Shape.parse(result.shape)
+        role, mode, steps = run.role, run.variable_update, result.step_seconds()
+        is_usable = steps.size and result.images_per_second > 0 and run.sync
+        if not size or not is_usable or role not in ('training', 'exchange-only') or mode not in MODES:
+            problems.append(f'{result.source}: it is no whole training run whose devices step together; it is left out')
+        elif len(hosts := _hosts_of_workers(result)) < shape.workers:
+            problems.append(
+                f'{result.source}: its {shape.workers} workers ran on {plural(len(hosts), "host")} '
+                f'({abbreviate(hosts)}), whose cores and memory they shared, so it does not show what workers on '
+                'different hosts reach; it is left out'
+            )
+        elif role == 'training':
+            seconds = run.global_batch_size / result.images_per_second
+            works[_work_of(result)]['' if shape == _ALONE else mode, shape].append(seconds)
+        elif crossing := rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps):
+            times = rules.crossings(shape.workers, shape.num_ps)
+            links[mode].append((shape, size, times * crossing / float(steps.mean())))
+    warn(*problems)
+    if not works:
+        raise UsageError(
+            f'{abbreviate(paths)}: no training run that predict can use; give the result of a training on one device'
+        )
+    for work, found in works.items():
+        work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
+    return [*works], links, [*_limit_notes([*works]), *doubts(collection.results)]
+
+
+def _hosts_of_workers(result: Result) -> list[str]:
+    """Returns the host of each worker; a host that several workers shared occurs once.
+
+    A worker of unknown host counts as one on a host of its own.
+    """
+    addresses = str(result.command.flags.get('worker_hosts') or '').split(',')
+    hosts = [worker.host for worker in result.workers]
+    if result.run.variable_update in MODES and MODES[result.run.variable_update].has_controller:
+        # The document has the steps of the controller only.
+        hosts = [address.rpartition(':')[0] for address in addresses if address]
+    unknown = [f'unknown host {number}' for number in range(len(hosts), result.cluster.num_workers)]
+    return list(dict.fromkeys([*hosts, *unknown]))
+
+
+def _work_of(result: Result) -> _Work:
+    run, machine = result.run, result.machine
+    gpus = sorted({str(gpu.get('name')) for gpu in machine.get('gpus') or ()})
+    # Runs on more devices have more GPUs of the same kind.
+    limits = {
+        name: [*dict.fromkeys(map(str, value))] if name.startswith('gpus.') else value
+        for name, value in result.limits.items()
+    }
+    return _Work(
+        as_key(result.work),
+        result.model.name,
+        f'{run.data_set}, {"synthetic" if run.is_synthetic else "real"}',
+        run.batch_size,
+        run.precision,
+        run.is_synthetic,
+        run.device == 'cpu',
+        (str(machine.get('cpu_model')), *gpus, run.device, run.precision, str(result.command.flags.get('xla'))),
+        as_key(limits),
+        result.gradient_bytes or 0,
+        result,
+    )
+
+
+def _limit_notes(works: Sequence[_Work]) -> list[str]:
+    """Returns a line for each set of differences in what limited runs of the same work, which are not combined."""
+    notes: dict[str, None] = {}
+    for first, other in itertools.combinations(works, 2):
+        if replace(first, limits='') == replace(other, limits=''):
+            differences = limit_differences([first.result, other.result]).items()
+            text = ', '.join(f'{name} {" and ".join(map(format_fact, values))}' for name, values in differences)
+            notes[f'runs of {first.model} are not combined where what limited them differs: {text}'] = None
+    return [*notes]
+
+
+def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
+    known = sorted({work.model for work in works})
+    names = known if models is None else models.split(',')
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(
+            f'{format_flag("model", models)}: the results are of {alternatives(known)}; run {unknown[0]} on one '
+            'device, and give that result, too'
+        )
+    return [work for work in works if work.model in names]
+
+
+def _candidates(
+    measured: Sequence[tuple[str, Shape]], asked: Sequence[tuple[int, int]], *, has_network: bool
+) -> Iterator[tuple[str, Shape]]:
+    """Yields each mode and shape: of the modes that were measured so, or with a network of all that are possible."""
+    for number, devices in asked:
+        places = [(mode, shape) for mode, shape in measured if (shape.workers > 1) == (number > 1)]
+        known = [mode for name, mode in MODES.items() if any(name == own for own, _ in places)]
+        for mode in known if known and not (has_network and number > 1) else MODES.values():
+            # As many parameter servers as were measured, else one.
+            servers = {shape.num_ps for own, shape in places if own == mode.name} or {int(mode.needs_servers)}
+            for num_ps in sorted(servers) if number > 1 else [0]:
+                shape = Shape(number, devices, num_ps)
+                if mode.shares_model and (mode in known or shape.why_not(mode) is None):
+                    yield mode.name, shape
+
+
+def _find(
+    works: Sequence[_Work], links: _Links, work: _Work, mode: str, shape: Shape, network: float | None
+) -> Prediction:
+    if seconds := work.seconds.get(('' if shape == _ALONE else mode, shape)):
+        return Prediction('measured', seconds, math.nan, math.nan)
+    own, size = work.series(mode, shape), work.gradient_bytes
+    others = [
+        other.series(mode, shape) for other in works if (other.machine, other.limits) == (work.machine, work.limits)
+    ]
+    if found := rules.predict(own, others, shape.workers * shape.devices):
+        return found
+    rule, rate = 'band: --network', network if shape.workers > 1 else None
+    if rows := [row for row in links.get(mode, ()) if (row[0].workers > 1) == (shape.workers > 1)]:
+        # The same shape, and then the most similar size.
+        rate = min(rows, key=lambda row: (row[0] != shape, abs(math.log(row[1] / size))))[2]
+        rule = 'band: --exchange_only'
+    # The devices of a CPU are the same cores.
+    compute = own.alone and own.alone * (shape.devices if work.is_cpu else 1)
+    if shape.workers > 1:
+        compute = own.seconds.get(shape.devices, compute)
+    if rate is None or compute is None:
+        return Prediction(_NO_RULE, None, math.nan, math.nan)
+    exchange = rules.link_bytes(size, shape.workers, shape.devices, shape.num_ps) / rate
+    # Computing hides the exchange, or the exchange follows it.
+    slowest = compute + rules.crossings(shape.workers, shape.num_ps) * exchange
+    return Prediction(rule, None, max(compute, exchange), slowest)
+
+
+def _as_object(work: _Work, mode: str, shape: Shape, found: Prediction) -> dict[str, Any]:
+    images, has_interval = work.images * shape.workers * shape.devices, not math.isnan(found.fastest)
+    return {
+        'model': work.model,
+        'batch_size': work.images,
+        'precision': work.precision,
+        'data': work.data,
+        'variable_update': mode,
+        'shape': str(shape),
+        'images_per_second': None if found.seconds is None else images / found.seconds,
+        'low': images / found.slowest if has_interval else None,
+        'high': images / found.fastest if has_interval else None,
+        'rule': found.rule,
+    }

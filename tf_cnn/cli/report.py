@@ -1,0 +1,100 @@
+"""`tf_cnn_benchmarks.py report`: results as one HTML page. Starts without TensorFlow and matplotlib."""
+
+import importlib
+import logging
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tf_cnn.cli.options import Arguments, Declaration, warn
+from tf_cnn.flags.spec import flag
+from tf_cnn.planning.outputs import check_file
+from tf_cnn.results.collection import collect
+from tf_cnn.results.tables import abbreviate
+from tf_cnn.system.atomic import write_whole
+from tf_cnn.system.errors import RunError, UsageError, format_flag, not_installed, plural
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    output: str = flag('report.html', 'The file to write.', is_path=True)
+    title: str | None = flag(None, 'The heading of the page; by default it names the models.')
+    plots: str | None = flag(None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True)
+
+
+# matplotlib's warning; its SVG files contain the text, for which the viewer has a font.
+_MISSING_GLYPH = re.compile(r'Glyph (\d+) ')
+
+DECLARATION = Declaration(
+    'report',
+    ReportOptions,
+    examples=('results', 'results --output=page.html --plots=figures'),
+    details='The page needs no network: a table with speed-ups, three plots, machines and warnings. Making it needs '
+    'jinja2 and matplotlib, which the extra [report] installs.',
+    positional='A folder with results that --result_file or sweep wrote, or one such file.',
+    takes_paths=True,
+)
+
+
+def _about_plots(messages: Sequence[str], folder: str | None) -> Iterator[str]:
+    """Yields what matplotlib warned of, in words about the plots."""
+    glyphs = [(_MISSING_GLYPH.match(message), message) for message in dict.fromkeys(messages)]
+    letters = [chr(int(match[1])) for match, _ in glyphs if match]
+    if letters and folder:
+        yield (
+            f'{format_flag("plots", folder)}: the font of the plots lacks {abbreviate(letters)}: a box stands for it '
+            'in the PNG files, while a browser shows it in the page and in the SVG files'
+        )
+    yield from (f'a plot may look wrong: {message}' for match, message in glyphs if not match)
+
+
+@DECLARATION.main
+def main(arguments: Arguments[ReportOptions]) -> int:
+    # Otherwise matplotlib leaves its list of fonts in the home directory.
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder:
+        os.environ.setdefault('MPLCONFIGDIR', folder)
+        return _make_report(arguments.options, arguments.positional)
+
+
+def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
+    # It also warns of the user's settings, which the plots do not follow.
+    logging.getLogger('matplotlib').setLevel(logging.ERROR)
+    for name in ('jinja2', 'matplotlib'):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise UsageError(f'report draws with jinja2 and matplotlib: {not_installed(name)}') from None
+    from tf_cnn.compare.report_page import make_page
+
+    output = Path(options.output)
+    if output.is_file() and (start := output.read_bytes()[:99]) and b'<!doctype html' not in start.lower():
+        raise UsageError(
+            f'{format_flag("output", output)}: the file there is not a page; write another path, or remove it'
+        )
+    check_file('output', options.output)
+    if options.plots:
+        check_file('plots', f'{options.plots}/steps.png')
+    collection = collect(paths)
+    target = output
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always', UserWarning)
+        page = make_page(collection, now=datetime.now(UTC), title=options.title)
+        try:
+            write_whole(page.html, target)
+            for plot in page.plots if options.plots else ():
+                for name, content in plot.files():
+                    target = Path(str(options.plots), name)
+                    write_whole(content, target)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise RunError(f'{target}: it could not be written ({reason})') from None
+    warn(*collection.problems, *_about_plots([str(warning.message) for warning in caught], options.plots))
+    size = output.stat().st_size / 1000
+    results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
+    print(f'{output}: {results} in {plots}, {size:.0f} kB')
+    return 0

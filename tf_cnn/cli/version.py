@@ -1,0 +1,23 @@
+"""`tf_cnn_benchmarks.py version`: prints the versions of the program, TensorFlow and Python. Without TensorFlow."""
+
+import platform
+
+from tf_cnn.cli.options import Arguments, Declaration, NoOptions
+from tf_cnn.machine.surroundings import git_commit, tensorflow_version
+from tf_cnn.results import VERSION
+
+DECLARATION = Declaration(
+    'version', NoOptions, details='--version and -V print the same. A checkout has a commit, too.'
+)
+
+
+@DECLARATION.main
+def main(_: Arguments[NoOptions]) -> int:
+    commit = git_commit()
+    parts = [
+        *([f'commit {commit[:12]}'] if commit else []),
+        f'TensorFlow {tensorflow_version() or "unknown"}',
+        f'Python {platform.python_version()}',
+    ]
+    print(f'tf_cnn_benchmarks {VERSION} ({", ".join(parts)})')
+    return 0

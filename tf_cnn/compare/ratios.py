@@ -1,0 +1,89 @@
+"""Compares throughputs: rates and ratios with 95 % intervals, and whether a difference is significant.
+
+The true ratio of two settings is that of their expected wall seconds per image. Each run is one value, since processes
+differ from each other more than their steps show (Kalibera and Jones 2013, Rigorous Benchmarking in Reasonable Time,
+section 4). Errors are relative: the variance of a rate is that of the logarithm of its seconds per image, and intervals
+are symmetric on a logarithmic scale. They use Student's t, with the degrees of freedom of Welch 1947, The
+Generalization of Student's Problem, equation 29. A bootstrap of 3 to 5 runs would be far too narrow.
+"""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tf_cnn.compare.intervals import FEWEST_RUNS, Estimate, estimate_runs, interval_around
+from tf_cnn.results.advice import is_short
+from tf_cnn.results.document import Result
+
+
+class Significance(enum.Enum):
+    SAME = 'no significant difference'
+    FASTER = 'faster'
+    SLOWER = 'slower'
+    FEW_RUNS = 'too few runs'
+    TOO_SHORT = 'too short to judge'
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The throughput of one setting relative to that of another; above 1 if the setting is faster than the baseline.
+
+    The interval is the 95 % one, (low, high); None if a side has fewer than FEWEST_RUNS runs.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    is_short: bool = False
+
+    @property
+    def verdict(self) -> Significance:
+        if self.is_short:
+            return Significance.TOO_SHORT
+        if self.interval is None:
+            return Significance.FEW_RUNS
+        low, high = self.interval
+        return Significance.FASTER if low > 1 else Significance.SLOWER if high < 1 else Significance.SAME
+
+    @property
+    def is_significant(self) -> bool:
+        return self.verdict in (Significance.FASTER, Significance.SLOWER)
+
+
+def estimate(results: Sequence[Result]) -> Estimate:
+    """Estimates the throughput of the runs of one setting, at least one run: see estimate_runs."""
+    images = [result.images for result in results]
+    found = estimate_runs(
+        [result.images_per_second for result in results], images if all(number > 0 for number in images) else None
+    )
+    spreads = [spread for result in results if math.isfinite(spread := _step_spread(result))]
+    return replace(
+        found,
+        num_steps=sum(result.step_seconds().size for result in results),
+        is_short=any(is_short(result) for result in results),
+        step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
+    )
+
+
+def compare(baseline: Estimate, other: Estimate) -> Ratio:
+    """Compares two throughputs, which must both be numbers: the ratio of `other` to `baseline`."""
+    value = other.images_per_second / baseline.images_per_second
+    pair = (baseline, other)
+    too_short = any(side.is_short for side in pair)
+    if min(side.num_runs for side in pair) < FEWEST_RUNS:
+        return Ratio(value, None, too_short)
+    total = baseline.variance + other.variance
+    # Welch's degrees of freedom of a sum of variances.
+    degrees = (
+        1 / sum((side.variance / total) ** 2 / side.degrees_of_freedom for side in pair)
+        if total
+        else min(side.degrees_of_freedom for side in pair)
+    )
+    return Ratio(value, interval_around(value, total, degrees), too_short)
+
+
+def _step_spread(result: Result) -> float:
+    seconds = result.means_of_runs(result.step_seconds())
+    return float(seconds.std(ddof=1) / seconds.mean()) if seconds.size > 1 and seconds.any() else math.nan

@@ -1,0 +1,340 @@
+"""The plots of the report, drawn by matplotlib as SVG: rates, scaling, published numbers, step times.
+
+It needs the extra `report`.
+
+Each plot is drawn once, at a width that can be read on a phone; the page scales it up on a desk. A plot is left out
+where there is nothing to see.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from tf_cnn.compare.report_rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent
+from tf_cnn.results.advice import doubtful_codes, times
+from tf_cnn.results.document import Result
+
+# The contrast of each with white is at least 4.5; neighbours differ in lightness too.
+INK, SOFT = '#191c20', '#555d66'
+SERIES = ('#1f5fa8', '#c2570c', '#0b7a6f', '#8a3f9e', '#8c6d0a', '#4d5b8c', '#b02a63', '#5d6b2f')
+_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', 'p')
+_LINES = ('-', '--', ':', '-.')
+
+# A figure has 72 CSS pixels to an inch. This width leaves text readable on a phone 360 pixels wide.
+WIDTH, _DPI = 400, 72
+_STYLE: dict[Any, Any] = {
+    'axes.axisbelow': True,
+    **{f'axes.spines.{side}': False for side in ('left', 'right', 'top')},
+    'axes.titlelocation': 'left',
+    'axes.titlesize': 'medium',
+    'figure.dpi': _DPI,
+    'font.sans-serif': ['DejaVu Sans', 'Verdana', 'Arial'],
+    'font.size': 12,
+    'grid.color': '#dfe3e8',
+    'legend.frameon': False,
+    'lines.markersize': 5,
+    'savefig.dpi': 216,
+    # Text stays text, and the same results give the same bytes.
+    'svg.fonttype': 'none',
+    'svg.hashsalt': 'report',
+    'text.color': INK,
+    # Names of hosts and values of flags may contain dollar signs.
+    'text.parse_math': False,
+    **{f'{axis}tick.major.size': 0 for axis in 'xy'},
+}
+
+# More do not fit a page that people read; the table has all.
+_MOST_ROWS = 12
+_MOST_SERIES = 8
+_MOST_FACETS = 4
+# The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends at the edge.
+_MARGIN = 1.25
+# A single run, and the end of an interval that goes on beyond the edge.
+_DOT: dict[str, Any] = {'marker': 'o', 'markersize': 4, 'linestyle': '', 'zorder': 4}
+_ARROW: dict[str, Any] = {'linestyle': '', 'clip_on': False, 'zorder': 4}
+_BEYOND = ' (with an arrow where it goes on beyond the edge)'
+# The ends of the line of a box, in per cent.
+_WHISKERS = (5, 95)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot of the page, its heading (title), how to read it (help), and its numbers in a sentence (finding)."""
+
+    name: str
+    title: str
+    help: str
+    finding: str
+    figure: Figure
+
+    def image(self) -> bytes:
+        return self._draw(format='svg', metadata={'Date': None}, transparent=True)
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yields the names and the contents of NAME.svg and NAME.png."""
+        for kind in ('svg', 'png'):
+            yield f'{self.name}.{kind}', self._draw(format=kind)
+
+    def _draw(self, **how: Any) -> bytes:
+        buffer = io.BytesIO()
+        with _style():
+            self.figure.savefig(buffer, **how)
+        return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    """Draws in this style within the block, whatever the settings of the user are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def make_plots(summary: Summary) -> list[Plot]:
+    with _style():
+        return [plot for plot in (_rates(summary), _scaling(summary), _published(summary), _steps(summary)) if plot]
+
+
+def _rates(summary: Summary) -> Plot | None:
+    """Images/sec of all settings as bars, the fastest on top, with their intervals."""
+    rows = _fastest(summary.shown)
+    if len(rows) < 2:
+        return None
+    figure, axes = _lines_figure(rows, [number(row.rate) for row in rows])
+    colors = [_color(summary, row) for row in rows]
+    look: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
+    axes.barh(range(len(rows)), [row.rate for row in rows], 0.42, color=colors, xerr=_errors(rows), error_kw=look)
+    highest = max(row.interval[1] if row.interval else row.rate for row in rows)
+    fastest = max([rows[0].rate, *(run.images_per_second for row in rows for run in _runs(row))])
+    edge = min(max(highest, fastest) * 1.02, fastest * _MARGIN)
+    axes.set_xlim(0, edge)
+    for position, row in enumerate(rows):
+        for run in _runs(row):
+            axes.plot(run.images_per_second, position, **_dot(run, INK))
+        if row.interval and row.interval[1] > edge:
+            axes.plot(edge, position, marker='>', color=INK, **_ARROW)
+    axes.set_xlabel('images/sec')
+    return Plot(
+        'rates',
+        'Images per second',
+        f'Longer is faster. The line at the end of a bar is the 95 % interval of three or more runs{_BEYOND}.'
+        f'{_help_on_dots(rows)}',
+        f'From {rows[-1].label} with {number(rows[-1].rate)} images/sec to {rows[0].label} with '
+        f'{number(rows[0].rate)}.{_left_out(rows, summary.shown)}',
+        figure,
+    )
+
+
+def _scaling(summary: Summary) -> Plot | None:
+    """Images/sec over the number of devices: a line for each setting without its shape, and the ideal line."""
+    works = _scaled_works(summary)
+    if not works:
+        return None
+    names = list(dict.fromkeys(name for series in works.values() for name in series))
+    figure, every = _facets([*works] if len(works) > 1 else [''], 290, legend_lines=len(names))
+    lines: dict[str, Any] = {}
+    for axes, series in zip(every, works.values(), strict=True):
+        rows = [row for found in series.values() for row in found]
+        counts = sorted({row.num_devices for row in rows})
+        ideal: list[float] = []
+        for name, found in series.items():
+            color, index = _color(summary, found[0]), names.index(name)
+            look: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
+            each = [row.num_devices for row in found]
+            axes.errorbar(each, [row.rate for row in found], _errors(found), linestyle='', elinewidth=1, **look)
+            best = {count: max(row.rate for row in found if row.num_devices == count) for count in sorted(each)}
+            lines[name] = axes.plot([*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **look)[0]
+            least = min(best)
+            ideal.append(best[least] / least * counts[-1])
+            axes.plot([least, counts[-1]], [best[least], ideal[-1]], color=SOFT, linewidth=1, linestyle='--')
+        axes.text(counts[-1], max(ideal), 'ideal  ', ha='right', va='bottom', color=SOFT)
+        axes.set_xscale('log', base=2)
+        axes.set_yscale('log', base=2)
+        axes.set_xticks(counts)
+        rates = [*(row.rate for row in rows), *(run.images_per_second for row in rows for run in _runs(row))]
+        low, high = min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN
+        axes.set_ylim(low, high)
+        for row in rows:
+            for run in _runs(row):
+                axes.plot(row.num_devices, run.images_per_second, **_dot(run, _color(summary, row)))
+            if row.interval and row.interval[0] < low:
+                axes.plot(row.num_devices, low, marker='v', color=_color(summary, row), **_ARROW)
+            if row.interval and row.interval[1] > high:
+                axes.plot(row.num_devices, high, marker='^', color=_color(summary, row), **_ARROW)
+        axes.xaxis.set_major_formatter('{x:,g}')
+        axes.yaxis.set_major_formatter('{x:,g}')
+        axes.grid()
+        axes.set_ylabel('images/sec')
+    every[-1].set_xlabel('devices (W*G)')
+    figure.legend([*lines.values()], [*lines], loc='outside lower left', borderaxespad=0)
+    first = next(iter(works.values()))
+    most = max((row for found in first.values() for row in found), key=lambda row: (row.num_devices, row.rate))
+    (own,) = (found for found in first.values() if most in found)
+    base = min(own, key=lambda row: (row.num_devices, -row.rate))
+    times = most.rate / base.rate
+    return Plot(
+        'scaling',
+        'Scaling with devices',
+        'Along a dashed line, each device is as fast as with the fewest devices of that setting. Both axes double from '
+        f'line to line. A line through a point is its 95 % interval{_BEYOND}.{_help_on_dots(summary.shown)}',
+        f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the rate of {base.label}, '
+        f'{percent(times * base.num_devices / most.num_devices)} of ideal.',
+        figure,
+    )
+
+
+def _published(summary: Summary) -> Plot | None:
+    """The speed-ups of settings over published ones: a point for each row that has both."""
+    rows = [row for row in summary.shown if row.place.published_speed_up]
+    if len(rows) < 2:
+        return None
+    figure, (axes,) = _facets([''], 290, legend_lines=len({row.traits[MODE] for row in rows}))
+    ours = np.array([row.speed_up for row in rows], dtype=np.float64)
+    theirs = np.array([row.place.published_speed_up for row in rows], dtype=np.float64)
+    ends = [min(ours.min(), theirs.min()) / _MARGIN, max(ours.max(), theirs.max()) * _MARGIN]
+    axes.plot(ends, ends, color=SOFT, linewidth=1, linestyle='--')
+    axes.text(ends[1], ends[1], 'equal  ', ha='right', va='bottom', color=SOFT)
+    for number_of_mode, mode in enumerate(dict.fromkeys(row.traits[MODE] for row in rows)):
+        own = np.array([row.traits[MODE] == mode for row in rows])
+        look: dict[str, Any] = {'color': _color(summary, rows[own.argmax()]), 'linestyle': '', 'label': mode}
+        axes.plot(theirs[own], ours[own], marker=_MARKERS[number_of_mode % len(_MARKERS)], **look)
+    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+        scale('log', base=2)
+        axis.set_major_formatter('{x:,g}')
+    axes.grid()
+    axes.set_xlabel('published speed-up')
+    axes.set_ylabel('speed-up here')
+    figure.legend(loc='outside lower left', borderaxespad=0)
+    farthest = int(np.argmax(np.abs(np.log(ours / theirs))))
+    return Plot(
+        'published',
+        'Beside the published numbers',
+        'Each point is a row of the table: its speed-up as published, and here. On the dashed line both are equal.',
+        f'The median of here over published is {number(float(np.median(ours / theirs)), 3)}; {rows[farthest].label} '
+        f'differs most: {number(float(ours[farthest]), 3)} here, {number(float(theirs[farthest]), 3)} published.',
+        figure,
+    )
+
+
+def _steps(summary: Summary) -> Plot | None:
+    every = {row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
+    with_steps = [row for row in summary.shown if every[row.label].size > len(row.runs)]
+    rows = _fastest(with_steps)
+    if not rows:
+        return None
+    medians = [float(np.median(every[row.label])) for row in rows]
+    shares = [100 * every[row.label] / median for row, median in zip(rows, medians, strict=True)]
+    figure, axes = _lines_figure(rows, [f'{text} {unit}' for (text,), unit in map(times, medians)])
+    boxes = axes.boxplot(
+        shares,
+        positions=range(len(rows)),
+        orientation='horizontal',
+        whis=_WHISKERS,
+        widths=0.42,
+        showfliers=False,
+        manage_ticks=False,
+        patch_artist=True,
+        medianprops={'color': INK},
+    )
+    for box, row in zip(boxes['boxes'], rows, strict=True):
+        box.set_facecolor(f'{_color(summary, row)}66')
+    axes.set_xlabel('step time in % of the median')
+    spans = [float(np.subtract(*np.percentile(values, _WHISKERS[::-1]))) / 100 for values in shares]
+    unsteady = int(np.argmax(spans))
+    slowest = max(float(values.max()) for values in shares) / 100
+    return Plot(
+        'steps',
+        'Step times',
+        'A narrow box is a steady setting. The stroke is the median, whose time is at the right; half of all timed '
+        'steps lie in the box, 90 % on the line.',
+        f'The 90 % span up to {percent(spans[unsteady])} of the median, for {rows[unsteady].label}; the slowest step '
+        f'took {number(slowest, 3)} times the median.{_left_out(rows, with_steps)}',
+        figure,
+    )
+
+
+def _fastest(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    return sorted(rows, key=lambda row: -row.rate)[:_MOST_ROWS]
+
+
+def _left_out(shown: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
+    return '' if len(shown) == len(rows) else f' Shown are the {len(shown)} fastest of {len(rows)} settings.'
+
+
+def _color(summary: Summary, row: ReportRow) -> str:
+    return SERIES[summary.modes.index(row.traits[MODE]) % len(SERIES)]
+
+
+def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
+    """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is none."""
+    ends = np.array([row.interval or (np.nan, np.nan) for row in rows], dtype=np.float64)
+    return np.abs(ends - np.array([[row.rate] for row in rows])).T
+
+
+def _runs(row: ReportRow) -> list[Result]:
+    """Returns the runs that are dots: those of a row that has several."""
+    return [run for run in row.runs if run.images_per_second > 0] if len(row.runs) > 1 else []
+
+
+def _dot(run: Result, color: str) -> dict[str, Any]:
+    return {**_DOT, 'color': color, 'markerfacecolor': 'white' if doubtful_codes(run) else color}
+
+
+def _help_on_dots(rows: Sequence[ReportRow]) -> str:
+    runs = [run for row in rows for run in _runs(row)]
+    hollow = ', hollow if it was disturbed or too short' if any(map(doubtful_codes, runs)) else ''
+    return f' A dot is a single run{hollow}.' if runs else ''
+
+
+def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figure, Axes]:
+    """A figure with a horizontal line for each row, the first on top; row i is at y = i.
+
+    Above each line stand the label of its row, at the left, and one of the ends, at the right.
+    """
+    figure, (axes,) = _facets([''], 38 * len(rows) + 8)
+    axes.set_ylim(len(rows) - 0.65, -0.8)
+    axes.set_yticks([])
+    axes.xaxis.set_major_formatter('{x:,g}')
+    axes.grid(axis='x')
+    axes.spines['bottom'].set_visible(False)
+    place: dict[str, Any] = {'va': 'bottom', 'transform': axes.get_yaxis_transform()}
+    for position, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        axes.text(0, position - 0.28, row.label, **place)
+        axes.text(1, position - 0.28, end, ha='right', **place)
+    return figure, axes
+
+
+def _facets(titles: Sequence[str], height: float, legend_lines: int = 0) -> tuple[Figure, list[Axes]]:
+    """A figure with axes of this height in CSS pixels for each title, one below the other, and a legend below them."""
+    size = (WIDTH / _DPI, (height * len(titles) + 40 + 20 * legend_lines) / _DPI)
+    figure = Figure(figsize=size, layout='constrained')
+    every = list(figure.subplots(len(titles), squeeze=False)[:, 0])
+    for axes, title in zip(every, titles, strict=True):
+        # A long title must not push the axes together.
+        axes.set_title(title).set_in_layout(False)
+    return figure, every
+
+
+def _scaled_works(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
+    """The series of each work that has results on different numbers of devices: rows by all but their shape."""
+    columns = [name for name in summary.columns if name != SHAPE]
+    works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}
+    for row in summary.shown:
+        setting = tuple(row.traits.get(name, '') for name in columns)
+        works.setdefault(row.work, {}).setdefault(setting, []).append(row)
+    facets: dict[str, dict[str, list[ReportRow]]] = {}
+    for work, series in works.items():
+        lines = [rows for rows in series.values() if len({row.num_devices for row in rows}) > 1]
+        fastest = sorted(lines, key=lambda rows: -max(row.rate for row in rows))[:_MOST_SERIES]
+        if fastest and len(facets) < _MOST_FACETS:
+            facets[work] = dict(zip(names_of([rows[0].traits for rows in fastest], columns), fastest, strict=True))
+    return facets

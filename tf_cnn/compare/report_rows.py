@@ -1,0 +1,321 @@
+"""The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tf_cnn.compare.differences import format_fact
+from tf_cnn.compare.intervals import Estimate
+from tf_cnn.compare.ratios import Ratio, Significance, compare, estimate
+from tf_cnn.params.table import SPECS
+from tf_cnn.results.advice import mark
+from tf_cnn.results.collection import Collection, SourceFile
+from tf_cnn.results.document import Failure, Result, default_fact, is_of_setting
+from tf_cnn.results.repeats import baselines, limits_that_differ, repeat_key, work_differences
+from tf_cnn.results.tables import abbreviate, format_setting, printable
+
+# The columns of every table of settings, in this order.
+MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
+STANDARD = (MODE, BATCH_SIZE, SHAPE)
+FOLDER = 'folder'
+# Flags whose values stand in the standard columns, or in those of the work.
+_SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
+# Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.
+_GPUS = 'CUDA_VISIBLE_DEVICES'
+# The columns that come first in names of settings, those whose values need no name, and the longest name.
+_FIRST = (FOLDER, 'model', *STANDARD)
+_PLAIN = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
+_CHARACTERS = 48
+# The longest value that a name shows whole; longer than the name of each mode.
+_LONG_VALUE = 24
+# Larger numbers have an exponent.
+_LARGEST_IN_DIGITS = 1e12
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """A setting.
+
+    Attributes:
+      traits: what was measured and how, by the name of a column, as text; of a failure only the flags that were given.
+      work: names what was measured: model, data set, image size, role; empty for failures.
+      runs: its repeats; empty if it left no result.
+      reason: why it failed or is incomplete; None if it is complete.
+      base: the shown row of the same folder which speed-ups are against, see baselines; None if it is not shown.
+      label: tells it from other rows, in a few words; see names_of.
+    """
+
+    traits: Mapping[str, str]
+    work: str
+    place: SourceFile
+    runs: tuple[Result, ...]
+    reason: str | None
+    estimate: Estimate | None = None
+    base: 'ReportRow | None' = None
+    label: str = ''
+
+    @property
+    def status(self) -> str:
+        if not self.runs:
+            return 'failed'
+        return 'complete' if self.reason is None else 'incomplete'
+
+    @property
+    def num_devices(self) -> int:
+        """Workers * devices of each; 0 for failures."""
+        cluster = self.runs[0].cluster if self.runs else None
+        return cluster.num_workers * cluster.devices_per_worker if cluster else 0
+
+    @property
+    def rate(self) -> float:
+        return self.estimate.images_per_second if self.estimate else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return self.estimate.interval if self.estimate else None
+
+    @property
+    def is_shown(self) -> bool:
+        return self.status == 'complete' and math.isfinite(self.rate)
+
+    @property
+    def speed_up(self) -> float | None:
+        return self.rate / self.base.rate if self.base else None
+
+    @property
+    def verdict(self) -> str | None:
+        """What `compare` concludes about this row and its base; None if it is not shown."""
+        if self.base is None:
+            return None
+        return 'baseline' if self.base.runs is self.runs else self.ratio_to(self.base).verdict.value
+
+    def ratio_to(self, other: 'ReportRow') -> Ratio:
+        """Compares this row with another one; both are shown."""
+        assert self.estimate
+        assert other.estimate
+        return compare(other.estimate, self.estimate)
+
+    def has_work_of(self, other: 'ReportRow') -> bool:
+        """Whether the rates of both rows, which have runs, may be compared."""
+        return not work_differences(other.runs[0], self.runs[0])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All rows.
+
+    Attributes:
+      rows: by folder; those of a sweep in its order, others as they were measured, then the failures.
+      columns: the names of the traits that are shown: the standard ones, and those that differ between rows.
+      problems: one line for each file that could not be read.
+    """
+
+    rows: tuple[ReportRow, ...]
+    columns: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def modes(self) -> list[str]:
+        """The different values of variable_update, in the order of the rows."""
+        return list(dict.fromkeys(row.traits[MODE] for row in self.rows))
+
+    @property
+    def shown(self) -> list[ReportRow]:
+        """The rows that the plots show."""
+        return [row for row in self.rows if row.is_shown]
+
+    @property
+    def runs(self) -> list[Result]:
+        return [run for row in self.rows for run in row.runs]
+
+
+def summarize_collection(collection: Collection) -> Summary:
+    """Groups the repeats of each setting on each machine; see Summary."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in collection.results:
+        # An incomplete run is a row of its own.
+        key = repeat_key(result) if result.is_complete else result.source
+        groups.setdefault((collection.place_of(result).folder, key), []).append(result)
+    limits = limits_that_differ(collection.results)
+    rows = []
+    for results in groups.values():
+        first, place = results[0], collection.place_of(results[0])
+        reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
+        timed = [result for result in results if result.images_per_second > 0]
+        found = estimate(timed) if timed else None
+        work = printable(', '.join(str(value) for value in first.work.values()))
+        traits = {FOLDER: printable(place.folder), **_traits(first, limits)}
+        rows.append(ReportRow(traits, work, place, tuple(results), reason, found))
+    for failure in collection.failures:
+        place = collection.place_of(failure)
+        rows.append(
+            ReportRow({FOLDER: printable(place.folder), **_failure_traits(failure)}, '', place, (), failure.reason)
+        )
+    folders = list(dict.fromkeys(row.place.folder for row in rows))
+
+    def place_in_table(row: ReportRow) -> tuple[int, int, bool]:
+        position = row.place.position
+        return folders.index(row.place.folder), len(rows) if position is None else position, not row.runs
+
+    rows.sort(key=place_in_table)
+    columns = _columns(rows)
+    labels = names_of([row.traits for row in rows], columns)
+    rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
+    bases: dict[int, ReportRow] = {}
+    for folder in folders:
+        shown = [row for row in rows if row.is_shown and row.place.folder == folder]
+        firsts = baselines([row.runs[0] for row in shown])
+        bases |= {id(row): shown[first] for row, first in zip(shown, firsts, strict=True)}
+    based = [replace(row, base=bases.get(id(row))) for row in rows]
+    return Summary(tuple(based), columns, collection.problems)
+
+
+def answers(rows: Sequence[ReportRow]) -> list[str]:
+    """Returns what the shown rows of each work say about which is fastest, in a sentence; none for a single row."""
+    works: list[list[ReportRow]] = []
+    for row in sorted(rows, key=lambda row: -row.rate):
+        if same_work := next((others for others in works if row.has_work_of(others[0])), None):
+            same_work.append(row)
+        else:
+            works.append([row])
+    return [_answer(same_work) for same_work in works if len(same_work) > 1]
+
+
+def _answer(rows: Sequence[ReportRow]) -> str:
+    """Says what `compare` concludes about the first row, which has the highest rate, and the others.
+
+    It leads only if it is significantly faster than each of them.
+    """
+    best, *others = rows
+    by_verdict: dict[Significance, list[ReportRow]] = {}
+    for row in others:
+        by_verdict.setdefault(best.ratio_to(row).verdict, []).append(row)
+    faster_than = by_verdict.pop(Significance.FASTER, [])
+    if by_verdict:
+        parts = [
+            f'{best.label} with {number(best.rate)} images/sec and '
+            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in compared])}: {verdict.value}'
+            for verdict, compared in by_verdict.items()
+        ]
+        if Significance.FEW_RUNS in by_verdict:
+            parts.append('three or more runs of each would show which is faster')
+        text, named = '; '.join(parts), [best, *itertools.chain(*by_verdict.values())]
+    else:
+        second = faster_than[0]
+        times = f'{number(best.ratio_to(second).value, 3)} times {second.label} with {number(second.rate)}'
+        text, named = f'{best.label} leads with {number(best.rate)} images/sec, {times}', [best, second]
+    is_doubtful = Significance.TOO_SHORT not in by_verdict and mark([run for row in named for run in row.runs])
+    return f'{text}{"; some of these runs were disturbed" if is_doubtful else ""}.'
+
+
+def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
+    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too long or not unique.
+
+    A name that is too long begins with the shortest values, and a long value with the part that differs.
+    """
+    candidates = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST]
+    chosen: list[str] = []
+    num_groups = 1
+    for column in candidates:
+        num_found = len({tuple(setting.get(name) for name in (*chosen, column)) for setting in settings})
+        # The shape says how large a setting is, also where others would do.
+        is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
+        if num_found > num_groups or is_shape:
+            chosen.append(column)
+            num_groups = num_found
+    chosen = chosen or [name for name in candidates if name in _FIRST]
+
+    def join_parts(values: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
+        return [' · '.join(_part(name, row[name]) for name in columns if row.get(name)) for row in values]
+
+    names = join_parts(settings, chosen)
+    if len(set(names)) == len(names) and all(0 < len(name) <= _CHARACTERS for name in names):
+        return names
+    short = [{name: _shorten(setting.get(name, ''), name, settings) for name in chosen} for setting in settings]
+    by_length = sorted(chosen, key=lambda name: max(len(_part(name, row[name])) for row in short))
+    return [
+        text if len(text) <= _CHARACTERS else f'{text[: _CHARACTERS - 1].rstrip()}…'
+        for text in (f'#{position} {name}' for position, name in enumerate(join_parts(short, by_length), 1))
+    ]
+
+
+def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> str:
+    """Returns a long value without what all values of its column begin with, and without its middle."""
+    if len(value) <= _LONG_VALUE:
+        return value
+    letters = zip(*{setting[column] for setting in settings if setting.get(column)}, strict=False)
+    same = next((index for index, found in enumerate(letters) if len({*found}) > 1), 0)
+    end = f'…{value[same:]}' if same else value
+    return end if len(end) <= _LONG_VALUE else f'{end[: _LONG_VALUE // 2]}…{end[-_LONG_VALUE // 2 :]}'
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number of at most so many significant digits, with commas at thousands; a dash if unknown."""
+    if value is None or not math.isfinite(value):
+        return '—'
+    if value == 0:
+        return '0'
+    if abs(value) >= _LARGEST_IN_DIGITS:
+        return f'{value:.{digits - 1}e}'
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f'{value:,.{min(decimals, 6)}f}'
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    return number(None) if share is None else f'{number(100 * share, digits)} %'
+
+
+def _part(column: str, value: str) -> str:
+    return value if column in _PLAIN else f'batch {value}' if column == BATCH_SIZE else format_setting(column, value)
+
+
+def _as_text(value: object) -> str:
+    """Formats a value of a flag or a fact as a command line would have it."""
+    if value is None:
+        return 'none'
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _failure_traits(failure: Failure) -> dict[str, str]:
+    given = {str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()}
+    mode = given.get('variable_update', str(SPECS['variable_update'].default))
+    traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
+    if 'model' in given:
+        traits['model'] = given['model']
+    traits |= {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
+    return {printable(name): printable(text) for name, text in traits.items()}
+
+
+def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
+    """Returns the traits of a row; limits are the names of those that differ on a machine."""
+    work, versions = result.work, result.machine['versions']
+    traits = {MODE: result.run.variable_update, BATCH_SIZE: result.run.batch_size, SHAPE: result.shape}
+    traits |= {
+        'model': result.model.name,
+        'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
+        'image size': work['image_size'],
+        'role': work['role'],
+        'machine': result.machine['hostname'],
+        'TensorFlow': versions.get('tensorflow'),
+        **{name: version for name, version in versions.items() if name != 'tensorflow'},
+        **{name: format_fact(result.limits.get(name)) for name in sorted(limits)},
+    }
+    # A version that lacks a flag behaves as its default.
+    defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
+    settings = {name: value for name, value in (defaults | result.facts).items() if name not in _SHOWN_OTHERWISE}
+    environment = dict(result.environment)
+    if _GPUS in environment:
+        environment[_GPUS] = environment[_GPUS].partition(',')[0]
+    return {printable(name): printable(_as_text(value)) for name, value in (traits | settings | environment).items()}
+
+
+def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:
+    with_results = [row for row in rows if row.runs] or rows
+    more = []
+    for name in dict.fromkeys(name for row in with_results for name in row.traits if name not in STANDARD):
+        # A flag that a failure was not given is unknown, not different.
+        values = {row.traits.get(name) for row in with_results} | {row.traits.get(name) for row in rows} - {None}
+        if len(values) > 1:
+            more.append(name)
+    return (*STANDARD, *more)

@@ -1,0 +1,91 @@
+"""Converts an image file to an upright RGB JPEG. Runs in worker processes, without TensorFlow."""
+
+import io
+import warnings
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from tf_cnn.inputs.layout import MOST_PIXELS
+from tf_cnn.system.errors import read_regular
+
+# A picture of the most pixels that TensorFlow decodes, without compression.
+_MOST_BYTES = 3 * MOST_PIXELS
+# EXIF 2.3 (JEITA CP-3451C), section 4.6.4: 1 is upright, 2 to 8 are mirrored or rotated.
+_ORIENTATION_TAG = 0x0112
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """A JPEG of three channels, height x width pixels; passed_through: it is the file, byte for byte."""
+
+    jpeg: bytes
+    height: int
+    width: int
+    passed_through: bool
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    reason: str
+
+
+def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
+    """Decodes an image file completely, and returns it as an upright JPEG of three channels.
+
+    An upright JPEG of three 8-bit channels passes through byte for byte. Everything else is encoded again
+    as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparent images are drawn on white,
+    and embedded colour profiles are dropped.
+    """
+    # A damaged file must not end the run. PIL raises many types of exception for one, so any becomes the reason.
+    try:
+        data = read_regular(path, _MOST_BYTES)
+        return _encode(data, jpeg_quality)
+    except UnidentifiedImageError:
+        return Undecodable(f'it is neither a JPEG nor a PNG, it begins with {data[:8]!r}')
+    except Image.DecompressionBombError:
+        return Undecodable(f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make it smaller')
+    except OSError as error:
+        return Undecodable(error.strerror or str(error))
+    except Exception as error:
+        return Undecodable(f'{type(error).__name__}: {error}')
+
+
+def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:
+            image.load()
+            orientation = _orientation(image)
+            # PIL calls the format of a file with several pictures MPO; it is encoded again, with its first picture.
+            if image.format == 'JPEG' and image.mode == 'RGB' and orientation == 1:
+                return EncodedImage(data, image.height, image.width, passed_through=True)
+            upright = _to_rgb(image)
+            upright.getexif()[_ORIENTATION_TAG] = orientation
+            ImageOps.exif_transpose(upright, in_place=True)
+            jpeg = io.BytesIO()
+            upright.save(jpeg, 'JPEG', quality=jpeg_quality)
+            return EncodedImage(jpeg.getvalue(), upright.height, upright.width, passed_through=False)
+
+
+def _orientation(image: Image.Image) -> int:
+    # An image with unreadable metadata is still usable.
+    try:
+        found = image.getexif().get(_ORIENTATION_TAG)
+    except Exception:
+        return 1
+    return found if isinstance(found, int) and 2 <= found <= 8 else 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith('I'):
+        # PIL clips 16-bit samples at 255 when it converts them, so they are scaled first.
+        image = image.convert('I').point(lambda sample: sample * (1 / 256)).convert('L')
+    if 'A' in image.getbands() or 'transparency' in image.info:
+        layers = image.convert('RGBA')
+        white = Image.new('RGBA', image.size, 'white')
+        image = Image.alpha_composite(white, layers)
+    # A new image has no metadata that save() would write.
+    plain = Image.new('RGB', image.size)
+    plain.paste(image.convert('RGB'))
+    return plain

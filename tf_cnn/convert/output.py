@@ -1,0 +1,141 @@
+"""The output folder: replaced only on request, never a mix of two runs, never half written. Without TensorFlow."""
+
+import contextlib
+import fcntl
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tf_cnn.inputs.layout import (
+    FACTS_FILE,
+    LABELS_FILE,
+    SubsetFacts,
+    is_named_by_records,
+    read_facts,
+    read_labels,
+    shard_name,
+    subset_of,
+)
+from tf_cnn.system.atomic import clear_own, move_whole, sync
+from tf_cnn.system.errors import UsageError, plural
+from tf_cnn.system.parallel import signals_delayed
+
+
+def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
+    """Refuses an output folder whose shards or labels conflict with the new ones.
+
+    overwrite allows replacing only shards that `records` wrote, and a labels.txt that no other subset needs.
+    """
+    output = Path(output_dir)
+    if output.resolve().is_relative_to(Path(input_dir).resolve()):
+        raise UsageError(
+            f'--output={output}: it is inside --input={input_dir} and would be taken for a class; '
+            'write a folder outside it'
+        )
+    try:
+        names = sorted(entry.name for entry in output.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f'--output={output}: {error.strerror}; write a folder that this user may write to') from error
+    present = {found for name in names if (found := subset_of(name))}
+    if others := [name for name in names if subset_of(name) == subset and not is_named_by_records(name)]:
+        raise UsageError(
+            f'--output={output}: {others[0]} would be read as a {subset} shard, and is not from records; '
+            'move it elsewhere, or write another folder'
+        )
+    if subset in present and not overwrite:
+        raise UsageError(
+            f'--output={output}: it already has {subset} shards; '
+            'add --overwrite to replace them, or write another folder'
+        )
+    old_labels = read_labels(output_dir)
+    others = sorted(present - {subset})
+    if old_labels in (None, labels) or (overwrite and not others):
+        return
+    assert old_labels is not None
+    pairs = enumerate(itertools.zip_longest(old_labels, labels, fillvalue='no class'))
+    label, (old, new) = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
+    needed = f' (the {" and ".join(others)} shards there need it)' if others else ', add --overwrite to replace it'
+    raise UsageError(
+        f'--output={output}: its {LABELS_FILE} does not agree with the classes of --input={input_dir} '
+        f'(label {label} is {old} there and {new} here); make the class folders (and --first_label) '
+        f'agree with it{needed}, or write another folder'
+    )
+
+
+@contextlib.contextmanager
+def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) -> Iterator[Path]:
+    """Makes a hidden folder for unfinished files, and removes it with its files when the block ends.
+
+    A lock on it keeps other processes from writing the same subset. Files that a killed run left are removed first.
+    """
+    folder = output / f'.{subset}-unfinished'
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        reason = f'{folder} is a link' if folder.is_symlink() else error.strerror
+        raise UsageError(f'--output={output}: it cannot be written to ({reason}); write another folder') from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f'--output={output}: another process is writing {subset} shards there; wait for it to end'
+            ) from None
+        except OSError as error:
+            report(f'{output}: this file system has no locks ({error.strerror}); do not let two processes write to it')
+        try:
+            leftovers = clear_own(folder, _is_unfinished)
+        except OSError as error:
+            raise UsageError(f'--output={output}: {error}, or write another folder') from error
+        if leftovers:
+            report(f'{output}: removed {plural(leftovers, "unfinished file")} that an interrupted run left')
+        try:
+            yield folder
+        finally:
+            clear_own(folder, _is_unfinished)
+            folder.rmdir()
+    finally:
+        os.close(lock)
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.isdecimal() or name in (LABELS_FILE, FACTS_FILE)
+
+
+def publish_shards(
+    unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str
+) -> None:
+    """Moves finished shards to their final names.
+
+    Removes the old shards first, so that a crash in between leaves shards missing rather than mixed. labels.txt and
+    dataset.json are replaced too; dataset.json keeps the facts about the shards of other subsets.
+    """
+    new_labels, new_facts = (unfinished[0].parent / name for name in (LABELS_FILE, FACTS_FILE))
+    new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
+    known = {**_facts_of_others(output, subset), subset: facts}
+    new_facts.write_bytes(msgspec.json.format(msgspec.json.encode(known, order='deterministic')) + b'\n')
+    with signals_delayed():
+        for entry in list(output.iterdir()):
+            if subset_of(entry.name) == subset and is_named_by_records(entry.name):
+                entry.unlink()
+        move_whole(new_labels, output / LABELS_FILE)
+        move_whole(new_facts, output / FACTS_FILE)
+        for index, path in enumerate(unfinished):
+            path.replace(output / shard_name(subset, index, len(unfinished)))
+        sync(output)
+
+
+def _facts_of_others(output: Path, subset: str) -> dict[str, SubsetFacts]:
+    try:
+        known = read_facts(str(output))
+    except UsageError:
+        # dataset.json is about to be replaced; shards without facts are counted when they are used.
+        return {}
+    there = {subset_of(entry.name) for entry in output.iterdir()}
+    return {other: facts for other, facts in known.items() if other != subset and other in there}

@@ -1,0 +1,168 @@
+"""Converts an image folder to TFRecord shards in ImageNet's layout. TensorFlow is imported when writing starts."""
+
+import functools
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tf_cnn.convert.images import EncodedImage, Undecodable, encode_image
+from tf_cnn.convert.output import publish_shards, unfinished_folder
+from tf_cnn.graph.tensorflow_import import import_tensorflow
+from tf_cnn.inputs.framing import FRAME_BYTES
+from tf_cnn.inputs.layout import ImageFolder, SourceImage, SubsetFacts
+from tf_cnn.system.atomic import sync
+from tf_cnn.system.errors import RunError
+from tf_cnn.system.parallel import ordered_map, process_pool
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The values of the flags of the same names. jpeg_quality is in [1, 100], first_label is 0 or 1."""
+
+    output: str
+    subset: str
+    num_shards: int
+    seed: int
+    first_label: int
+    jpeg_quality: int
+    num_processes: int
+
+
+@dataclass
+class Written:
+    """The images written and left out, the bytes of the shards, and the distinct (height, width) in pixels."""
+
+    num_bytes: int = 0
+    num_passed_through: int = 0
+    num_reencoded: int = 0
+    num_left_out: int = 0
+    records_of_class: Counter[int] = field(default_factory=Counter)
+    sizes: set[tuple[int, int]] = field(default_factory=set)
+
+    @property
+    def num_records(self) -> int:
+        return self.num_passed_through + self.num_reencoded
+
+    def facts(self, num_shards: int) -> SubsetFacts:
+        height, width = next(iter(self.sizes)) if len(self.sizes) == 1 else (None, None)
+        return SubsetFacts(images=self.num_records, shards=num_shards, height=height, width=width)
+
+
+def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int) -> bytes:
+    """Returns a serialized tf.train.Example with the features of ImageNet's TFRecords."""
+    values: dict[str, int | bytes] = {
+        'image/encoded': encoded.jpeg,
+        'image/format': b'JPEG',
+        'image/class/label': label,
+        'image/class/text': class_name.encode(),
+        'image/filename': os.fsencode(image.path),
+        'image/height': encoded.height,
+        'image/width': encoded.width,
+        'image/channels': 3,
+        'image/colorspace': b'RGB',
+    }
+    feature = {
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        if isinstance(value, int)
+        else tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        for name, value in values.items()
+    }
+    # The same input must give the same bytes, and the maps of protobuf have no order otherwise.
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+
+
+def write_shards(
+    folder: ImageFolder,
+    labels: tuple[str, ...],
+    options: WriteOptions,
+    count: Callable[[], None],
+    report: Callable[[str], None],
+) -> Written:
+    """Writes labels.txt, dataset.json, and all images of the folder, shuffled across the shards by options.seed.
+
+    options.num_processes processes decode and encode images; this process writes the shards. The shards stay in a
+    hidden folder until all are complete and on disk. Calls count for each image, and reports each that is left out.
+    """
+    order = list(folder.images)
+    random.Random(options.seed).shuffle(order)
+    num_processes = min(options.num_processes, len(order))
+    encode = functools.partial(encode_image, jpeg_quality=options.jpeg_quality)
+    written = Written()
+    try:
+        with (
+            unfinished_folder(Path(options.output), options.subset, report) as staging,
+            process_pool(num_processes) as pool,
+        ):
+            paths = (os.path.join(folder.root, image.path) for image in order)
+            images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
+            # Imported here, while the decoding processes are already working.
+            import_tensorflow()
+            import tensorflow.compat.v1 as tf
+
+            unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]
+            for shard, path in enumerate(unfinished):
+                begin, end = (len(order) * edge // options.num_shards for edge in (shard, shard + 1))
+                records_before = written.num_records
+                try:
+                    chosen = itertools.islice(images, end - begin)
+                    _write_shard(tf, path, chosen, folder, options, written, count, report)
+                except tf.errors.OpError as error:
+                    raise RunError(
+                        f'--output={options.output}: shard {shard} was not written: {error.message}'
+                    ) from error
+                if written.num_records == records_before:
+                    raise RunError(
+                        f'--input={folder.root}: no image of shard {shard} could be decoded, and a shard cannot be '
+                        'empty; nothing was written; write fewer --shards'
+                    )
+            publish_shards(unfinished, labels, written.facts(options.num_shards), Path(options.output), options.subset)
+    except BrokenProcessPool as error:
+        raise RunError(
+            f'--input={folder.root}: a decoding process died, most likely because memory ran out; '
+            f'use fewer than --num_processes={options.num_processes}'
+        ) from error
+    except OSError as error:
+        raise RunError(f'--output={options.output}: {error}') from error
+    return written
+
+
+def _write_shard(
+    tf: Any,
+    path: Path,
+    images: Iterable[tuple[SourceImage, EncodedImage | Undecodable]],
+    folder: ImageFolder,
+    options: WriteOptions,
+    written: Written,
+    count: Callable[[], None],
+    report: Callable[[str], None],
+) -> None:
+    num_bytes = 0
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for image, encoded in images:
+            count()
+            if isinstance(encoded, Undecodable):
+                written.num_left_out += 1
+                report(f'left out {image.path}: {encoded.reason}')
+                continue
+            label = image.class_index + options.first_label
+            example = _example(tf, image, encoded, folder.classes[image.class_index], label)
+            writer.write(example)
+            num_bytes += len(example) + FRAME_BYTES
+            written.records_of_class[image.class_index] += 1
+            written.sizes.add((encoded.height, encoded.width))
+            written.num_passed_through += encoded.passed_through
+            written.num_reencoded += not encoded.passed_through
+    sync(path)
+    # On a full disk the calls above may have raised no error, so check before reporting success.
+    if (found := path.stat().st_size) != num_bytes:
+        raise RunError(
+            f'--output={options.output}: a shard has {found:,} bytes on the disk instead of {num_bytes:,}; '
+            'make room for it, and check the disk'
+        )
+    written.num_bytes += num_bytes

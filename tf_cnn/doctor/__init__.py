@@ -1,0 +1,1 @@
+"""The checks of `doctor`: what works on this machine."""

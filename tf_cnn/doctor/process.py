@@ -1,0 +1,72 @@
+"""Runs one family of the checks of `doctor` in this process: `python -m tf_cnn.doctor.process FAMILY FINDINGS`.
+
+It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its check has ended, so
+that doctor knows which check crashed or hung. The stacks of all threads are then in FINDINGS.stacks.
+"""
+
+import faulthandler
+import importlib
+import json
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tf_cnn.doctor.checks import Finding
+
+# The families in their order, and the modules with their checks.
+FAMILIES: Mapping[str, str] = {
+    'gpu': 'tf_cnn.doctor.checks',
+    'tensorflow': 'tf_cnn.doctor.checks',
+    'processor': 'tf_cnn.doctor.program',
+    'all_reduce': 'tf_cnn.doctor.program',
+    'placement': 'tf_cnn.doctor.program',
+    'processes': 'tf_cnn.doctor.program',
+}
+
+
+def main() -> None:
+    import msgspec
+
+    from tf_cnn.graph.tensorflow_import import import_tensorflow
+
+    family, path = sys.argv[1:]
+    # Crashes are expected here, and SIGTERM after the time limit.
+    stacks = Path(f'{path}.stacks').open('w')  # noqa: SIM115  # open until the process ends
+    faulthandler.enable(stacks)
+    faulthandler.register(signal.SIGTERM, stacks, chain=True)
+    # No core dumps.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if FAMILIES[family] == 'tf_cnn.doctor.program':
+        # Without Keras, in half the time.
+        import_tensorflow()
+    checks = {
+        f'{family}/{name}': run for name, run in importlib.import_module(FAMILIES[family]).FAMILIES[family].items()
+    }
+    with Path(path).open('w', encoding='utf-8') as file:
+        print(json.dumps(list(checks)), file=file, flush=True)
+        for name, run in checks.items():
+            finding = msgspec.structs.replace(_examine(run), name=name)
+            print(msgspec.json.encode(finding, enc_hook=str).decode(), file=file, flush=True)
+
+
+def _examine(run: 'Callable[[], Finding]') -> 'Finding':
+    from tf_cnn.doctor.checks import WRONG, Finding
+    from tf_cnn.system.errors import BenchmarkError
+
+    try:
+        return run()
+    except BenchmarkError as error:
+        return Finding(WRONG, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        lines = str(error).strip().splitlines() or ['no message']
+        return Finding(WRONG, f'{type(error).__name__}: {lines[0]}', 'report it with the output of doctor --json')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,253 @@
+"""What a flag is, and how its value is read from a command line or from Python. Does not import TensorFlow."""
+
+import dataclasses
+import enum
+import math
+import operator
+import os
+import types
+import typing
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tf_cnn.system.errors import UsageError, format_flag, nearest
+
+Value = int | float | str | bool | None
+Number = TypeVar('Number', int, float)
+
+# The upper bound of flags that count epochs; it keeps counts of steps and examples finite for every data set.
+MOST_EPOCHS = 1e9
+# The lower bound where 0 makes no sense.
+ABOVE_0 = 1e-9
+
+_BOOLS = {'true': True, 't': True, '1': True, 'yes': True, 'false': False, 'f': False, '0': False, 'no': False}
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, str):
+        return _BOOLS[value.lower()]
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def _to_float(value: Any) -> float:
+    if isinstance(value, bool) or not math.isfinite(float(value)):
+        raise ValueError
+    return float(value)
+
+
+def _to_str(value: Any) -> str:
+    # Exactly str, which is all that a result can hold; NumPy's is another one.
+    text = str(os.fspath(value))
+    if '\0' in text:
+        raise ValueError(text)
+    # TensorFlow opens no file whose name is not UTF-8.
+    text.encode()
+    return text
+
+
+_READERS: dict[type, Callable[[Any], Value]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
+_EMPTY = ('', "''", '""')
+_HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
+_LARGEST = 2**31 - 1  # TensorFlow's int32
+_NOUNS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'text'}
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether an argument is --help or another spelling of it."""
+    return any(argument.split('=')[0] in _HELP_FLAGS for argument in argv)
+
+
+def asked_for_help(argv: Sequence[str]) -> str | None:
+    """Returns the NAME of --help=NAME; None if there is none, or only --help=true."""
+    name = next(argument.partition('=')[2] for argument in argv if asks_for_help([argument]))
+    return None if name.lower() in ('', *_BOOLS) else name
+
+
+class Output(enum.Enum):
+    """The kind of output that a flag with a path names, and which processes write it."""
+
+    # Every process that has the flag writes the file, so only one process may be given this path.
+    FILE = 'a file'
+    PREFIX = 'several files, whose paths begin with it'
+    # Only the chief writes it.
+    CHIEF_FILE = 'a file of the chief'
+    # Every process may write there; a missing folder is created.
+    FOLDER = 'a folder'
+    # Only the chief writes there.
+    CHIEF_FOLDER = 'a folder of the chief'
+    NEW_FOLDER = 'a folder of the chief, which must not exist or be empty, and appears when it is complete'
+
+
+# What is true of a flag in the original, instead of how it differs there.
+NEW = 'has no such flag'
+OTHER = 'only older versions, or versions of others, have it'
+# How the original's default begins in FlagSpec.original.
+ITS_DEFAULT = 'its default is '
+
+
+@dataclass(frozen=True)
+class Idle:
+    """When a flag has no effect, and the reason, which completes '--flag=value has no effect: '."""
+
+    when: Callable[[Any, Any], bool]  # (Params, RunFacts) -> whether it has none
+    reason: str
+
+
+@dataclass(frozen=True)
+class FlagSpec:
+    """One flag, with all that is true of it.
+
+    Attributes:
+      choices: the values; of a mapping, what it maps each value to has a `summary` for --help.
+      choices_from: the flag of a file that defines more choices.
+      lower_bound: the lowest number, as upper_bound is the highest.
+      is_path: whether the text names a file or folder, in which ~ is expanded.
+      repeated: whether it may be given several times; the value is then a tuple.
+      inside: the files, with wildcards, that a run reads or writes below the path; another output must not replace
+        them.
+      common: whether --help without `all` lists it.
+      original: how it differs in the original tf_cnn_benchmarks, or NEW or OTHER.
+      agreed: whether all processes of a cluster that compute need the same value.
+      agreed_by_servers: whether parameter servers, which only wait for the others and often get few flags, need it too.
+      names_process: whether it says which process of a cluster this is.
+      setting: whether it changes a step or the time between steps, so that runs which differ in it are not compared as
+        one setting.
+      resolved: whether the result has the used value of the flag: --batch_size=0 became 64.
+      in_sweep: where a sweep takes the value from, if the sweep gives the flag to each run.
+      only_alone: why the processes of a cluster cannot have it.
+      variable: the environment variable that TensorFlow reads instead of the flag.
+      idle: when it has no effect; the message gives the first reason that applies.
+    """
+
+    name: str
+    type: type
+    optional: bool = False
+    default: Value = None
+    group: str = ''
+    help: str = ''
+    choices: Collection[str] | None = None
+    choices_from: str | None = None
+    lower_bound: float = 0
+    upper_bound: float = math.inf
+    unit: str | None = None
+    is_path: bool = False
+    repeated: bool = False
+    output: Output | None = None
+    inside: tuple[str, ...] = ()
+    common: bool = False
+    original: str | None = None
+    agreed: bool = False
+    agreed_by_servers: bool = False
+    names_process: bool = False
+    setting: bool = True
+    resolved: bool = False
+    in_sweep: str | None = None
+    only_alone: str | None = None
+    not_in_exchange: bool = False
+    variable: str | None = None
+    idle: tuple[Idle, ...] = ()
+
+    @property
+    def expects(self) -> str:
+        """The allowed values in words: 'an integer of at least 0'."""
+        if self.choices:
+            return f'one of {", ".join(self.choices)}'
+        noun = 'a path' if self.is_path else _NOUNS[self.type]
+        if self.type in (bool, str) or self.lower_bound == -math.inf:
+            return noun
+        if self.upper_bound == math.inf:
+            return f'{noun} of at least {self.lower_bound:g}'
+        return f'{noun} from {self.lower_bound:g} to {self.upper_bound:g}'
+
+    def read(self, value: object) -> Value:
+        """Converts the text of a command line, or a Python value, to the flag's type; raises UsageError if it cannot.
+
+        Empty text is None. Two quotes count as empty text, since nested quoting in a script leaves them.
+        """
+        if value is None or value in _EMPTY:
+            if self.optional:
+                return None
+            raise UsageError(f'{format_flag(self.name, value)}: it has no value; it must be {self.expects}')
+        try:
+            found = _READERS[self.type](value)
+            if self.is_path:
+                found = os.path.expanduser(str(found))
+                if '://' in found:
+                    raise UsageError(
+                        f'{format_flag(self.name, value)}: only files of this machine are read and written; '
+                        'write a local path'
+                    )
+        except UnicodeEncodeError:
+            raise UsageError(f'{format_flag(self.name, value)}: it is not UTF-8; write another text') from None
+        except (TypeError, ValueError, KeyError):
+            raise self._refusal(value) from None
+        if self.choices:
+            # People write cpu and CPU, nhwc and NHWC.
+            found = {choice.lower(): choice for choice in self.choices}.get(str(found).lower())
+            if found is None:
+                raise self._refusal(value)
+        if not isinstance(found, str) and not self.lower_bound <= typing.cast(float, found) <= self.upper_bound:
+            raise self._refusal(value)
+        if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
+            lowest = max(self.lower_bound, -_LARGEST)
+            raise UsageError(f'{format_flag(self.name, value)}: it must be from {lowest} to {_LARGEST}')
+        return found
+
+    def _refusal(self, value: object) -> UsageError:
+        near = nearest(str(value), self.choices) if self.choices else None
+        hint = f'; did you mean {format_flag(self.name, near)}?' if near else ''
+        if self.choices_from:
+            hint += f'; --{self.choices_from}=FILE adds yours'
+        return UsageError(f'{format_flag(self.name, value)}: it must be {self.expects}{hint}')
+
+
+def flag(default: Value | tuple[str, ...], help: str, **facts: Any) -> Any:
+    """Makes a dataclass field that is a flag; the facts are those of a FlagSpec."""
+    return dataclasses.field(default=default, metadata={'help': help, **facts})
+
+
+def specs_of(table: type) -> dict[str, FlagSpec]:
+    """Returns the flags of a dataclass by name, in the order of its fields; skips fields not made by flag().
+
+    An annotation is int, float, str or bool, or one of these `| None`, or tuple[str, ...] for a repeated flag. The
+    class that declares a flag may say for all its flags: GROUP, their heading; FACTS, facts where they have none of
+    their own; IDLE, reasons before their own.
+    """
+    specs = {}
+    hints = typing.get_type_hints(table)
+    for field in dataclasses.fields(table):
+        if not field.metadata:
+            continue
+        hint = hints[field.name]
+        members = typing.get_args(hint) or (hint,)
+        kind = next(member for member in members if member not in (types.NoneType, ...))
+        owner = next(cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {}))
+        facts = {'is_path': 'output' in field.metadata, **getattr(owner, 'FACTS', {}), **field.metadata}
+        facts['idle'] = (*getattr(owner, 'IDLE', ()), *facts.get('idle', ()))
+        specs[field.name] = FlagSpec(
+            field.name,
+            kind,
+            optional=types.NoneType in members,
+            repeated=typing.get_origin(hint) is tuple,
+            default=typing.cast(Value, field.default),
+            group=getattr(owner, 'GROUP', ''),
+            **facts,
+        )
+    return specs
+
+
+def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+    """Returns the numbers in a comma-separated list, [] for no text; raises ValueError unless all are above 0."""
+    numbers = [kind(part) for part in text.split(',')] if text else []
+    if not all(0 < number < math.inf for number in numbers):
+        raise ValueError(text)
+    return numbers

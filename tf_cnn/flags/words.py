@@ -1,0 +1,137 @@
+"""Splits a command line into flags and other words, by absl, with which the original program reads its flags."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from absl import flags
+
+from tf_cnn.flags.spec import FlagSpec
+from tf_cnn.system.errors import UsageError
+
+_FLAG = re.compile('--?(?P<name>[^-=][^=]*)(=.*)?', re.DOTALL)
+# Characters by which text processors and web pages replace those of the keyboard: dashes, double
+# and single quotes, spaces that do not break a line, and characters without a width.
+_DASHES = '\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d'
+_DOUBLE_QUOTES = '\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02'
+_SINGLE_QUOTES = '\u2018\u2019\u201a\u201b\u2039\u203a\uff07'
+_SPACES = '\u00a0\u2007\u202f\u00ad\u200b\u2060\ufeff'
+_TO_KEYBOARD = str.maketrans(
+    {
+        **dict.fromkeys(_DASHES, '-'),
+        **dict.fromkeys(_DOUBLE_QUOTES, '"'),
+        **dict.fromkeys(_SINGLE_QUOTES, "'"),
+        **dict.fromkeys(_SPACES[:3], ' '),
+        **dict.fromkeys(_SPACES[3:], ''),
+    }
+)
+_JOINED = re.compile(f'[{_SPACES}]+(?=[-{_DASHES}]+[a-z])')
+_DASHED = re.compile(f'(?P<dashes>[-{_DASHES}]+)(?P<name>[^=]*)(?P<value>=?.*)', re.DOTALL)
+_QUOTED = re.compile(f'^(=?[{_DOUBLE_QUOTES}{_SINGLE_QUOTES}])|[{_DOUBLE_QUOTES}{_SINGLE_QUOTES}]$')
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a command line, not yet read as values.
+
+    Attributes:
+      texts: the text of each given flag by name; of a repeated flag all of them, of another one the last.
+      others: the words that are neither flags nor their values.
+      unknown: the names of unknown flags.
+      mistakes: one line for each flag that lacks its value, or cannot have one.
+    """
+
+    texts: Mapping[str, str | tuple[str, ...]]
+    others: tuple[str, ...]
+    unknown: tuple[str, ...]
+    mistakes: tuple[str, ...]
+
+
+def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) -> Words:
+    """Splits a command line into flags and other words, in the forms of absl.
+
+    These are --name=value, --name value, --switch, --noswitch, one dash instead of two, --flagfile=FILE,
+    --undefok=NAME, and --, which ends the flags. `see` tells where to read more.
+
+    Raises:
+      UsageError: a --flagfile cannot be read, or a word has dashes, quotes or spaces that no keyboard has.
+    """
+    try:
+        words = _flags_of(known, {}).read_flags_from_files(argv)
+    except (flags.Error, UnicodeDecodeError) as error:
+        raise UsageError(
+            f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a file in UTF-8 with a flag on '
+            'each line'
+        ) from None
+    if altered := [word for word in words if to_keyboard(word) != word]:
+        raise UsageError(*map(_describe_altered, altered))
+    mistakes = list[str]()
+    while True:
+        texts: dict[str, list[str]] = {}
+        try:
+            # The first word is the program's name.
+            left = _flags_of(known, texts)(['', *words], known_only=True)[1:]
+            break
+        except flags.Error:
+            word = words.pop()
+            spec = known.get(word.lstrip('-'))
+            expects = f'it must be {spec.expects}; ' if spec else ''
+            mistakes.append(f'{word}: it has no value; {expects}write {word}=VALUE, {see}')
+        except ValueError as error:
+            word = str(error).removesuffix(' does not take an argument')
+            mistakes.append(f'{word}: it takes no value; write {word.partition("=")[0]}')
+            words.remove(word)
+    end = left.index('--') if '--' in left else len(left)
+    rest = [(word, _FLAG.fullmatch(word)) for word in left[:end]]
+    return Words(
+        {name: tuple(found) if known[name].repeated else found[-1] for name, found in texts.items()},
+        (*(word for word, match in rest if not match), *left[end + 1 :]),
+        tuple(dict.fromkeys(match['name'] for _, match in rest if match)),
+        tuple(mistakes),
+    )
+
+
+def to_keyboard(word: str) -> str:
+    """Returns a word as it was before a text processor or a web page altered its characters.
+
+    Names of files may contain all characters, so a value is altered only if it begins or ends with
+    a curly quote or a no-break space, or if such a space joins it with the next flag.
+    """
+    words = []
+    for part in _JOINED.split(word.strip(_SPACES)):
+        if match := _DASHED.fullmatch(part):
+            dashes, name, value = match.groups()
+            if not dashes.isascii():
+                dashes = '-' if len(name) == 1 else '--'
+            words.append(dashes + name.translate(_TO_KEYBOARD) + _plain_quotes(value))
+        else:
+            words.append(_plain_quotes(part))
+    return ' '.join(words)
+
+
+def _plain_quotes(value: str) -> str:
+    return _QUOTED.sub(lambda match: match[0].translate(_TO_KEYBOARD), value)
+
+
+def _describe_altered(word: str) -> str:
+    shown = word if word.isprintable() else repr(word)
+    advice = f'use {to_keyboard(word)}' if to_keyboard(word) else 'remove it'
+    return f'{shown}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
+
+
+class _Text(flags.ArgumentParser[str]):
+    """Notes each text of a flag, in the order of the command line; it is read as its own type later."""
+
+    def __init__(self, name: str, texts: dict[str, list[str]]) -> None:
+        self._name, self._texts = name, texts
+
+    def parse(self, argument: str) -> str:
+        self._texts.setdefault(self._name, []).append(argument)
+        return argument
+
+
+def _flags_of(known: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> flags.FlagValues:
+    values = flags.FlagValues()
+    for name, spec in known.items():
+        values[name] = flags.Flag(_Text(name, texts), None, name, None, '', boolean=spec.type is bool)
+    return values

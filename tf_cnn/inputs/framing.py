@@ -1,0 +1,193 @@
+"""Walks through shards from one record length to the next, without reading the records. Without TensorFlow.
+
+In a damaged shard a length may have any value. TensorFlow's readers allocate that many bytes before they read, so a
+length of 2^60 with a correct checksum ends the process with signal 11. They also take a shard that ends within the
+header of a record for complete. So the lengths are compared with the size of the shard before TensorFlow reads it.
+"""
+
+import concurrent.futures
+import functools
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tf_cnn.inputs.file_kinds import open_regular, other_kind, start_of
+from tf_cnn.system.errors import RunError, plural
+from tf_cnn.system.parallel import ordered_map
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+# The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
+# (tensorflow/core/lib/io/record_writer.h).
+_LENGTH_BYTES = 8
+_HEADER_BYTES = _LENGTH_BYTES + 4
+FRAME_BYTES = _HEADER_BYTES + 4
+# The kind of a fault.
+UNREADABLE = 'unreadable'
+# The seconds spent on a shard to find the mean size of its records.
+_SAMPLE_SECS = 0.1
+# May exceed the number of cores, since reading lengths one by one mostly waits for the disk.
+_WALKING_THREADS = 16
+# Checksums are computed for many headers at a time.
+_HEADERS_AT_A_TIME = 4096
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault in a shard.
+
+    record is an index from 0; None if the fault concerns the whole shard. filename is the image file that the record
+    names, or ''. kind is one of a few fixed names, by which faults are counted.
+    """
+
+    path: str
+    record: int | None
+    filename: str
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        place = '' if self.record is None else f', record {self.record}'
+        return f'{self.path}{place}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The result of a walk: the number and bytes of the records before the fault, if any, or before the deadline."""
+
+    num_records: int
+    num_bytes: int = 0
+    fault: Fault | None = None
+    is_complete: bool = True
+
+
+def walk(path: str, deadline: float = math.inf) -> Walked:
+    """Walks through a shard, reading the 12 bytes of each record's header, until time.monotonic() passes deadline."""
+    index = end = 0
+    try:
+        with open_regular(path) as shard:
+            file = shard.fileno()
+            size = os.fstat(file).st_size
+            if hasattr(os, 'posix_fadvise'):
+                # Without this, read-ahead would read the entire shard.
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+            while end < size:
+                headers: list[bytes] = []
+                while end + _HEADER_BYTES <= size and len(headers) < _HEADERS_AT_A_TIME:
+                    if time.monotonic() > deadline:
+                        return Walked(index + len(headers), end, is_complete=False)
+                    header = os.pread(file, _HEADER_BYTES, end)
+                    headers.append(header)
+                    end += FRAME_BYTES + int.from_bytes(header[:_LENGTH_BYTES], 'little')
+                if (num_right := _num_right(headers)) < len(headers):
+                    return Walked(index + num_right, fault=_wrong_header(path, index + num_right))
+                index += len(headers)
+                if end > size:
+                    reason = 'the shard is cut short, or the length of the record is wrong'
+                    few = f'{plural(end - size, "byte")} too few'
+                    return Walked(index - 1, fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {few}'))
+                if 0 < size - end < _HEADER_BYTES:
+                    reason = f'the shard is cut short: {plural(size - end, "byte")} of a header left'
+                    return Walked(index, fault=Fault(path, index, '', 'cut short', reason))
+    except OSError as error:
+        return Walked(0, fault=Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.strerror})'))
+    return Walked(index, end)
+
+
+def _wrong_header(path: str, index: int) -> Fault:
+    if index:
+        reason = 'the checksum of its length is wrong; what follows it cannot be read'
+        return Fault(path, index, '', 'corrupt', reason)
+    start = start_of(path)
+    if kind := other_kind(start, 'TFRecords'):
+        return Fault(path, None, '', 'not TFRecords', kind)
+    reason = f'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins with {start[:40]!r}'
+    return Fault(path, 0, '', 'not TFRecords', reason)
+
+
+@dataclass
+class WalkedShards:
+    """The result of a walk through several shards.
+
+    fault is one line about the first shard that does not end where its last record ends. num_unknown counts the shards
+    whose walk did not end in time; num_records are those of the others, and empty the shards without any.
+    """
+
+    fault: str | None = None
+    num_unknown: int = 0
+    num_records: int = 0
+    empty: list[str] = field(default_factory=list)
+
+
+def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
+    """Walks through shards for at most deadline_secs seconds, up to the first fault, without reading the records."""
+    found = WalkedShards()
+    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
+        step = functools.partial(walk, deadline=time.monotonic() + deadline_secs)
+        for path, walked in zip(paths, ordered_map(executor, _WALKING_THREADS, step, paths), strict=True):
+            if walked.fault:
+                return WalkedShards(str(walked.fault))
+            found.num_unknown += not walked.is_complete
+            found.num_records += walked.num_records
+            if walked.is_complete and not walked.num_records:
+                found.empty.append(path)
+    return found
+
+
+def count_records(paths: Sequence[str]) -> int:
+    """Counts the records of shards from their lengths, without reading the records; RunError if a shard has a fault."""
+    walked = walk_shards(paths, math.inf)
+    if walked.fault:
+        raise RunError(walked.fault)
+    return walked.num_records
+
+
+def mean_record_bytes(paths: Sequence[str]) -> float | None:
+    """Estimates the mean bytes of a record from the starts of the first, middle and last shard; None if unknown."""
+    chosen = {paths[index] for index in (0, len(paths) // 2, -1)}
+    counts = [found for path in chosen if not (found := walk(path, time.monotonic() + _SAMPLE_SECS)).fault]
+    num_records = sum(found.num_records for found in counts)
+    return sum(found.num_bytes for found in counts) / num_records - FRAME_BYTES if num_records else None
+
+
+def _num_right(headers: Sequence[bytes]) -> int:
+    """Returns the number of headers before the first that has a wrong checksum or is too short."""
+    import numpy as np
+
+    # A file that shrinks during the walk gives short reads.
+    whole = [header.ljust(_HEADER_BYTES, b'\0') for header in headers]
+    table = np.frombuffer(b''.join(whole), np.uint8).reshape(-1, _HEADER_BYTES)
+    stored = np.ascontiguousarray(table[:, _LENGTH_BYTES:]).view('<u4')[:, 0]
+    wrong = np.flatnonzero(masked_checksums(table[:, :_LENGTH_BYTES]) != stored)
+    return int(wrong[0]) if len(wrong) else len(headers)
+
+
+def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
+    """Returns the checksum of each row of [N, L] uint8 as stored in TFRecords: CRC-32C, rotated, plus a constant.
+
+    CRC-32C: RFC 3720, appendix B.4 (polynomial 0x82F63B78, reflected); the mask: tensorflow/core/lib/hash/crc32c.h.
+    """
+    import numpy as np
+
+    crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
+    for column in rows.T:
+        crc = _crc_table()[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
+    crc = ~crc
+    masked: npt.NDArray[np.uint32] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+    return masked
+
+
+@functools.cache
+def _crc_table() -> 'npt.NDArray[np.uint32]':
+    """Returns the checksum of each byte, [256] uint32."""
+    import numpy as np
+
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1))
+    return table

@@ -1,0 +1,1 @@
+"""Starts the processes of a cluster, on this machine or on other hosts over ssh."""

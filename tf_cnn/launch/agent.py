@@ -1,0 +1,128 @@
+"""Starts processes on this machine for a launcher on another one: `python -m tf_cnn.launch.agent`, run over ssh.
+
+Requests come on standard input and answers go to standard output, each one JSON object in a line, which begins with
+ANSWER, since login scripts may print lines, too:
+
+    (at the start)                    {"hello": {"tf_cnn_benchmarks": ..., "commit": ..., "TensorFlow": ...}}
+    {"prepare": [arguments of Host.prepare]}    {"members": [{fields of Member}, ...]}
+    {"start": {fields of Command}}    {"started": PID}
+                                      {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
+    {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
+    {}
+
+An answer to `prepare` or `start` that failed is {"refused": ["a line", ...], "is_usage": true or false}. All that it
+started ends with it, and it ends when its input ends, as it does when the launcher or the connection is killed, or when
+nothing has come for a minute: the launcher says at least {} every ten seconds. ssh itself notices a silent host.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tf_cnn.cluster.environments import without_clusters
+from tf_cnn.launch.hosts import Command, Host, LocalProcess
+from tf_cnn.machine.surroundings import git_commit, tensorflow_version
+from tf_cnn.results import VERSION
+from tf_cnn.system.documents import decode_json
+from tf_cnn.system.errors import BenchmarkError, UsageError
+
+ANSWER = 'tf_cnn_benchmarks agent: '
+# How long a silent launcher or host is waited for, and how often the launcher says something, in seconds.
+SILENCE_SECS, ALIVE_SECS = 60.0, 10.0
+# From SIGTERM to SIGKILL for processes whose launcher is gone, in seconds: nobody waits for what they would still say.
+_GRACE_SECS = 2.0
+
+
+class _Agent:
+    """Serves the requests of a launcher until it is gone, then ends all processes."""
+
+    def __init__(self) -> None:
+        # That to which the ssh of the launcher connected: the other hosts probably reach it, too.
+        connection = os.environ.get('SSH_CONNECTION', '').split()
+        self._host = Host(address=connection[2]) if len(connection) == 4 else Host()
+        self._running: dict[str, LocalProcess] = {}
+        # What the main thread, the only one that starts and reaps processes, has to do; None to end.
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: self._inbox.put(None))
+        # The launcher decides about the interrupt of a terminal, and the end of a connection is seen at once.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        threading.Thread(target=self._read, daemon=True).start()
+        self._say(hello=hello())
+        with contextlib.suppress(queue.Empty):
+            while task := self._inbox.get(timeout=SILENCE_SECS):
+                task()
+        self._end_all()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in sys.stdin:
+                self._inbox.put(partial(self._answer, decode_json(line, dict[str, Any])))
+        self._inbox.put(None)
+
+    def _answer(self, request: Mapping[str, Any]) -> None:
+        try:
+            if 'prepare' in request:
+                self._say(members=[asdict(one) for one in self._host.prepare(*request['prepare'])])
+            elif 'start' in request:
+                self._start(request['start'])
+            # It may have ended in the meantime.
+            elif process := self._running.get(request.get('name', '')):
+                process.end(signal.Signals(request['end']))
+        except BenchmarkError as error:
+            self._say(refused=error.lines, is_usage=isinstance(error, UsageError))
+        except (OSError, RuntimeError) as error:
+            self._say(refused=[getattr(error, 'strerror', None) or str(error)], is_usage=False)
+
+    def _start(self, wanted: Mapping[str, Any]) -> None:
+        name = wanted['name']
+        self._running[name] = LocalProcess(
+            Command(**{**wanted, 'env': {**without_clusters(os.environ), **wanted['env']}}),
+            show=lambda line: self._say(name=name, out=line),
+            show_error=lambda line: self._say(name=name, err=line),
+            ended=lambda _: self._inbox.put(partial(self._ended, name)),
+        )
+        self._say(started=self._running[name].pid)
+
+    def _ended(self, name: str) -> None:
+        self._say(name=name, ended=self._running.pop(name).reap())
+
+    def _end_all(self) -> None:
+        for process in self._running.values():
+            process.end(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECS
+        for process in self._running.values():
+            process.wait(max(0.0, deadline - time.monotonic()))
+            process.stop(grace_secs=0.0)
+
+    def _say(self, **answer: Any) -> None:
+        try:
+            with self._lock:
+                print(ANSWER + json.dumps(answer), flush=True)
+        except (OSError, ValueError):
+            self._inbox.put(None)
+
+
+def hello() -> dict[str, str | None]:
+    """Returns the versions that a launcher compares with its own; None for those that are unknown."""
+    return {'tf_cnn_benchmarks': VERSION, 'commit': git_commit(), 'TensorFlow': tensorflow_version()}
+
+
+if __name__ == '__main__':
+    agent = _Agent()
+    # As mpirun does. Without a home directory, sshd starts commands in the root directory.
+    os.chdir(next(folder for folder in (sys.argv[1], Path.home(), '/') if os.path.isdir(folder)))
+    agent.serve()

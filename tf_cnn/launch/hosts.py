@@ -1,0 +1,260 @@
+"""Where the processes of a cluster run. Linux only, no TensorFlow.
+
+A launcher calls Host.prepare, writes the command lines, and starts the processes by Host.start. cluster.ssh.SshHost
+asks a Host on another machine, see cluster.agent.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tf_cnn.cluster.environments import without_clusters
+from tf_cnn.cluster.private_network import PrivateNetwork
+from tf_cnn.cluster.topology import LOOPBACK, join_host_port
+from tf_cnn.machine.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
+from tf_cnn.system.child_process import ChildProcess
+from tf_cnn.system.errors import RunError
+from tf_cnn.system.place import COMMAND
+
+# Nothing else uses ports in a private network, and the kernel takes others for its connections.
+_FIRST_PRIVATE_PORT = 2222
+# How long agents have to end their processes when the launcher ends, in seconds.
+CLOSE_SECS = 4.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of a cluster, with what its host has for it: a HOST:PORT, cores, GPUs. host is None for this machine.
+
+    cores are None for all that it may use; gpus is its CUDA_VISIBLE_DEVICES, None if that stays as it is.
+    """
+
+    job: str
+    index: int
+    address: str
+    host: 'Host | None' = None
+    cores: Sequence[int] | None = None
+    gpus: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f'{self.job} {self.index}'
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process of a cluster.
+
+    Attributes:
+      name: the prefix of its lines; unique.
+      env: its whole environment, None for that of this process; on another host what is added to the environment there.
+      cores: the logical cores it may run on; None for all that it may use.
+      is_server: whether it ends by itself when all processes that are not servers have ended.
+      has_result: whether its standard output is the result of the cluster.
+      host: None for this machine.
+    """
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] | None = None
+    cores: Sequence[int] | None = None
+    is_server: bool = False
+    has_result: bool = False
+    host: 'Host | None' = None
+
+
+Show = Callable[[str], None]
+# The jobs and indices of processes.
+Processes = Sequence[tuple[str, int]]
+
+
+class LocalProcess(ChildProcess):
+    """A process of a cluster on this machine.
+
+    It calls these functions on other threads: with each line of its two streams, and with itself when it has ended.
+    """
+
+    # Whether the launcher has sent it a signal that ends it.
+    is_stopped = False
+    # Why nothing more will be known about it; None unless the connection to its host has ended.
+    lost: str | None = None
+
+    def __init__(
+        self,
+        command: Command,
+        show: Show,
+        show_error: Show,
+        ended: Callable[[Any], None],
+        network: int | None = None,
+    ) -> None:
+        super().__init__(
+            command.argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=command.env,
+            cores=command.cores or (),
+            network=network,
+        )
+        self.command = command
+        self.read_lines(show, show_error)
+
+        def wait() -> None:
+            # If another process could not be started, the launcher reaps this one first.
+            with contextlib.suppress(ChildProcessError):
+                self.wait()
+                ended(self)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def end(self, number: signal.Signals) -> None:
+        """Sends a signal that ends it to the process and its descendants."""
+        self.is_stopped = True
+        self.signal(number)
+
+
+class RemoteProcess:
+    """A process of a cluster on another machine, as a LocalProcess. send is how its agent gets requests."""
+
+    is_stopped = False
+    lost: str | None = None
+
+    def __init__(
+        self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None], send: Callable[..., None]
+    ) -> None:
+        self.command = command
+        self.pid = 0
+        self._show = {'out': show, 'err': show_error}
+        self._report_end = ended
+        self._send = send
+        self._has_ended = threading.Event()
+        self._exit_code = 0
+
+    def end(self, number: signal.Signals) -> None:
+        self.is_stopped = True
+        self._send(end=int(number), name=self.command.name)
+
+    def reap(self) -> int:
+        # It has ended, or its host is lost, or the launcher gives up, and the agent ends it.
+        self._has_ended.wait(CLOSE_SECS)
+        return self._exit_code
+
+    def tell(self, kind: str, value: Any) -> None:
+        """Handles what the agent says about it: 'out' or 'err' with a line, 'ended' with its exit code."""
+        if kind == 'ended':
+            self._exit_code = value
+            self._has_ended.set()
+            self._report_end(self)
+        else:
+            self._show[kind](value)
+
+    def lose(self, why: str) -> None:
+        """Ends it for the launcher, since nothing more will be known about it."""
+        self.lost = why
+        self.tell('ended', 1)
+
+
+HostProcess = LocalProcess | RemoteProcess
+
+
+class Host:
+    """A machine on which processes of a cluster run: this one, unless overridden.
+
+    `program`, the Python and the script, begins each command line. The processes listen at `address`, or in a private
+    network, which close() ends.
+    """
+
+    name = 'this machine'
+
+    def __init__(self, address: str = LOOPBACK, network: PrivateNetwork | None = None) -> None:
+        self.program = (sys.executable, str(COMMAND))
+        self._address = address
+        self._network = network
+        self._reserving = contextlib.ExitStack()
+
+    def prepare(self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()) -> list[Member]:
+        """Reserves addresses, and divides the cores and GPUs among the workers. Leaves Member.host to the launcher.
+
+        Each worker gets num_gpus of the GPUs with these indices (empty: of all). The ports stay bound until close(), so
+        that the kernel gives them to no other launcher or connection. The process that gets an address can still bind
+        to it, also after a restart: both sockets set SO_REUSEADDR, as every gRPC server does, and only one of them
+        listens (socket(7)).
+        """
+        environ: Mapping[str, str] = os.environ
+        if num_gpus and gpu_indices and has_visible_gpus(environ):
+            environ = with_selected(gpu_indices, environ)
+        num_workers = sum(job == 'worker' for job, _ in processes)
+        gpus = shares_of_workers(num_gpus, num_workers, environ)
+        cores = share_cores(_usable_cores(), num_workers) if num_workers else []
+        if self._network:
+            addresses = [join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number) for number in range(len(processes))]
+        else:
+            addresses = self._reserving.enter_context(reserved_addresses(len(processes), self._address))
+        shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
+        # A controller hides the GPUs itself, since its default of --device depends on whether there are any.
+        others = {'ps': (None, None if gpus is None else ''), 'controller': (None, None)}
+        return [
+            Member(job, index, address, None, *(others.get(job) or next(shares)))
+            for (job, index), address in zip(processes, addresses, strict=True)
+        ]
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Returns what Command.env has of the launcher's environment variables."""
+        return without_clusters(environ)
+
+    def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> HostProcess:
+        """Starts a process, see LocalProcess; raises OSError, RuntimeError or RunError if that is not possible."""
+        return LocalProcess(command, show, show_error, ended, self._network.pid if self._network else None)
+
+    def close(self) -> None:
+        """Frees the addresses, and ends what still runs there for this launcher."""
+        self._reserving.close()
+        if self._network:
+            self._network.close()
+
+
+@contextlib.contextmanager
+def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
+    """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see Host.prepare."""
+    # A link-local address needs the number of its interface, too.
+    family, _, _, _, at_any_port = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    with contextlib.ExitStack() as stack:
+        found: list[str] = []
+        for _ in range(count):
+            try:
+                reserving = stack.enter_context(socket.socket(family))
+                reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                reserving.bind(at_any_port)
+            except OSError as error:
+                reason = f'{error.strerror} for port {len(found) + 1} of {count} on {address}'
+                raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
+            found.append(join_host_port(address, reserving.getsockname()[1]))
+        yield found
+
+
+def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
+    """Returns the same number of consecutive cores for each worker; one core each, in turn, if there are too few."""
+    size = len(cores) // num_workers
+    if not size:
+        return [(cores[worker % len(cores)],) for worker in range(num_workers)]
+    return [tuple(cores[worker * size : (worker + 1) * size]) for worker in range(num_workers)]
+
+
+def _usable_cores() -> list[int]:
+    """The logical cores this process may use, sorted by package (socket), then by physical core."""
+
+    def place(core: int) -> list[int]:
+        topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
+        # Some containers do not show it.
+        with contextlib.suppress(OSError, ValueError):
+            return [int((topology / name).read_text()) for name in ('physical_package_id', 'core_id')] + [core]
+        return [0, core]
+
+    return sorted(os.sched_getaffinity(0), key=place)

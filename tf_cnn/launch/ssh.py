@@ -1,0 +1,205 @@
+"""Runs processes of a cluster on other hosts, over the user's own ssh. Linux only, no TensorFlow.
+
+One connection for each host: it starts cluster.agent there, which starts the processes. So nothing needs to run on a
+host beforehand, the user's ssh decides about names, keys, ports and proxies, and all ends with the connection.
+"""
+
+import contextlib
+import json
+import queue
+import shlex
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tf_cnn.launch.agent import ALIVE_SECS, ANSWER, SILENCE_SECS, hello
+from tf_cnn.launch.hosts import CLOSE_SECS, Command, Host, Member, Processes, RemoteProcess, Show
+from tf_cnn.machine.surroundings import is_of_library
+from tf_cnn.system.child_process import ChildProcess
+from tf_cnn.system.documents import DocumentError, decode_json
+from tf_cnn.system.errors import RunError, UsageError
+
+# How long a host may take to answer, and ssh to end after its output, in seconds.
+_REPLY_SECS, _END_SECS = 30.0, 1.0
+# The exit code of ssh itself if it cannot connect.
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How a host is reached, by ssh with its options; python and folder are those of the program there.
+
+    The processes run in working_folder if the host has it, else in the home directory.
+    """
+
+    ssh: tuple[str, ...]
+    python: str
+    folder: str
+    working_folder: str
+
+    @property
+    def program(self) -> tuple[str, str]:
+        return self.python, f'{self.folder}/tf_cnn_benchmarks.py'
+
+    def command(self, name: str) -> list[str]:
+        """Returns the command line that starts an agent on the host of this name."""
+        folder, python, working_folder = map(shlex.quote, (self.folder, self.python, self.working_folder))
+        # The answers begin with a line of their own, also after a login script that leaves its last one unfinished.
+        line = f'echo; cd {folder} && exec {python} -m tf_cnn.launch.agent {working_folder}'
+        # BatchMode: a question for a password would come from many hosts at once, beside other output.
+        options = ['BatchMode=yes', f'ServerAliveInterval={ALIVE_SECS:.0f}']
+        options.append(f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}')
+        return [*self.ssh, '-T', *(f'-o{option}' for option in options), name, f'exec sh -c {shlex.quote(line)}']
+
+
+class SshHost(Host):
+    """Another machine, by its name for ssh. Starts to connect at once; connected() waits."""
+
+    def __init__(self, name: str, reach: Reach) -> None:
+        self.name = name
+        self.program = reach.program
+        self._reach = reach
+        self._processes: dict[str, RemoteProcess] = {}
+        # The answers to requests, in order; None at the end of the connection.
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        # The last lines of ssh itself, which say why it failed, and those of login scripts.
+        self._errors: deque[str] = deque(maxlen=20)
+        self._write_lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._why = 'the connection has ended'
+        self._ssh = ChildProcess(
+            reach.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._ssh.read_lines(self._heard, self._errors.append, self._ended)
+        threading.Thread(target=self._keep_alive, daemon=True).start()
+
+    def connected(self) -> None:
+        """Waits for the agent; raises RunError if it does not come, or if the program there is not the same as here."""
+        answer = self._answer()
+        if answer is None:
+            raise RunError(f'{self.name}: {self._why_not_connected()}')
+        for name, here in hello().items():
+            there = answer['hello'].get(name)
+            # A folder that no git knows has no commit to compare.
+            if there != here and not (name == 'commit' and None in (there, here)):
+                raise RunError(
+                    f'{self.name}: it has {name} {there} in {self._reach.folder} with {self._reach.python}, and this '
+                    f'machine has {here}; install the same on both, or write --remote_dir and --remote_python'
+                )
+
+    def prepare(self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()) -> list[Member]:
+        return [Member(**one) for one in self._ask('members', prepare=[processes, num_gpus, gpu_indices])]
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in environ.items() if is_of_library(name)}
+
+    def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> RemoteProcess:
+        process = RemoteProcess(command, show, show_error, ended, self._send)
+        self._processes[command.name] = process
+        wanted = {one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'}
+        process.pid = self._ask('started', start=wanted)
+        return process
+
+    def close(self) -> None:
+        # The agent ends its processes.
+        self._is_closed.set()
+        with contextlib.suppress(OSError, ValueError):
+            self._ssh.input.close()
+        if not self._ssh.wait(CLOSE_SECS):
+            self._ssh.signal(signal.SIGKILL)
+        self._ssh.reap()
+
+    # ---- requests and answers -------------------------------------------------------------------------------------
+
+    def _ask(self, key: str, **request: Any) -> Any:
+        self._send(**request)
+        answer = self._answer()
+        if answer is None:
+            raise RunError(f'{self.name}: {self._why}')
+        if 'refused' in answer:
+            kind = UsageError if answer['is_usage'] else RunError
+            raise kind(*(f'{self.name}: {line}' for line in answer['refused']))
+        return answer[key]
+
+    def _answer(self) -> dict[str, Any] | None:
+        try:
+            return self._answers.get(timeout=_REPLY_SECS)
+        except queue.Empty:
+            self._why = f'it does not answer within {_REPLY_SECS:g} s'
+            return None
+
+    def _send(self, **request: Any) -> None:
+        # If the connection has ended, the reader of its answers tells.
+        with self._write_lock, contextlib.suppress(OSError, ValueError):
+            print(json.dumps(request), file=self._ssh.input, flush=True)
+
+    def _heard(self, line: str) -> None:
+        answer = None
+        # The last line of a connection may be incomplete.
+        with contextlib.suppress(DocumentError):
+            answer = decode_json(line.removeprefix(ANSWER), dict[str, Any]) if line.startswith(ANSWER) else None
+        if answer is None:
+            self._errors.append(line)
+            return
+        name = answer.pop('name', None)
+        if name is None:
+            self._answers.put(answer)
+        elif process := self._processes.get(name):
+            [(kind, value)] = answer.items()
+            process.tell(kind, value)
+            if kind == 'ended':
+                del self._processes[name]
+
+    def _ended(self) -> None:
+        self._answers.put(None)
+        for process in [*self._processes.values()]:
+            process.lose(f'the connection to {self.name} has ended')
+
+    def _keep_alive(self) -> None:
+        while not self._is_closed.wait(ALIVE_SECS):
+            self._send()
+
+    def _why_not_connected(self) -> str:
+        reach = self._reach
+        # Its output ends a little earlier than ssh itself.
+        if not self._ssh.wait(_END_SECS):
+            # It did not answer in time.
+            return f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} {self.name}` connects'
+        code = self._ssh.exit_code()
+        self._ssh.await_last_lines()
+        last = next((line for line in reversed(self._errors) if line.strip()), '')
+        if code == _SSH_FAILED:
+            return (
+                f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} {self.name}` must '
+                'connect without a password'
+            )
+        return (
+            f'the program there cannot be started ({last or f"exit code {code}"}); check --remote_dir={reach.folder} '
+            f'and --remote_python={reach.python}'
+        )
+
+
+@contextlib.contextmanager
+def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
+    """Connects to all hosts at once, until the block ends; RunError has a line for each host that cannot be used."""
+    hosts: list[SshHost] = []
+    try:
+        for name in names:
+            hosts.append(SshHost(name, reach))
+        refusals: list[str] = []
+        for host in hosts:
+            try:
+                host.connected()
+            except RunError as error:
+                refusals += error.lines
+        if refusals:
+            raise RunError(*refusals)
+        yield hosts
+    finally:
+        with ThreadPoolExecutor(len(names)) as pool:
+            pool.map(SshHost.close, hosts)

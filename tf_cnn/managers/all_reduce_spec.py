@@ -1,0 +1,74 @@
+"""The language of --all_reduce_spec: which algorithm sums tensors of which size. Does not import TensorFlow."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tf_cnn.system.errors import UsageError, format_flag
+
+# The name of each algorithm, and what it does; managers.all_reduce implements them.
+ALGORITHMS: Mapping[str, str] = {
+    'pscpu': 'sums on the CPU',
+    'psgpu': "sums on the towers' own devices, which take turns",
+    'xring': 'passes chunks around a ring of towers',
+    'nccl': 'NCCL, for GPUs only, which sums no bfloat16',
+}
+# The original's name for the sum that workers without parameter servers make in any case.
+COLLECTIVE = 'collective'
+# The 16-bit types that NCCL sums correctly in TensorFlow. NcclAllReduce refuses bfloat16; CollectiveReduce accepts it,
+# but TensorFlow 2.21 passes it to NCCL as float32, which sums garbage (tensorflow/core/nccl/nccl_manager.cc,
+# ToNcclType).
+NCCL_TRANSFER_DTYPES = ('float16',)
+_BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
+_LIMIT = re.compile(r'(\d{1,15})([kmgt]?)', re.ASCII)
+_NAMES, _SHARDS = '|'.join(ALGORITHMS), '[1-9][0-9]{0,3}'
+_WAY = re.compile(
+    f'(?P<first>{_NAMES})(#(?P<shards>{_SHARDS}))?(/(?P<between>{_NAMES})(#(?P<between_shards>{_SHARDS}))?)?'
+)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of tensor sizes, and how to sum its tensors.
+
+    Attributes:
+      limit_bytes: tensors smaller than this that no earlier range takes; None for all others.
+      shards: the number of parts into which the algorithm cuts a tensor, to sum each separately.
+      between: the algorithm that sums between processes, after `algorithm` has summed within each process; None if
+        `algorithm` sums over all towers.
+    """
+
+    algorithm: str
+    limit_bytes: int | None
+    shards: int = 1
+    between: str | None = None
+    between_shards: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.algorithm,) if self.between is None else (self.algorithm, self.between)
+
+
+def parse_spec(spec: str) -> tuple[Range, ...]:
+    """Returns the ranges of --all_reduce_spec in order of their limits; the last one has none.
+
+    The spec is WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are summed in the way before
+    the limit. A way is ALG, ALG#SHARDS, or two of these separated by a slash: within processes, and between them.
+    Raises UsageError if the spec has another form, or names an unknown algorithm.
+    """
+    words = spec.split(':')
+    ways = [_WAY.fullmatch(word) for word in words[::2]]
+    limits = [_LIMIT.fullmatch(word.lower()) for word in words[1::2]]
+    sizes = [int(limit[1]) * _BYTES[limit[2]] for limit in limits if limit]
+    if not all([*ways, *limits]) or len(limits) != len(ways) - 1 or sizes != sorted(set(sizes)):
+        known = ', '.join(f'{name} ({what})' for name, what in ALGORITHMS.items())
+        raise UsageError(
+            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... where each limit is larger '
+            'than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor into 4 shards, ALG/ALG sums within '
+            f'processes and between them, and ALG is one of {known}'
+        )
+    return tuple(
+        Range(way['first'], size, int(way['shards'] or 1), way['between'], int(way['between_shards'] or 1))
+        for way, size in zip(ways, [*sizes, None], strict=True)
+        if way
+    )

@@ -1,0 +1,223 @@
+"""The one table of modes: every fact about each value of --variable_update. Does not import TensorFlow.
+
+A mode's name appears here and in tf_cnn/managers/classes.py, which has its classes; all other code reads its row. To add a
+mode, see docs/extending.md; tf_cnn/params/user_modes.py adds the modes of users.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from tf_cnn.system.user_file import UserFile
+
+
+class Place(enum.Enum):
+    """The processes among which a mode runs."""
+
+    ALONE = 'one process'
+    WITH_SERVERS = 'workers and parameter servers'
+    AS_PEERS = 'workers alone'
+    CONTROLLED = 'workers under a controller'
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One value of --variable_update.
+
+    Attributes:
+      refusals: why it does not run, for each place where it does not. In the text {mode} stands for the flag with its
+        value, {members} for the processes, and {ps} for the source that names the parameter servers.
+      always_synchronous: several workers always take each step together, also without --cross_replica_sync.
+      forward_only_in_cluster: whether several processes have something to share in a --forward_only run.
+      shares_model: whether all towers train one model; otherwise each tower has its own.
+      sums_towers: whether one process sums the gradients of its towers, for which packing and transfer types matter.
+      takes_all_reduce_spec: whether --all_reduce_spec chooses how.
+      takes_hierarchy: whether --hierarchical_copy does.
+      parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of gradients, or None.
+      transfer_dtypes: the 16-bit types in which gradients can travel; where NCCL sums them, NCCL_TRANSFER_DTYPES of
+        params.all_reduce_spec applies instead.
+      sums_in_one_order: whether several processes sum gradients in the same order in each run.
+      nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
+      launcher: the only program that can start and number its processes; None if any can.
+      manager: the class of a user's mode, once it is known; other classes are in managers/classes.py.
+      file: the --variable_mgr_file that defines the mode, if one does.
+    """
+
+    name: str
+    summary: str
+    refusals: Mapping[Place, str]
+    can_stage: bool = False
+    can_relax: bool = False
+    always_synchronous: bool = False
+    forward_only_in_cluster: bool = True
+    shares_model: bool = True
+    sums_towers: bool = False
+    takes_all_reduce_spec: bool = False
+    takes_hierarchy: bool = False
+    parameter_device: str | None = None
+    transfer_dtypes: tuple[str, ...] = ('float16', 'bfloat16')
+    sums_in_one_order: bool = False
+    nccl_between_gpus: bool = False
+    launcher: str | None = None
+    manager: type | None = None
+    file: UserFile | None = None
+
+    @property
+    def needs_servers(self) -> bool:
+        return self.runs(Place.WITH_SERVERS) and not self.runs(Place.AS_PEERS)
+
+    @property
+    def is_for_peers(self) -> bool:
+        """Whether the program itself can start its workers, which need neither parameter servers nor a controller."""
+        return self.runs(Place.AS_PEERS) and self.launcher is None
+
+    @property
+    def has_controller(self) -> bool:
+        """Whether one process, the controller, trains with the devices of all workers."""
+        return self.runs(Place.CONTROLLED)
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether the program itself can start and number several of its processes."""
+        places = (Place.WITH_SERVERS, Place.AS_PEERS, Place.CONTROLLED)
+        return self.launcher is None and any(self.runs(place) for place in places)
+
+    def runs(self, place: Place) -> bool:
+        return place not in self.refusals
+
+
+_NEEDS_CLUSTER = (
+    '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --ps_hosts and '
+    '--worker_hosts, or --variable_update=replicated for one process'
+)
+_NEEDS_WORKERS = (
+    '{mode} needs several workers, and this process is alone; use --job_name, --task_index and '
+    '--worker_hosts, or --variable_update=replicated for one process'
+)
+_NEEDS_SERVERS = (
+    '{mode} needs parameter servers, and here are {members}; add {ps}, or write '
+    '--variable_update=collective_all_reduce, which needs none'
+)
+_HAS_NO_SERVERS = (
+    '{mode} has no parameter servers, and here are {members}; leave out {ps}, or write '
+    '--variable_update=distributed_replicated'
+)
+_HAS_NO_CONTROLLER = (
+    '{mode} has no controller, and here is one; leave out --controller_host, or write '
+    '--variable_update=distributed_all_reduce'
+)
+_STARTED_BY_HOROVODRUN = (
+    '{mode} gets its processes from horovodrun; start it with horovodrun, or write '
+    '--variable_update=collective_all_reduce'
+)
+_ONE_PROCESS = {
+    Place.WITH_SERVERS: (
+        '{mode} works within one process, and here are {members}; with parameter servers write '
+        '--variable_update=parameter_server or distributed_replicated'
+    ),
+    Place.AS_PEERS: (
+        '{mode} works within one process, and here are {members}; for workers alone write '
+        '--variable_update=collective_all_reduce'
+    ),
+    Place.CONTROLLED: _HAS_NO_CONTROLLER,
+}
+_ROWS = (
+    Mode(
+        'parameter_server',
+        'Variables live once; every tower reads them and sends its gradients to where they live.',
+        {Place.AS_PEERS: _NEEDS_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
+        can_stage=True,
+        parameter_device='variables',
+    ),
+    Mode(
+        'replicated',
+        'Every tower of one process has all variables; gradients are summed between the towers.',
+        _ONE_PROCESS,
+        can_relax=True,
+        sums_towers=True,
+        takes_all_reduce_spec=True,
+        takes_hierarchy=True,
+        parameter_device='sums',
+    ),
+    Mode(
+        'independent',
+        'Every tower of one process trains a model of its own; nothing is exchanged.',
+        _ONE_PROCESS,
+        shares_model=False,
+    ),
+    Mode(
+        'distributed_replicated',
+        'Every tower computes with a copy of the variables, whose master copy is on parameter servers.',
+        {
+            Place.ALONE: _NEEDS_CLUSTER,
+            Place.AS_PEERS: _NEEDS_SERVERS,
+            Place.CONTROLLED: _HAS_NO_CONTROLLER,
+        },
+        always_synchronous=True,
+    ),
+    Mode(
+        'collective_all_reduce',
+        'Every tower of every worker has all variables; the workers sum their gradients among themselves.',
+        {Place.WITH_SERVERS: _HAS_NO_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
+        always_synchronous=True,
+        forward_only_in_cluster=False,
+        sums_towers=True,
+        parameter_device='sums',
+        sums_in_one_order=True,
+        nccl_between_gpus=True,
+    ),
+    Mode(
+        'distributed_all_reduce',
+        'As replicated, where one process, the controller, drives the devices of all workers.',
+        {
+            Place.ALONE: (
+                '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --controller_host '
+                'and --worker_hosts, or --variable_update=replicated for one process'
+            ),
+            Place.WITH_SERVERS: _HAS_NO_SERVERS,
+            Place.AS_PEERS: (
+                '{mode} needs a controller, and here are {members}; name all processes by flags, with '
+                '--controller_host=HOST:PORT and without TF_CONFIG, or write --variable_update=collective_all_reduce, '
+                'which needs none'
+            ),
+        },
+        always_synchronous=True,
+        sums_towers=True,
+        takes_all_reduce_spec=True,
+        sums_in_one_order=True,
+    ),
+    Mode(
+        'horovod',
+        'Every process has one device and all variables; Horovod sums the gradients.',
+        {
+            Place.ALONE: _STARTED_BY_HOROVODRUN,
+            Place.WITH_SERVERS: _STARTED_BY_HOROVODRUN,
+            Place.CONTROLLED: _STARTED_BY_HOROVODRUN,
+        },
+        always_synchronous=True,
+        forward_only_in_cluster=False,
+        # Horovod cannot sum bfloat16.
+        transfer_dtypes=('float16',),
+        launcher='horovodrun',
+    ),
+)
+MODES: dict[str, Mode] = {mode.name: mode for mode in _ROWS}
+DEFAULT_MODE = _ROWS[0].name
+
+
+def modes_that(fits: Callable[[Mode], bool]) -> str:
+    """Returns the flag with the values of the modes that fit, as errors and warnings name them."""
+    return ' or '.join(f'--variable_update={mode.name}' for mode in MODES.values() if fits(mode))
+
+
+def refusals_outside(places: Collection[Place]) -> dict[Place, str]:
+    """Returns Mode.refusals of a mode that runs in these places, and not under a controller."""
+    refusals = {
+        Place.ALONE: _NEEDS_CLUSTER if Place.WITH_SERVERS in places else _NEEDS_WORKERS,
+        Place.WITH_SERVERS: _HAS_NO_SERVERS,
+        Place.AS_PEERS: _NEEDS_SERVERS,
+        Place.CONTROLLED: _HAS_NO_CONTROLLER,
+    }
+    if {*places} == {Place.ALONE}:
+        refusals |= _ONE_PROCESS
+    return {place: text for place, text in refusals.items() if place not in places}

@@ -1,0 +1,172 @@
+"""Makes the plan of a sweep: the configurations to measure, and the combinations left out. Pure."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from tf_cnn.cluster.shape import Shape
+from tf_cnn.managers.modes import MODES, Place
+from tf_cnn.params import Params, parse_argv
+from tf_cnn.params.table import SPECS, outputs_that_are
+from tf_cnn.sweep.request import SHAPE, Request, Setting, Settings
+from tf_cnn.system.errors import UsageError, format_flag
+
+# (settings, whether one process runs alone): raises UsageError if the settings cannot be run.
+Check = Callable[[Params, bool], None]
+
+_NO_NAME = re.compile(r'[^A-Za-z0-9.+_-]+')
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One row of the sweep's table.
+
+    Attributes:
+      id: a unique name, used in file names.
+      varied: the text of each flag that differs between configurations, and of the shape.
+      in_cluster: whether there is more than one process.
+      given: the flags in argv by name, each as it is written.
+      published: images/sec that others published, which `report` shows beside those of the run.
+      launch: further flags of `cluster`, such as its hosts.
+    """
+
+    id: str
+    varied: Mapping[str, str]
+    shape: Shape
+    in_cluster: bool
+    argv: tuple[str, ...]
+    given: Mapping[str, str]
+    variable_update: str
+    published: float | None = field(default=None, compare=False)
+    published_speed_up: float | None = field(default=None, compare=False)
+    launch: tuple[str, ...] = ()
+
+    @property
+    def caption(self) -> str:
+        return caption(self.varied)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words after the program's name."""
+        if not self.in_cluster:
+            return self.argv
+        servers = [format_flag('ps', self.shape.num_ps)] if self.shape.num_ps else []
+        return ('cluster', *self.launch, format_flag('workers', self.shape.workers), *servers, '--', *self.argv)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    varied: Mapping[str, str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The plan of a sweep.
+
+    columns are the flags that differ between configurations, and the shape, in the order of the table; published_in is
+    the source of the published rates, or empty.
+    """
+
+    name: str
+    title: str
+    settings: Settings
+    configurations: tuple[Configuration, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    columns: tuple[str, ...] = field(default=(SHAPE,))
+    published_in: str = ''
+
+
+def caption(varied: Mapping[str, str]) -> str:
+    """Formats the values that distinguish a configuration: 'batch_size=32 shape=1*2'."""
+    return ' '.join(f'{name}={value}' for name, value in varied.items())
+
+
+def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
+    """Combines the values of a request, in its order.
+
+    A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.
+    Raises UsageError if no combination of a grid can run.
+    """
+    if not request.axes:
+        raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
+    columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
+    found: dict[tuple[str, ...], Configuration] = {}
+    left_out: list[LeftOut] = []
+    for axes in request.axes:
+        num_usable, reason = 0, ''
+        for combination in itertools.product(*axes.values.values()):
+            values = {**request.flags, **dict(zip(axes.values, combination, strict=True))}
+            shape = values.pop(SHAPE, Shape(1, 1))
+            varied = {name: _text(name, {**values, SHAPE: shape}) for name in columns}
+            try:
+                made = _configure(values, shape, varied, check)
+            except UsageError as error:
+                reason = str(error)
+                left_out.append(LeftOut(varied, reason))
+                continue
+            num_usable += 1
+            quoted = replace(made, published=axes.published, published_speed_up=axes.published_speed_up)
+            found.setdefault((*made.argv, str(shape)), quoted)
+        if not num_usable:
+            raise UsageError(f'{axes.where}: it cannot run: {reason}; change it, or the flags of all runs')
+    configurations = tuple(
+        replace(one, id=_id(number, one, len(found))) for number, one in enumerate(found.values(), start=1)
+    )
+    return SweepPlan(
+        request.name,
+        request.title,
+        request.settings,
+        configurations,
+        tuple(left_out),
+        columns,
+        request.published_in,
+    )
+
+
+def _varied_names(request: Request) -> Iterator[str]:
+    """Yields the flags that have more than one value, in the order of their first appearance."""
+    rows = request.axes
+    for name in dict.fromkeys(name for axes in rows for name in axes.values):
+        default = request.flags.get(name, SPECS[name].default if name in SPECS else None)
+        values = {str(value) for axes in rows for value in axes.values.get(name, (default,))}
+        if len(values) > 1:
+            yield name
+
+
+def _text(name: str, values: Mapping[str, object]) -> str:
+    value = values.get(name, SPECS[name].default if name in SPECS else None)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return 'default' if value is None or (name == 'batch_size' and not value) else str(value)
+
+
+def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check) -> Configuration:
+    assert isinstance(shape, Shape)
+    argv = tuple(format_flag(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
+    params = parse_argv(argv).params
+    mode = MODES[params.variable_update]
+    if reason := shape.why_not(mode):
+        raise UsageError(reason)
+    alone = shape.place(mode) is Place.ALONE
+    for name in outputs_that_are():
+        if getattr(params, name) and not (params.eval and name == 'train_dir'):
+            written = format_flag(name, getattr(params, name))
+            raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')
+    check(params, alone)
+    return Configuration(
+        id='',
+        varied=varied,
+        shape=shape,
+        in_cluster=not alone,
+        argv=argv,
+        given=dict(params.given),
+        variable_update=params.variable_update,
+    )
+
+
+def _id(number: int, one: Configuration, count: int) -> str:
+    words = '-'.join(value.replace('*', 'x') for value in one.varied.values())
+    return f'{number:0{len(str(count))}d}-{_NO_NAME.sub("_", words)[:_LONGEST_NAME]}'

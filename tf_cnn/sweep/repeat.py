@@ -1,0 +1,130 @@
+"""--repeat=N: the same run N times, each in a new process. Without TensorFlow."""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from models.registry import MODELS
+from tf_cnn.cluster.environments import environment_of_runs
+from tf_cnn.compare.changes import format_outliers, format_runs
+from tf_cnn.compare.ratios import estimate
+from tf_cnn.params import Params
+from tf_cnn.params.result_flags import RUN_FIELD, field_values, fill
+from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
+from tf_cnn.results.document import Result, as_json
+from tf_cnn.results.repeats import far_from_others
+from tf_cnn.results.result_file import reserved
+from tf_cnn.sweep.folder import Folder, Outcome
+from tf_cnn.sweep.runner import Rounds, Starter, contestant_of_run, describe, succeeded
+from tf_cnn.system.atomic import write_whole
+from tf_cnn.system.errors import RunError, UsageError, plural
+from tf_cnn.system.signals import SIGNALS
+
+
+def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
+    """Makes the runs of --repeat and prints their total; returns the exit code, 1 if a run failed.
+
+    The total is all images over all seconds of the complete runs. The banner of the first run and the warnings of all
+    runs go to standard error. Raises RunError if no run succeeded, or a result cannot be written.
+    """
+    outcomes: list[Outcome] = []
+    starter = starter or Starter(environment=environment_of_runs(os.environ, f'--repeat={params.repeat}'))
+    console.phase(f'Run 1 of {params.repeat}')
+    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():
+        folder = Folder(Path(path))
+        folder.make()
+        try:
+            for turn in Rounds(
+                [contestant_of_run('repeat', [*argv, '--repeat=1'])], params.repeat, folder, starter
+            ).run():
+                outcomes.append(turn.outcome)
+                if turn.number == 1 and (banner := _banner(folder.logs / 'repeat.1.log')):
+                    console.note(banner)
+                console.note(f'run {turn.number} of {params.repeat}: {describe(turn.outcome)}')
+                if params.result_file and isinstance(turn.outcome, Result):
+                    _keep(turn.outcome, params, params.result_file, turn.number, console)
+                if turn.number < params.repeat:
+                    console.phase(f'Run {turn.number + 1} of {params.repeat}')
+        except (KeyboardInterrupt, RunError):
+            # RunError: no room for a result, neither here nor where --result_file names a place.
+            if any(map(succeeded, outcomes)):
+                console.note(f'stopped after {len(outcomes)} of {plural(params.repeat, "run")}')
+                _summarize(outcomes, console)
+            raise
+    if not any(map(succeeded, outcomes)):
+        raise RunError(f'--repeat={params.repeat}: no run ended well; {outcomes[0].reason}')
+    _summarize(outcomes, console)
+    return int(not all(map(succeeded, outcomes)))
+
+
+def files_of_runs(params: Params) -> list[str]:
+    """Returns the paths of the runs' results; none if there are none, or they cannot be known before the runs."""
+    if not params.result_file:
+        return []
+    try:
+        model = MODELS.find_model(params.model, params.data_name)
+    except UsageError:
+        return []
+    facts = (model.name, params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}')
+    return [_file_of(params, params.result_file, *facts, number) for number in range(1, params.repeat + 1)]
+
+
+def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
+    runs = {f'run {i}': run for i, run in enumerate(outcomes, 1) if isinstance(run, Result) and run.is_complete}
+    found = estimate([*runs.values()])
+    console.result(format_total(found.images_per_second))
+    console.note(format_runs(found))
+    if far := far_from_others({name: run.images_per_second for name, run in runs.items()}):
+        console.note(format_outliers(far))
+    for line in _warnings(outcomes):
+        console.warning(line)
+    if failed := [outcome for outcome in outcomes if not succeeded(outcome)]:
+        share = f'{len(failed)} of {plural(len(outcomes), "run")}'
+        console.warning(f'{share} failed ({failed[0].reason}); the total is that of the others')
+
+
+def _banner(log: Path) -> str | None:
+    lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
+    begin = next((number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines))
+    end = next((number for number, line in enumerate(lines[begin:], begin) if line == BANNER_END), None)
+    return None if end is None else '\n'.join(lines[begin : end + 1])
+
+
+def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
+    """Returns a line for each code of the runs' warnings, with the number of runs; `settings` has one for each text."""
+    found: dict[str, dict[int, str]] = {}
+    for number, outcome in enumerate(outcomes):
+        for warning in outcome.warnings if isinstance(outcome, Result) else ():
+            # Warnings with this code may be about different flags.
+            key = warning.text if warning.code == 'settings' else warning.code
+            found.setdefault(key, {})[number] = warning.text
+    lines = []
+    for texts in found.values():
+        text, *others = dict.fromkeys(texts.values())
+        such_as = ', such as' if others else ''
+        lines.append(f'{len(texts)} of {plural(len(outcomes), "run")}{such_as}: {text}')
+    return lines
+
+
+def _keep(result: Result, params: Params, path: str, number: int, console: Console) -> None:
+    facts = (result.model.name, result.run.batch_size, result.shape)
+    target, numbered = _file_of(params, path, *facts, number), _file_of(params, path, *facts, RUN_FIELD)
+    try:
+        with reserved(target, numbered, number + 1) as file:
+            write_whole(json.dumps(as_json(result)), file.path)
+    except UsageError as error:
+        raise RunError(str(error)) from error
+    except OSError as error:
+        raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error
+    if file.path != target:
+        console.note(f'{target} is there, so the result goes to {file.path}')
+
+
+def _file_of(params: Params, path: str, model: str, batch_size: int, shape: str, number: int | str) -> str:
+    values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
+    if RUN_FIELD not in path:
+        # Without a field for it, the number goes before the last dot.
+        path = str(Path(path).with_name(f'{Path(path).stem}.{number}{Path(path).suffix}'))
+    return fill(path, values)

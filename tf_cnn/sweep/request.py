@@ -1,0 +1,177 @@
+"""The request of a sweep, from a file or from flags: values of flags, checked one by one before they are combined."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tf_cnn.cluster.shape import Shape
+from tf_cnn.flags.spec import FlagSpec, Value, flag
+from tf_cnn.managers.modes import MODES
+from tf_cnn.params.original import FLAGS
+from tf_cnn.params.parsing import MODES_FILE, split_argv
+from tf_cnn.params.table import SPECS
+from tf_cnn.params.user_modes import read_modes
+from tf_cnn.system.errors import Refusals, UsageError, format_flag, nearest
+
+SHAPE = 'shape'
+Setting = Value | Shape
+
+# Where a setting stands if it is a flag after --.
+AFTER_DASHES = '--'
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a sweep runs its configurations: flags of the subcommand, and keys of the same names in a file."""
+
+    repeats: int = flag(1, 'Runs of each configuration.', lower_bound=1, unit='runs')
+    timeout_secs: float | None = flag(
+        None, 'End a run that takes longer, and go on with the next.', lower_bound=0.1, unit='seconds'
+    )
+    find_batch_size: bool = flag(
+        False,
+        'Find the largest batch size of each configuration that fits into the memory, with a few steps of each size '
+        'that is tried.',
+    )
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Flags and shapes with their values; the sweep takes all combinations of these.
+
+    `where` is the table or flag that contains them, for errors; `published` is images/sec that others published for a
+    single combination, with their speed-up.
+    """
+
+    where: str
+    values: Mapping[str, tuple[Setting, ...]]
+    published: float | None = None
+    published_speed_up: float | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """The request in a file, or in the flags of the subcommand.
+
+    Attributes:
+      name: used in the name of the folder.
+      source: the file, or the subcommand; each error begins with it.
+      flags: the flags of all runs.
+      axes: the grids, of which the sweep has all configurations.
+    """
+
+    name: str
+    title: str
+    source: str
+    flags: Mapping[str, Setting] = field(default_factory=dict)
+    axes: Sequence[Axes] = ()
+    settings: Settings = field(default_factory=Settings)
+    published_in: str = ''
+
+
+def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Setting, ...]:
+    """Reads the values of a flag, or of a shape; errors begin with `where`, the source and the table."""
+    if name in SPECS and (reason := SPECS[name].in_sweep):
+        value = values[0] if len(values) == 1 else values
+        remedy = f'use {_as_shapes(values, where)}' if name == 'num_gpus' else f'leave {name} out'
+        raise UsageError(f'{where} {shown(name, value, where)}: {reason}; {remedy}')
+    refusals, settings = Refusals(), list[Setting]()
+    for value in values:
+        with refusals.collecting():
+            settings.append(_read_setting(name, value, where))
+    refusals.raise_all()
+    return tuple(settings)
+
+
+def _as_shapes(num_gpus: Sequence[object], where: str) -> str:
+    """Formats the shapes of one process with these numbers of devices, as a flag or as in a file."""
+    shapes = [f'1*{number}' for number in num_gpus if re.fullmatch('[1-9][0-9]*', str(number))] or ['1*2']
+    if where.startswith('--'):
+        return f'--grid={SHAPE}={",".join(shapes)}'
+    return shown(SHAPE, shapes[0] if len(shapes) == 1 else shapes)
+
+
+def _read_setting(name: str, value: object, where: str) -> Setting:
+    if name == SHAPE:
+        try:
+            return value if isinstance(value, Shape) else Shape.parse(str(value))
+        except ValueError as error:
+            raise UsageError(f'{where} {shown(name, value, where)}: {error}') from None
+    spec = FLAGS.get(name)
+    if spec is None:
+        near = nearest(name, [SHAPE, *SPECS])
+        hint = f'did you mean {near}?' if near else 'tf_cnn_benchmarks --help lists all flags'
+        raise UsageError(f'{where} {shown(name, value, where)}: there is no flag --{name}; {hint}')
+    return read_value(spec, value, where)
+
+
+def read_value(spec: FlagSpec, value: object, where: str) -> Value:
+    try:
+        setting = spec.read(value)
+    except UsageError as error:
+        # The error begins with the flag as on a command line, but the file writes it differently.
+        reason = str(error).removeprefix(f'{format_flag(spec.name, value)}: ')
+        raise UsageError(f'{where} {shown(spec.name, value, where)}: {reason}') from None
+    if spec.name == MODES_FILE and setting:
+        read_modes(str(setting))
+    return setting
+
+
+def files_first(name: str) -> int:
+    """The sort key that puts --variable_mgr_file first, which defines values of another flag."""
+    return name != MODES_FILE
+
+
+def shown(name: str, value: object, where: str = '') -> str:
+    """Formats a key and its value as in TOML; where a command line has it, as a flag."""
+    if where == AFTER_DASHES:
+        return format_flag(name, value)
+    text = str(value) if isinstance(value, Shape) else value
+    return f'{name} = {json.dumps(text, default=str, ensure_ascii=False)}'
+
+
+def read_grid(texts: Sequence[str]) -> Request:
+    """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'."""
+    values: dict[str, tuple[Setting, ...]] = {}
+    refusals = Refusals()
+    for text in sorted(texts, key=lambda text: files_first(text.lstrip('-').partition('=')[0])):
+        where = f'--grid={text}:'
+        name, equals, several = text.lstrip('-').partition('=')
+        with refusals.collecting():
+            if not equals:
+                raise UsageError(f'{where} it must be FLAG=VALUE,VALUE..., such as --grid=--batch_size=32,64')
+            if name in values:
+                raise UsageError(f'{where} {name} was given before; write all of its values in one --grid')
+            values[name] = read_settings(name, several.split(','), where)
+    refusals.raise_all()
+    return Request('grid', 'Grid', 'sweep', axes=[Axes('--grid', values)])
+
+
+def override(request: Request, argv: Sequence[str], settings: Mapping[str, object]) -> Request:
+    """Overrides the flags of all runs by those after --, and the settings by those on the command line."""
+    flags = dict(request.flags)
+    for name, text in split_argv(argv).items():
+        (value,) = read_settings(name, [text], AFTER_DASHES)
+        for axes in request.axes:
+            if name in axes.values:
+                raise UsageError(
+                    f'-- --{name}={text} clashes with {axes.where} {name}, of which the sweep compares several values; '
+                    'leave one out'
+                )
+        flags[name] = value
+    # The spec of each field has read its value, which mypy cannot see.
+    return replace(request, flags=flags, settings=replace(request.settings, **settings))  # type: ignore[arg-type]
+
+
+def with_device_cpu(request: Request) -> Request:
+    """Adapts a request to a machine without a GPU: adds --device=cpu if runs need a --device and have none."""
+
+    def values(name: str) -> list[Setting | None]:
+        return [request.flags.get(name), *(value for axes in request.axes for value in axes.values.get(name, ()))]
+
+    has_towers = any(isinstance(shape, Shape) and shape.devices > 1 for shape in values(SHAPE))
+    has_controller = any(mode.has_controller for name, mode in MODES.items() if name in values('variable_update'))
+    if any(values('device')) or not (has_towers or has_controller):
+        return request
+    return replace(request, flags={**request.flags, 'device': 'cpu'})

@@ -1,0 +1,169 @@
+"""Runs commands, each in a session of its own, and ends each with all its descendants. Linux only."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any
+
+import psutil
+
+from tf_cnn.system.signals import SIGNALS
+from tf_cnn.system.tether import die_with_parent
+
+# How long to wait for the last lines of a process that has ended. They come at once, unless a descendant that left its
+# session still has the pipe open.
+_LAST_LINES_SECS = 5.0
+# The most bytes of a log that are read: its last lines say why a process ended.
+_END_BYTES = 65536
+
+
+class ChildProcess:
+    """A running command and its descendants; as a context manager it ends with the block, together with them.
+
+    It has a session of its own, so that the Ctrl-C of a terminal does not reach it. The kernel kills it when the thread
+    that started it ends, so start it from the main thread. The kernel keeps its exit code until reap(), so that no
+    other process gets its number before its descendants are killed.
+
+    Args:
+      stdin: PIPE for `input`.
+      cores: the logical cores it may run on; empty for all that this process may use.
+      network: the process whose network it uses; None for the network of this process.
+      grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdout: int | IO[Any],
+        stderr: int | IO[Any],
+        stdin: int = subprocess.DEVNULL,
+        env: Mapping[str, str] | None = None,
+        cores: Iterable[int] = (),
+        network: int | None = None,
+        grace_secs: float = 0.0,
+    ) -> None:
+        self._popen = subprocess.Popen(
+            die_with_parent(argv, cores, network),
+            env=env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            text=True,
+            errors='backslashreplace',
+        )
+        # Also the number of its session and process group.
+        self.pid = self._popen.pid
+        self._grace_secs = grace_secs
+        self._readers: list[threading.Thread] = []
+        # Becomes readable when the process ends. Opened when it is first needed: kernels before 5.3 lack it.
+        self._ended: int | None = None
+
+    def __enter__(self) -> 'ChildProcess':
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self.wait(0.0):
+            self.stop(self._grace_secs)
+        self.reap()
+
+    def read_lines(
+        self,
+        show: Callable[[str], None],
+        show_error: Callable[[str], None] | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts threads that call show and show_error with each line, and closed at the end of standard output."""
+
+        def read(stream: IO[str] | None, receiver: Callable[[str], None], at_end: Callable[[], None]) -> None:
+            assert stream is not None
+            with stream:
+                for line in stream:
+                    receiver(line.removesuffix('\n'))
+            at_end()
+
+        for arguments in ((self._popen.stdout, show, closed), (self._popen.stderr, show_error, lambda: None)):
+            if arguments[1]:
+                reader = threading.Thread(target=read, args=arguments, daemon=True)
+                reader.start()
+                self._readers.append(reader)
+
+    @property
+    def input(self) -> IO[str]:
+        assert self._popen.stdin is not None
+        return self._popen.stdin
+
+    def wait(self, secs: float | None = None) -> bool:
+        """Waits for its end, at most this long (None: for ever); returns whether it has ended."""
+        if secs is None:
+            # It stays a zombie until reap().
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            return True
+        return bool(select.select([self._descriptor], [], [], secs)[0])
+
+    def wait_or_stop(self, secs: float | None = None) -> bool:
+        """Waits like wait(), but raises Stopped if a signal asks this process to end; for the main thread."""
+        return SIGNALS.wait(secs, self._descriptor)
+
+    @property
+    def _descriptor(self) -> int:
+        if self._ended is None:
+            self._ended = os.pidfd_open(self.pid)
+        return self._ended
+
+    def exit_code(self) -> int:
+        """Returns the exit code, or -n if signal n ended it. It must have ended."""
+        if self._popen.returncode is not None:
+            return int(self._popen.returncode)
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert status, 'it has ended'
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def stop(self, grace_secs: float) -> None:
+        """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run after grace_secs."""
+        # Descendants in other sessions could not be found once their parent has ended.
+        descendants = psutil.Process(self.pid).children(recursive=True)
+        try:
+            if grace_secs:
+                self.signal(signal.SIGTERM)
+                self.wait_or_stop(grace_secs)
+        finally:
+            # Even after a second signal.
+            for process in {*descendants, *psutil.Process(self.pid).children(recursive=True)}:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+    def reap(self) -> int:
+        """Waits for its end, kills its group, waits for its last lines; returns the same code as exit_code()."""
+        self.wait()
+        self.signal(signal.SIGKILL)
+        code = self._popen.wait()
+        if self._ended is not None:
+            os.close(self._ended)
+        self.await_last_lines()
+        return code
+
+    def await_last_lines(self) -> None:
+        """Waits until read_lines() has read all that the process wrote. It must have ended."""
+        deadline = time.monotonic() + _LAST_LINES_SECS
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+
+
+def end_of(log: IO[bytes]) -> str:
+    """Returns the text in the file of a log, at most the last 64 KiB."""
+    end = os.fstat(log.fileno()).st_size
+    start = max(0, end - _END_BYTES)
+    return os.pread(log.fileno(), end - start, start).decode(errors='backslashreplace')

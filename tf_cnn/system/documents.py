@@ -1,0 +1,55 @@
+"""Reads JSON and TOML, so that a document that is damaged in any way is one error of one line. Without TensorFlow."""
+
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from tf_cnn.system.errors import read_regular
+
+T = TypeVar('T')
+
+
+class DocumentError(ValueError):
+    """Why a text is not the document that it should be, in one line without the name of its file."""
+
+
+@overload
+def decode_json(text: str | bytes, kind: type[T], *, strict: bool = True) -> T: ...
+@overload
+def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any: ...
+
+
+def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any:
+    """Reads JSON as a type, as msgspec does; raises DocumentError. Not strict, a text such as "3" is also a number."""
+    try:
+        return msgspec.json.decode(text, type=kind, strict=strict)
+    except (RecursionError, ValueError) as error:
+        raise _why(error) from None
+
+
+def read_json(path: str | Path, kind: type[T]) -> T:
+    """Reads a JSON file as a type; raises FileNotFoundError, or DocumentError if it cannot be read."""
+    return decode_json(_content(path), kind)
+
+
+def read_toml(path: str | Path, kind: type[T]) -> T:
+    """Reads a TOML file as a type; raises FileNotFoundError, or DocumentError if it cannot be read."""
+    try:
+        return msgspec.toml.decode(_content(path), type=kind)
+    except (RecursionError, ValueError) as error:
+        raise _why(error) from None
+
+
+def _content(path: str | Path) -> bytes:
+    try:
+        return read_regular(path)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise DocumentError(error.strerror or str(error)) from None
+
+
+def _why(error: Exception) -> DocumentError:
+    reason = 'it is nested too deeply' if isinstance(error, RecursionError) else ' '.join(str(error).split())
+    return DocumentError(reason)

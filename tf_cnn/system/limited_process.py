@@ -1,0 +1,86 @@
+"""Runs one command in a process of its own, within a limit of time. Linux only."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tf_cnn.system.child_process import ChildProcess, end_of
+from tf_cnn.system.errors import RunError, UsageError
+
+# The seconds in which a run must end after SIGTERM. `cluster` gives its own processes 15 s.
+_GRACE_SECS = 20.0
+
+# An error line of the program, or of a process in a cluster, which the process's name precedes.
+_ERROR = re.compile(r'^(?P<process>[\w ]+\| )?tf_cnn_benchmarks: error: (?P<text>.+)$', re.MULTILINE)
+_OUT_OF_MEMORY = re.compile(r'ResourceExhausted|RESOURCE_EXHAUSTED|OOM when allocating|MemoryError|std::bad_alloc')
+
+# The causes of failed runs, for other programs.
+TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its exit code (128 + n if signal n ended it), and if it failed why, and the cause."""
+
+    exit_code: int
+    seconds: float
+    reason: str | None = None
+    cause: str | None = None
+
+
+def run_process(
+    argv: Sequence[str],
+    log: Path,
+    timeout_secs: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    grace_secs: float = _GRACE_SECS,
+) -> Ended:
+    """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main thread.
+
+    A signal to this process stops the command first: SIGTERM, and SIGKILL after grace_secs. Then it raises Stopped.
+    Raises RunError if the command cannot be started, UsageError if this is not Linux.
+    """
+    if sys.platform != 'linux':
+        raise UsageError(f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by itself instead')
+    started = time.monotonic()
+    try:
+        with log.open('wb') as file:
+            child = ChildProcess(argv, stdout=file, stderr=subprocess.STDOUT, env=environment, grace_secs=grace_secs)
+    except OSError as error:
+        raise RunError(f'{log}: the run cannot be started ({error.strerror})') from error
+    with child:
+        is_in_time = child.wait_or_stop(timeout_secs)
+    seconds = time.monotonic() - started
+    code = child.exit_code() if child.exit_code() >= 0 else 128 - child.exit_code()
+    if not is_in_time:
+        return Ended(code, seconds, f'it ran longer than --timeout_secs={timeout_secs:g}', TIMEOUT)
+    if not code:
+        return Ended(code, seconds)
+    with log.open('rb') as written:
+        reason, cause = explain_end(end_of(written), child.exit_code())
+    return Ended(code, seconds, reason, cause)
+
+
+def explain_end(output: str, return_code: int) -> tuple[str, str]:
+    """Returns why a process failed, in one line, and the cause, from its output and its return code in subprocess."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    memory = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), None)
+    errors = list(_ERROR.finditer(output))
+    # In a cluster the first failure causes the others, and the launcher's own line comes last.
+    first = next((error for error in errors if error['process']), errors[-1] if errors else None)
+    # When memory runs out, the kernel kills processes with this signal.
+    is_killed = return_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    cause = MEMORY if memory or is_killed else ERROR
+    if first:
+        who = (first['process'] or '').replace(' | ', ': ').replace('| ', ': ')
+        return ' '.join(f'{who}{first["text"]}'.split()), cause
+    if memory:
+        return memory, cause
+    if return_code < 0:
+        return f'ended by signal {-return_code} ({signal.strsignal(-return_code)})', cause
+    return f'it ended with exit code {return_code}{f": {lines[-1]}" if lines else ""}', cause

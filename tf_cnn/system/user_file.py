@@ -1,0 +1,93 @@
+"""Reads and runs Python files of users, such as --model_file, and reports their errors in one line.
+
+Every room may import this module.
+"""
+
+import contextlib
+import hashlib
+import os
+import sys
+import traceback
+import types
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tf_cnn.system.errors import BenchmarkError, UsageError, format_flag
+
+# The file that is being run.
+_running: ContextVar['UserFile | None'] = ContextVar('_running', default=None)
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """A Python file as it was when it was read.
+
+    Attributes:
+      flag: the name of the flag that names it.
+      name: its path as the user wrote it; `path` is the absolute path.
+    """
+
+    flag: str
+    name: str
+    path: str
+    source: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, flag: str, name: str) -> 'UserFile':
+        """Raises UsageError if the file cannot be read."""
+        written, path = format_flag(flag, name), Path(name).resolve()
+        if not os.path.isfile(path):
+            raise UsageError(f'{written}: there is no such file; use the path of a Python file')
+        try:
+            return cls(flag, name, str(path), path.read_bytes())
+        except OSError as error:
+            reason = f'it cannot be read ({error.strerror})'
+            raise UsageError(f'{written}: {reason}; make it readable') from None
+
+    @property
+    def written(self) -> str:
+        return format_flag(self.flag, self.name)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.source).hexdigest()
+
+    def run(self) -> None:
+        """Runs the file, which can import modules from its folder.
+
+        What it prints goes to standard error. Raises UsageError, with the line, if it fails.
+        """
+        module = types.ModuleType(f'{self.flag}_{Path(self.path).stem}')
+        module.__file__ = self.path
+        if (folder := str(Path(self.path).parent)) not in sys.path:
+            sys.path.append(folder)
+        token = _running.set(self)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(compile(self.source, self.path, 'exec', dont_inherit=True), vars(module))
+        except BenchmarkError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self.explain(error) from error
+        finally:
+            _running.reset(token)
+
+    def explain(self, error: BaseException, line: int | None = None) -> UsageError:
+        """Returns the error that reports an exception of the file.
+
+        line: the line of the file, which the traceback overrides.
+        """
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == self.path]
+        reason = ' '.join(str(error).split())
+        if isinstance(error, SyntaxError) and error.filename == self.path:
+            lines, reason = [error.lineno], error.msg
+        line = lines[-1] if lines else line
+        place = f', line {line}' if line else ''
+        return UsageError(f'{self.written}{place}: {type(error).__name__}: {reason}')
+
+
+def file_being_run() -> UserFile | None:
+    """Returns the file that calls this, if UserFile.run() runs it."""
+    return _running.get()
