@@ -20,7 +20,9 @@ from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline
 from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.managers.all_reduce import by_copies
+from tf_cnn.managers.classes import make_variable_mgr
 from tf_cnn.managers.modes import Place
+from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.params import parse_argv
 from tf_cnn.planning.step import StepSettings
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
@@ -28,7 +30,6 @@ from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer
 from tf_cnn.training.optimizers import Optimizer
 from tf_cnn.training.schedules import LearningRate
-from variable_mgr import ManagerParts, make_variable_mgr
 
 Tensor = Any
 

@@ -7,13 +7,13 @@ import pytest
 
 import tf_cnn_benchmarks
 import variable_mgr
-from tf_cnn.managers.base import VariableMgr
 from tf_cnn.managers.classes import MANAGERS, RELAXED, STAGED
 from tf_cnn.managers.modes import MODES, Mode, Place
 from tf_cnn.params import make_params
 from tf_cnn.params.optimizer_table import OPTIMIZERS
 from tf_cnn.params.table import SPECS
 from tf_cnn.training.optimizers import UPDATE_RULES, Optimizer
+from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.unit
 

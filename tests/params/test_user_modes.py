@@ -14,12 +14,13 @@ from tests.support.outputs import check_line, refused
 from tests.support.runs import losses, made, ran
 from tf_cnn.cluster.discovery import check_mode
 from tf_cnn.cluster.topology import Cluster
+from tf_cnn.managers.local import VariableMgrLocalReplicated
 from tf_cnn.managers.modes import MODES
 from tf_cnn.params import find_idle, make_params
 from tf_cnn.params.rules import RunFacts
 from tf_cnn.params.user_modes import register_variable_mgr
 from tf_cnn.results.repeats import repeat_key
-from variable_mgr import VariableMgr, VariableMgrLocalReplicated
+from variable_mgr import VariableMgr
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_modes', 'forget_models')]
 

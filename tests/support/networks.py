@@ -14,12 +14,15 @@ from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.managers.all_reduce import Algorithm, by_copies, compacted
+from tf_cnn.managers.classes import make_variable_mgr
+from tf_cnn.managers.local import VariableMgrIndependent
 from tf_cnn.managers.modes import MODES, Place
+from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.planning.step import StepSettings
 from tf_cnn.run.exchange import GradientsInMemory
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.precision import FP32, Precision
-from variable_mgr import ManagerParts, VariableMgr, VariableMgrIndependent, make_variable_mgr
+from variable_mgr import VariableMgr
 
 SEED, LEARNING_RATE, NUM_STEPS = 5, 0.1, 3
 NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, BATCH = 2, 2, 2, 2

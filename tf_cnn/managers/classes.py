@@ -1,10 +1,11 @@
-"""The classes of the modes, by mode and place. The other facts about a mode are in params/modes.py."""
+"""The classes of the modes, by mode and place. The other facts about a mode are in tf_cnn/managers/modes.py."""
 
 from collections.abc import Mapping
 
 from tf_cnn.managers import collective, distributed, horovod, local
-from tf_cnn.managers.base import VariableMgr
 from tf_cnn.managers.modes import Place
+from tf_cnn.managers.parts import ManagerParts
+from variable_mgr import VariableMgr
 
 Managers = Mapping[tuple[str, Place], type[VariableMgr]]
 
@@ -25,3 +26,11 @@ STAGED: Managers = {
     ('parameter_server', Place.WITH_SERVERS): distributed.VariableMgrDistributedFetchFromStagedPS,
 }
 RELAXED: Managers = {('replicated', Place.ALONE): local.VariableMgrLocalRelaxedReplicated}
+
+
+def make_variable_mgr(
+    mode: str, place: Place, parts: ManagerParts, *, staged: bool = False, relaxed: bool = False
+) -> VariableMgr:
+    """Makes the variable manager of a built-in mode, which must run in this place."""
+    key = mode, place
+    return ((staged and STAGED.get(key)) or (relaxed and RELAXED.get(key)) or MANAGERS[key])(parts)

@@ -7,13 +7,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, create_variable, num_bytes
-from tf_cnn.managers.base import VariableMgr, sums_over_towers
 from tf_cnn.managers.parameter_servers import Pairs, ParameterServerVariables, Segments
 from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.managers.staged_variables import ComputesWithStagedValues
 from tf_cnn.managers.synchronous_step import SynchronousStep, Updated
 from tf_cnn.training.checkpoints import Slice
 from tf_cnn.training.optimizers import OptimizerStep, Slots
+from variable_mgr import VariableMgr, sums_over_towers
 
 Tensor = Any
 

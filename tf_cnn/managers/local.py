@@ -7,10 +7,10 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.variables import Initializer, Variable, num_bytes
 from tf_cnn.managers.all_reduce import all_reduce
-from tf_cnn.managers.base import VariableMgr, sums_over_towers
 from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.managers.staged_variables import AppliesGradientsOfStepBefore, ComputesWithStagedValues
 from tf_cnn.training.optimizers import OptimizerStep, Slots
+from variable_mgr import VariableMgr, sums_over_towers
 
 Tensor = Any
 

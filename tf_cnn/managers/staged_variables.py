@@ -8,9 +8,9 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.staging import StagingArea
 from tf_cnn.graph.variables import Initializer, Variable
-from tf_cnn.managers.base import VariableMgr
 from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.training.optimizers import OptimizerStep, Slots
+from variable_mgr import VariableMgr
 
 Tensor = Any
 

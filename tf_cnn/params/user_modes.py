@@ -9,7 +9,6 @@ import TensorFlow.
 import ast
 import contextlib
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -37,10 +36,10 @@ class Registration:
     mode: Mode
 
     def __call__(self, manager: ManagerT) -> ManagerT:
-        # Whoever has a subclass has imported this module, which needs TensorFlow.
-        base = sys.modules.get('tf_cnn.managers.base')
-        is_class = isinstance(manager, type)
-        if base is None or not is_class or not issubclass(manager, base.VariableMgr):
+        # It imports TensorFlow, as whoever has a subclass has done.
+        from variable_mgr import VariableMgr
+
+        if not isinstance(manager, type) or not issubclass(manager, VariableMgr):
             name = getattr(manager, '__name__', repr(manager))
             raise TypeError(f'{name} is not a subclass of VariableMgr; derive it from a manager')
         if lacking := sorted(getattr(manager, '__abstractmethods__', ())):

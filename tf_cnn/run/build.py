@@ -19,6 +19,8 @@ from tf_cnn.inputs.synthetic import SyntheticInput
 from tf_cnn.inputs.validation import Dataset, Share, ValidationInput, array_examples, read_images, record_examples
 from tf_cnn.managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from tf_cnn.managers.buckets import Packing
+from tf_cnn.managers.classes import make_variable_mgr
+from tf_cnn.managers.parts import ManagerParts
 from tf_cnn.params.user_modes import errors_of_manager
 from tf_cnn.planning.plan import Plan, Role
 from tf_cnn.results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
@@ -32,7 +34,7 @@ from tf_cnn.run.recording import run_section
 from tf_cnn.run.step_graph import StepGraph, build_step_graph
 from tf_cnn.training.optimizers import UPDATE_RULES
 from tf_cnn.training.schedules import steps_of
-from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
+from variable_mgr import VariableMgr
 
 # What each restart adds to the seeds of dropout and of the order of records.
 _SEEDS_OF_RESTART = 1_000_003

@@ -9,10 +9,10 @@ from models.layers import Tensor, VariableSource
 from models.model_facts import Network
 from models.networks import build_network
 from tf_cnn.graph.variables import Initializer
-from tf_cnn.managers.base import seed_of
 from tf_cnn.run.evaluation import FixedVariables
 from tf_cnn.system.errors import UsageError
 from tf_cnn.training.precision import Precision
+from variable_mgr import seed_of
 
 # Protocol buffers, of which a graph is one, have at most 2 GB: part of it is for the ops.
 _MOST_BYTES = 2**31 - 2**26
