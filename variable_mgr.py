@@ -115,7 +115,7 @@ class VariableMgr(ABC):
         self.variables: list[dict[str, Variable]] = [{} for _ in parts.devices]
         self.initializers: list[tf.Operation] = []
         self.assignments: list[tuple[Variable, Tensor]] = []
-        self.synchronous_step: 'SynchronousStep | None' = None
+        self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
         self.begun: list[Variable] = []
         self.prologue: list[tf.Operation] = []

@@ -211,7 +211,7 @@ def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs: float, network: Network
         (['--hosts=node1', '--remote_python=/no/python'], ['node1', '/no/python', '--remote_python']),
         (['--hosts=node1', '--remote_python=/bin/false'], ['node1', '/bin/false', '--remote_python']),
         (['--hosts=node1', '--remote_dir=/no/folder'], ['node1', '/no/folder', '--remote_dir']),
-        (['--hosts=node1', '--remote_dir=/usr'], ['node1', '/usr', 'cluster', '--remote_dir']),
+        (['--hosts=node1', '--remote_dir=/usr'], ['node1', '/usr', 'tf_cnn_benchmarks.py', '--remote_dir']),
     ],
 )
 def test_hosts_that_cannot_be_used_are_named_in_a_line_each(

@@ -21,7 +21,8 @@ _PR_SET_DUMPABLE = 4
 # Makes a network namespace as an ordinary user and enters it from another process, as the launcher's processes do.
 AS_USER = f"""
 import ctypes, os, signal
-from tf_cnn.cluster import private_network, tether
+from tf_cnn.cluster import private_network
+from tf_cnn.system import tether
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)

@@ -33,7 +33,7 @@ from tf_cnn.system import errors
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(errors.__file__).resolve().parents[1]
+ROOT = Path(errors.__file__).resolve().parents[2]
 
 
 def test_a_server_with_two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_xla_compiles(tmp_path: Path) -> None:
 def test_xla_that_comes_too_late_is_refused() -> None:
     code = (
         'import tensorflow as tf; print(tf.config.list_physical_devices(), tf.constant(1) + 1)\n'
-        'from benchmark_cnn import BenchmarkCNN; from tf_cnn.params import make_params; from tf_cnn.system.errors import UsageError\n'
+        'from tf_cnn_benchmarks import BenchmarkCNN, UsageError, make_params\n'
         'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
         'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" in str(error)\n'
         'else:\n    raise SystemExit("not refused")\n'

@@ -23,7 +23,10 @@ from tf_cnn.machine.surroundings import is_of_library
 from tf_cnn.system.child_process import ChildProcess
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import RunError, UsageError
+from tf_cnn.system.place import COMMAND, FOLDER
 
+# The program on the other host is a checkout or an installation, as it is here.
+_COMMAND = COMMAND.relative_to(FOLDER)
 # How long a host may take to answer, and ssh to end after its output, in seconds.
 _REPLY_SECS, _END_SECS = 30.0, 1.0
 # The exit code of ssh itself if it cannot connect.
@@ -44,13 +47,15 @@ class Reach:
 
     @property
     def program(self) -> tuple[str, str]:
-        return self.python, f'{self.folder}/tf_cnn_benchmarks.py'
+        return self.python, f'{self.folder}/{_COMMAND}'
 
     def command(self, name: str) -> list[str]:
         """Returns the command line that starts an agent on the host of this name."""
         folder, python, working_folder = map(shlex.quote, (self.folder, self.python, self.working_folder))
         # The answers begin with a line of their own, also after a login script that leaves its last one unfinished.
-        line = f'echo; cd {folder} && exec {python} -m tf_cnn.launch.agent {working_folder}'
+        line = (
+            f'echo; cd {folder} && ls {_COMMAND} > /dev/null && exec {python} -m tf_cnn.launch.agent {working_folder}'
+        )
         # BatchMode: a question for a password would come from many hosts at once, beside other output.
         options = ['BatchMode=yes', f'ServerAliveInterval={ALIVE_SECS:.0f}']
         options.append(f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}')

@@ -1,6 +1,6 @@
 """The one table of modes: every fact about each value of --variable_update. Does not import TensorFlow.
 
-A mode's name appears here and in tf_cnn/managers/classes.py, which has its classes; all other code reads its row. To add a
+A mode's name appears here and in classes.py, which has its classes; all other code reads its row. To add a
 mode, see docs/extending.md; tf_cnn/params/user_modes.py adds the modes of users.
 """
 

@@ -1,4 +1,7 @@
-"""Describes documents from their classes: `python -m tf_cnn.results.schema` writes a JSON Schema, --markdown prints a page."""
+"""Describes documents from their classes.
+
+`python -m tf_cnn.results.schema` writes a JSON Schema; with --markdown it prints a page.
+"""
 
 import json
 import re
