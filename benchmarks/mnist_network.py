@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from models.registry import register_model
+from tf_cnn_benchmarks import register_model
 
 
 def mnist_network(cnn: Any, x: Any, num_classes: int) -> Any:

@@ -66,7 +66,7 @@ def test_energy_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
 
 def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path: Path) -> None:
     # A process that another one starts does not count the memory of that.
-    code = 'import sys; sys.path.insert(0, "."); from tf_cnn.machine.meters import host_peak_bytes; print(host_peak_bytes())'
+    code = 'from tf_cnn.machine.meters import host_peak_bytes; print(host_peak_bytes())'
     held = bytearray(b'\1') * 200_000_000
     child = int(subprocess.run([sys.executable, '-c', code], capture_output=True, check=True, timeout=60).stdout)
     assert 1_000_000 < child < 150_000_000
