@@ -62,13 +62,17 @@ class BenchmarkCNN:
       console: prints the lines; by default nothing is printed, and warnings become Python warnings.
 
     Raises:
-      UsageError: the settings contradict each other, or do not fit this machine, the cluster or the data.
+      UsageError: the settings contradict each other, or do not fit this machine, the cluster or the
+        data.
     """
 
-    # ---- plan -----------------------------------------------------------------------------------------------------
+    # ---- plan ------------------------------------------------------------------------------------
 
     def __init__(
-        self, params: Params | Plan, console: Console | None = None, invocation: Invocation | None = None
+        self,
+        params: Params | Plan,
+        console: Console | None = None,
+        invocation: Invocation | None = None,
     ) -> None:
         self._console = console or Console()
         self._invocation = invocation or Invocation()
@@ -76,15 +80,19 @@ class BenchmarkCNN:
         self._has_run = False
 
     def run(self) -> Result:
-        """Trains, or evaluates with --eval, and returns what was measured: what --result_file writes.
+        """Trains, or evaluates with --eval, and returns what was measured: what --result_file
+        writes.
 
-        In a cluster the chief's result has the steps of all workers, that of another worker only its own.
+        In a cluster the chief's result has the steps of all workers, that of another worker only
+        its own.
 
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
         if self.plan.subject.role in (Role.EVALUATION, Role.INPUT_ONLY):
-            measure = evaluate_checkpoints if self.plan.subject.role is Role.EVALUATION else measure_input
+            measure = (
+                evaluate_checkpoints if self.plan.subject.role is Role.EVALUATION else measure_input
+            )
             invocation = after_waiting(self._invocation, self.plan.reports.idle_secs, self._console)
             return measure(self.plan, self._console, invocation)
         with contextlib.closing(self.steps()) as all_steps:
@@ -93,10 +101,11 @@ class BenchmarkCNN:
         return self._measurement.result
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
-        """Runs one step, or --steps_per_run at once, each time the generator is advanced. Handles faults as run() does.
+        """Runs one step, or --steps_per_run at once, each time the generator is advanced. Handles
+        faults as run() does.
 
-        Closing the generator ends the run: it saves the trained variables and prints the result so far. Close it
-        explicitly (contextlib.closing), not by ending the program.
+        Closing the generator ends the run: it saves the trained variables and prints the result so
+        far. Close it explicitly (contextlib.closing), not by ending the program.
 
         Raises:
           UsageError: --eval and --input_only take no steps of a model; call run().
@@ -123,7 +132,10 @@ class BenchmarkCNN:
         with self._process.guarded():
             worker = self._process.join(offer_of(plan.checkpoints, plan.counts, plan.processes))
             built = self._build(worker)
-            with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
+            with (
+                open_session(worker.target, built.graph, worker.config) as session,
+                contextlib.closing(profiler),
+            ):
                 worker.watch(session, self._keep)
                 schedule = self._prepare(session, built)
                 with self._process.stepping():
@@ -140,12 +152,14 @@ class BenchmarkCNN:
             self._console.warning(line)
         return plan
 
-    # ---- build ----------------------------------------------------------------------------------------------------
+    # ---- build -----------------------------------------------------------------------------------
 
     def _build(self, worker: Worker) -> _Built:
         plan, instruments = self.plan, self.plan.instruments
         if plan.data.input_row.in_memory and plan.data.images:
-            self._console.progress(f'Reading {plural(plan.data.images.num_images, "image")} into memory')
+            self._console.progress(
+                f'Reading {plural(plan.data.images.num_images, "image")} into memory'
+            )
         else:
             self._console.progress('Building the graph')
         # Each run has its own graph, so that runs in one process share nothing.
@@ -155,13 +169,19 @@ class BenchmarkCNN:
             SIGNALS.ask()
             summaries = None
             if instruments.summaries:
-                summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
+                summaries = SummaryWriter(
+                    instruments.summaries, step_graph.variables, step_graph.gradients
+                )
             evaluation = self._build_evaluation(step_graph, worker)
             in_graph = None
             if plan.counts.steps_per_run > 1:
                 in_graph = StepsInGraph(step_graph.fetches, step_graph.drawing_ops)
-            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
-            model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
+            state = RunState(
+                plan.checkpoints, step_graph, worker, self._console.warning, self._console.note
+            )
+            model_values = (
+                ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
+            )
         self._measurement.recording.transfer = step_graph.transfer
         self._measurement.recording.input_buffers = buffers = step_graph.pipeline.buffers
         if buffers and plan.params.verbose:
@@ -174,14 +194,16 @@ class BenchmarkCNN:
         return _Built(graph, step_graph, in_graph, state, summaries, evaluation, model_values)
 
     def _build_evaluation(self, step_graph: StepGraph, worker: Worker) -> Evaluation | None:
-        """Builds the evaluation during training, if there is one; in asynchronous modes only the chief evaluates."""
+        """Builds the evaluation during training, if there is one; in asynchronous modes only the
+        chief evaluates.
+        """
         if self.plan.evaluations is None or not (worker.together or worker.is_chief):
             return None
         towers = [SavedVariables(step_graph.slices) for _ in self.plan.machine.towers]
         process, num_processes = (worker.index, worker.num_trainers) if worker.together else (0, 1)
         return build_evaluation(self.plan, towers, process, num_processes)
 
-    # ---- prepare --------------------------------------------------------------------------------------------------
+    # ---- prepare ---------------------------------------------------------------------------------
 
     def _prepare(self, session: tf.Session, built: _Built) -> Schedule:
         SIGNALS.ask()
@@ -197,17 +219,27 @@ class BenchmarkCNN:
             self._warn(evaluations.schedule.warning(schedule.start, schedule.end))
         return schedule
 
-    # ---- steps ----------------------------------------------------------------------------------------------------
+    # ---- steps -----------------------------------------------------------------------------------
 
     def _take_steps(
         self, session: tf.Session, built: _Built, schedule: Schedule, profiler: StepProfiler
     ) -> Iterator[Step[StepValues]]:
         """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
-        state, images_of_step, worker = built.state, self.plan.counts.images_of_step, self._process.worker
+        state, images_of_step, worker = (
+            built.state,
+            self.plan.counts.images_of_step,
+            self._process.worker,
+        )
         tracer = StepTracer(self.plan.instruments)
         step_graph, num_warmup = built.step_graph, schedule.num_warmup
         stepper = Stepper(
-            session, step_graph.fetches, tracer, num_warmup, built.summaries, built.in_graph, step_graph.pipeline
+            session,
+            step_graph.fetches,
+            tracer,
+            num_warmup,
+            built.summaries,
+            built.in_graph,
+            step_graph.pipeline,
         )
         self._console.progress(f'Running {plural(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')
@@ -229,15 +261,23 @@ class BenchmarkCNN:
                 self._measurement.add_steps(steps)
                 yield steps
 
-        for steps in profiler.profiled(self._process.stoppable(counted_steps()), schedule.num_warmup):
+        for steps in profiler.profiled(
+            self._process.stoppable(counted_steps()), schedule.num_warmup
+        ):
             taken_before, taken = taken, state.steps_taken
             self._measurement.num_skipped = stepper.num_skipped
             for step in steps:
                 self._check_loss(step.values)
-                if step.phase is Phase.TIMED and built.summaries and built.summaries.is_due(step.index):
+                if (
+                    step.phase is Phase.TIMED
+                    and built.summaries
+                    and built.summaries.is_due(step.index)
+                ):
                     with self._measurement.doing(Cause.SUMMARY):
                         scalars = scalars_of(step, self.plan.reports.losses.name, images_of_step)
-                        built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
+                        built.summaries.write(
+                            step.values.steps_after, scalars, session, stepper.gradient_summary
+                        )
             if state.is_save_due(taken_before):
                 with self._measurement.doing(Cause.CHECKPOINT), worker.pausing(), self._saving:
                     state.save(session)
@@ -261,17 +301,32 @@ class BenchmarkCNN:
         losses, rate = self.plan.reports.losses, values.learning_rate
         if math.isfinite(values.loss) or losses.continue_on_nan:
             return
-        advice = [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
+        advice = (
+            [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
+        )
         raise RunError(
-            f'the loss is {values.loss} at step {values.steps_after}, counted from the start of training with warm-up; '
+            f'the loss is {values.loss} at step {values.steps_after}, counted from the start '
+            'of training with warm-up; '
             f'write {", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
         )
 
     def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> None:
-        evaluations, worker, step = self.plan.evaluations, self._process.worker, built.state.steps_taken
-        if built.evaluation is None or evaluations is None or not evaluations.schedule.is_due(step, taken_before):
+        evaluations, worker, step = (
+            self.plan.evaluations,
+            self._process.worker,
+            built.state.steps_taken,
+        )
+        if (
+            built.evaluation is None
+            or evaluations is None
+            or not evaluations.schedule.is_due(step, taken_before)
+        ):
             return
-        with self._measurement.doing(Cause.EVALUATION), self._process.evaluating(), worker.pausing():
+        with (
+            self._measurement.doing(Cause.EVALUATION),
+            self._process.evaluating(),
+            worker.pausing(),
+        ):
             built.state.prepare_evaluation(session)
             self._console.progress(f'Evaluating after {self._measurement.name_step(step)}')
             found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')
@@ -279,15 +334,23 @@ class BenchmarkCNN:
             if evaluations.summary_folder:
                 write_summary(found, evaluations.summary_folder)
         # The warm-up goes on to its end; nothing is said twice meanwhile.
-        if evaluations.goal is not None and found.top_1 >= evaluations.goal and not self._has_reached_goal:
+        if (
+            evaluations.goal is not None
+            and found.top_1 >= evaluations.goal
+            and not self._has_reached_goal
+        ):
             self._has_reached_goal = True
             goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
-            self._console.note(f'Stopping after {self._measurement.name_step(step)}: {goal} is reached')
+            self._console.note(
+                f'Stopping after {self._measurement.name_step(step)}: {goal} is reached'
+            )
 
-    # ---- finish ---------------------------------------------------------------------------------------------------
+    # ---- finish ----------------------------------------------------------------------------------
 
     def _finish(self, session: tf.Session, built: _Built) -> Mapping[str, Any] | None:
-        """Saves the last checkpoint. Returns the values of the model's variables if the model is exported."""
+        """Saves the last checkpoint. Returns the values of the model's variables if the model is
+        exported.
+        """
         with self._saving:
             built.state.end(session)
             self._session = None
@@ -298,7 +361,9 @@ class BenchmarkCNN:
         if self.plan.reports.measures_peak:
             self._console.progress('Measuring the peak of the devices')
             peak = measure_peak(
-                self.plan.session.config, self.plan.machine.towers, self.plan.step.precision.compute.name
+                self.plan.session.config,
+                self.plan.machine.towers,
+                self.plan.step.precision.compute.name,
             )
             self._measurement.recording.peak_flops = peak
         if built.summaries:
@@ -326,10 +391,13 @@ class BenchmarkCNN:
 def _plan(params: Params) -> Plan:
     if params.repeat > 1:
         raise UsageError(
-            f'{format_flag("repeat", params.repeat)}: it is for the command; from Python, call run() each time'
+            f'{format_flag("repeat", params.repeat)}: it is for the command; from Python, '
+            'call run() each time'
         )
     with quiet_start(verbose=params.verbose):
         plan = make_plan(params, Environment())
     if isinstance(plan, ServerPlan):
-        raise UsageError(f'--job_name={plan.processes.job}: this process serves others and runs no benchmark')
+        raise UsageError(
+            f'--job_name={plan.processes.job}: this process serves others and runs no benchmark'
+        )
     return plan

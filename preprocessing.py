@@ -1,4 +1,6 @@
-"""Converts an encoded record to an image tensor: parse, decode and crop, resize, distort, flip. Runs on the CPU."""
+"""Converts an encoded record to an image tensor: parse, decode and crop, resize, distort, flip.
+Runs on the CPU.
+"""
 
 import functools
 import math
@@ -12,13 +14,16 @@ import tensorflow.compat.v1 as tf
 from numpy.typing import ArrayLike
 
 # The names of each graph's constants. The tensors themselves would keep the graph in memory.
-_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = weakref.WeakKeyDictionary()
+_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """Returns the constant of this value in the current graph, which may be a function's.
 
-    The function for one image (tf_cnn/inputs/each_image.py) runs its constants before its other ops: the fewer, the better.
+    The function for one image (tf_cnn/inputs/each_image.py) runs its constants before its other
+    ops: the fewer, the better.
     """
     array = np.asarray(value, dtype.as_numpy_dtype)
     graph = tf.get_default_graph()
@@ -33,25 +38,36 @@ def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
 
 
 def _rounded(pixels: tf.Tensor) -> tf.Tensor:
-    """Rounds float32 in [0, 255] to uint8. A plain cast would truncate and darken every image by half a level."""
+    """Rounds float32 in [0, 255] to uint8. A plain cast would truncate and darken every image by
+    half a level.
+    """
     return tf.cast(pixels + shared(0.5, tf.float32), tf.uint8)
 
 
-# Each takes images [1, h, w, C], uint8 or float32, and size [2] int32 (H, W). Returns [1, H, W, C]: nearest of the same
-# type, the others float32. Pixel centres are at half-integers, as in PIL. When shrinking, only area reads every pixel.
+# Each takes images [1, h, w, C], uint8 or float32, and size [2] int32 (H, W). Returns [1, H, W, C]:
+# nearest of the same type, the others float32. Pixel centres are at half-integers, as in PIL. When
+# shrinking, only area reads every pixel.
 _RESIZE: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
-    'nearest': lambda images, size: tf.raw_ops.ResizeNearestNeighbor(images=images, size=size, half_pixel_centers=True),
-    'bilinear': lambda images, size: tf.raw_ops.ResizeBilinear(images=images, size=size, half_pixel_centers=True),
-    'bicubic': lambda images, size: tf.raw_ops.ResizeBicubic(images=images, size=size, half_pixel_centers=True),
+    'nearest': lambda images, size: tf.raw_ops.ResizeNearestNeighbor(
+        images=images, size=size, half_pixel_centers=True
+    ),
+    'bilinear': lambda images, size: tf.raw_ops.ResizeBilinear(
+        images=images, size=size, half_pixel_centers=True
+    ),
+    'bicubic': lambda images, size: tf.raw_ops.ResizeBicubic(
+        images=images, size=size, half_pixel_centers=True
+    ),
     'area': lambda images, size: tf.raw_ops.ResizeArea(images=images, size=size),
 }
 RESIZE_METHODS = (*_RESIZE, 'round_robin')
-# Images of at most so many times the pixels of the output become float32 before they are resized, because the kernels
-# read floats faster: bilinear takes half the time. Of larger images too few pixels are read to pay for the conversion.
+# Images of at most so many times the pixels of the output become float32 before they are resized,
+# because the kernels read floats faster: bilinear takes half the time. Of larger images too few
+# pixels are read to pay for the conversion.
 _CONVERTED_RATIO = 4
 
-# The random crop of Szegedy et al. 2015 (arXiv:1409.4842, section 6) with the numbers of its published TensorFlow code:
-# 5 to 100 % of the area (8 to 100 % in the paper), and at least a tenth of an object, or of an image without boxes.
+# The random crop of Szegedy et al. 2015 (arXiv:1409.4842, section 6) with the numbers of its
+# published TensorFlow code: 5 to 100 % of the area (8 to 100 % in the paper), and at least a tenth
+# of an object, or of an image without boxes.
 AREA_RANGE = (0.05, 1.0)
 ASPECT_RANGE = (3 / 4, 4 / 3)
 MIN_OBJECT_COVERED = 0.1
@@ -64,7 +80,9 @@ CENTRAL_FRACTION = 0.875
 
 @dataclass(frozen=True)
 class Scale:
-    """Normalises pixels of 0 to 255: factor * pixel - offset, one for each channel or one for all; default: [-1, 1]."""
+    """Normalises pixels of 0 to 255: factor * pixel - offset, one for each channel or one for all;
+    default: [-1, 1].
+    """
 
     factor: float = 1 / 127.5
     offsets: tuple[float, ...] = (1.0,)
@@ -72,20 +90,24 @@ class Scale:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How to convert an encoded image to [height, width, channels]. An unknown or impossible option raises ValueError.
+    """How to convert an encoded image to [height, width, channels]. An unknown or impossible option
+    raises ValueError.
 
     Attributes:
       distortions: whether training also changes the colours at random.
       in_yiq: whether colours are changed in YIQ, not in HSV, see below.
-      resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position in the batch.
-      scaled_decode: whether the decoder halves the size of large images, once or more, but not below the size of the
-        output. Then each pixel is a mean; all resize methods except area read only one to sixteen pixels of the image.
+      resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position
+        in the batch.
+      scaled_decode: whether the decoder halves the size of large images, once or more, but not
+        below the size of the output. Then each pixel is a mean; all resize methods except area read
+        only one to sixteen pixels of the image.
       seed: the seed of all random draws, which also depend on the position in the batch.
-      augmentation: 'resized_crop' crops and flips at random in training, and crops centrally otherwise. 'padded_crop'
-        and 'none' only crop to the aspect ratio of the output; 'padded_crop' also shifts and flips at random in
-        training.
-      shorter_side: the length in pixels to which the shorter side would be resized before the output is cut out of the
-        middle: it determines the central part. With None, that is 87.5 % of the sides.
+      augmentation: 'resized_crop' crops and flips at random in training, and crops centrally
+        otherwise. 'padded_crop' and 'none' only crop to the aspect ratio of the output;
+        'padded_crop' also shifts and flips at random in training.
+      shorter_side: the length in pixels to which the shorter side would be resized before the
+        output is cut out of the middle: it determines the central part. With None, that is 87.5 %
+        of the sides.
     """
 
     height: int
@@ -103,9 +125,14 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if self.resize_method not in RESIZE_METHODS:
-            raise ValueError(f'resize_method={self.resize_method!r}: it must be one of {", ".join(RESIZE_METHODS)}')
+            raise ValueError(
+                f'resize_method={self.resize_method!r}: it must be one of '
+                f'{", ".join(RESIZE_METHODS)}'
+            )
         if self.distortions and self.channels != 3:
-            raise ValueError(f'distortions change colours; images of {self.channels} channels have none')
+            raise ValueError(
+                f'distortions change colours; images of {self.channels} channels have none'
+            )
 
     @property
     def uses_boxes(self) -> bool:
@@ -113,7 +140,9 @@ class ImageOptions:
 
     @property
     def central_fraction(self) -> float:
-        """The part of the largest window of the output's shape that evaluations use, as a fraction of its sides."""
+        """The part of the largest window of the output's shape that evaluations use, as a fraction
+        of its sides.
+        """
         if self.augmentation != 'resized_crop':
             return 1.0
         if self.shorter_side is None:
@@ -126,18 +155,26 @@ class ImageOptions:
         return self.training and self.augmentation == 'padded_crop'
 
 
-def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def parse_example(
+    serialized: tf.Tensor, num_classes: int, with_boxes: bool
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Parses a tf.train.Example, a scalar string, with the features of the ImageNet TFRecords.
 
     Returns:
       encoded: scalar string, the JPEG file of image/encoded.
       label: scalar int32, image/class/label, in [0, num_classes).
-      boxes: [1, K, 4] float32, each ymin, xmin, ymax, xmax as a fraction of the image; K is 0 unless with_boxes.
+      boxes: [1, K, 4] float32, each ymin, xmin, ymax, xmax as a fraction of the image; K is 0
+        unless with_boxes.
 
-    The step fails with DataLossError if the record is not an Example, and with InvalidArgumentError if the image or the
-    label is missing, or if the label is out of range (the failing op is named label_below_NUM_CLASSES).
+    The step fails with DataLossError if the record is not an Example, and with InvalidArgumentError
+    if the image or the label is missing, or if the label is out of range (the failing op is named
+    label_below_NUM_CLASSES).
     """
-    sides = [f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax')] if with_boxes else []
+    sides = (
+        [f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax')]
+        if with_boxes
+        else []
+    )
     # Image and label are required; missing boxes parse as empty.
     defaults = [shared([], tf.string), shared([], tf.int64), *[shared(0, tf.float32)] * len(sides)]
     encoded, label, *edges = tf.raw_ops.ParseSingleExample(
@@ -149,9 +186,13 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
         dense_keys=['image/encoded', 'image/class/label', *sides],
         dense_shapes=[[], [], *[[None]] * len(sides)],
     ).dense_values
-    boxes = tf.expand_dims(tf.stack(edges, axis=-1), shared(0)) if sides else shared(np.zeros([1, 0, 4]), tf.float32)
-    # One gather both casts and checks the label: on the CPU, an index out of range fails. An assert would take five ops
-    # per record.
+    boxes = (
+        tf.expand_dims(tf.stack(edges, axis=-1), shared(0))
+        if sides
+        else shared(np.zeros([1, 0, 4]), tf.float32)
+    )
+    # One gather both casts and checks the label: on the CPU, an index out of range fails. An assert
+    # would take five ops per record.
     labels = shared(np.arange(num_classes))
     label = tf.gather(labels, label, axis=shared(0), name=f'label_below_{num_classes}')
     return encoded, label, boxes
@@ -160,15 +201,20 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
 def _checked_example(serialized: tf.Tensor) -> tf.Tensor:
     """Returns the scalar string if protobuf can read it as an Example; otherwise the step fails.
 
-    TensorFlow's own parser of Examples is faster than protobuf, but crashes the process (signal 11) if a record claims
-    a string of 2^31 bytes or more. The check costs 14 microseconds per record of 100 KB; the other work on such a
-    record takes 1,100.
+    TensorFlow's own parser of Examples is faster than protobuf, but crashes the process (signal 11)
+    if a record claims a string of 2^31 bytes or more. The check costs 14 microseconds per record of
+    100 KB; the other work on such a record takes 1,100.
     """
     # The op reads nested messages only with sanitize.
     sizes = tf.raw_ops.DecodeProtoV2(
-        bytes=serialized, message_type='tensorflow.Example', field_names=[], output_types=[], sanitize=True
+        bytes=serialized,
+        message_type='tensorflow.Example',
+        field_names=[],
+        output_types=[],
+        sanitize=True,
     ).sizes
-    # The sizes of no fields are the shape of a scalar. TensorFlow's optimizer would remove a control dependency here.
+    # The sizes of no fields are the shape of a scalar. TensorFlow's optimizer would remove a
+    # control dependency here.
     return tf.reshape(serialized, sizes)
 
 
@@ -190,14 +236,20 @@ class Draws(NamedTuple):
 
 
 def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None) -> Draws:
-    """Draws the random numbers of several images from seeds, [2] int64; None: the next of options.seed in each step."""
+    """Draws the random numbers of several images from seeds, [2] int64; None: the next of
+    options.seed in each step.
+    """
     shape = [num_images, 1 + (NUM_DRAWS if options.distortions else 0)]
     seeds_shape, limits = [num_images, 2], tf.int64.limits
     # If both seeds were 0, the ops would choose a random seed.
     if seeds is None:
-        uniform = tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1)
+        uniform = tf.raw_ops.RandomUniform(
+            shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1
+        )
         low, high = (tf.constant(limit, tf.int64) for limit in limits)
-        windows = tf.raw_ops.RandomUniformInt(shape=seeds_shape, minval=low, maxval=high, seed=options.seed, seed2=-2)
+        windows = tf.raw_ops.RandomUniformInt(
+            shape=seeds_shape, minval=low, maxval=high, seed=options.seed, seed2=-2
+        )
     else:
         uniform = tf.random.stateless_uniform(shape, seeds)
         windows = tf.random.stateless_uniform(seeds_shape, -1 - seeds, *limits, tf.int64)
@@ -205,25 +257,33 @@ def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None)
 
 
 def preprocess(
-    encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, position: tf.Tensor | int, draws: Draws | None = None
+    encoded: tf.Tensor,
+    boxes: tf.Tensor,
+    options: ImageOptions,
+    position: tf.Tensor | int,
+    draws: Draws | None = None,
 ) -> tf.Tensor:
     """Decodes, crops, resizes and augments a JPEG file, a scalar string -> [H, W, C] uint8.
 
-    Grey and CMYK files are converted to options.channels, too. The step fails with InvalidArgumentError if the file is
-    not a JPEG file or is damaged.
+    Grey and CMYK files are converted to options.channels, too. The step fails with
+    InvalidArgumentError if the file is not a JPEG file or is damaged.
 
     Args:
       boxes: [1, K, 4] float32 from parse_example; only used in training.
-      position: the position in the batch, a scalar int64 or a number. The method of round_robin and the order of the
-        distortions depend on it.
+      position: the position in the batch, a scalar int64 or a number. The method of round_robin and
+        the order of the distortions depend on it.
       draws: the random numbers of this image; required in training, else not used.
     """
     image = resize_and_distort(decode(encoded, boxes, options, draws), options, position, draws)
     return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
 
 
-def decode(encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, draws: Draws | None = None) -> tf.Tensor:
-    """Decodes the part of a JPEG file that is used: [h, w, C] uint8. Arguments and faults are those of preprocess."""
+def decode(
+    encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, draws: Draws | None = None
+) -> tf.Tensor:
+    """Decodes the part of a JPEG file that is used: [h, w, C] uint8. Arguments and faults are those
+    of preprocess.
+    """
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
     if options.uses_boxes:
         assert draws
@@ -237,7 +297,9 @@ def decode(encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, draws: D
 def resize_and_distort(
     image: tf.Tensor, options: ImageOptions, position: tf.Tensor | int, draws: Draws | None
 ) -> tf.Tensor:
-    """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable them."""
+    """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable
+    them.
+    """
 
     def of_position(number: int) -> tf.Tensor:
         resized = resize(image, options, number)
@@ -245,7 +307,11 @@ def resize_and_distort(
             assert draws
             levels = tf.cast(resized, tf.float32)
             colors = tf.unstack(draws.colors)
-            resized = distort_in_yiq(levels, colors) if options.in_yiq else distort_in_hsv(levels, colors, number)
+            resized = (
+                distort_in_yiq(levels, colors)
+                if options.in_yiq
+                else distort_in_hsv(levels, colors, number)
+            )
         return resized if resized.dtype == tf.uint8 else _rounded(resized)
 
     if options.resize_method == 'round_robin':
@@ -263,7 +329,8 @@ def resize_and_distort(
 
 
 def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) of a random crop, which seeds, [2] int64, determine.
+    """Returns the window y, x, height, width ([4] int32) of a random crop, which seeds, [2] int64,
+    determine.
 
     shape is [3] int32 (h, w, channels); boxes are those of parse_example.
     """
@@ -281,15 +348,18 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Te
 
 
 def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) in the centre of an image of this shape, [3] int32.
+    """Returns the window y, x, height, width ([4] int32) in the centre of an image of this shape,
+    [3] int32.
 
-    The window has the aspect ratio of the output; its sides are options.central_fraction of those of the largest such
-    window.
+    The window has the aspect ratio of the output; its sides are options.central_fraction of those
+    of the largest such window.
     """
     target = shared([options.height, options.width], tf.float32)
     whole = tf.slice(shape, shared([0]), shared([2]))
     scale = tf.reduce_min(tf.cast(whole, tf.float32) / target, axis=shared(0))
-    size = tf.cast(tf.round(shared(options.central_fraction, tf.float32) * scale * target), tf.int32)
+    size = tf.cast(
+        tf.round(shared(options.central_fraction, tf.float32) * scale * target), tf.int32
+    )
     size = tf.maximum(size, shared(1))
     return tf.concat([(whole - size) // shared(2), size], shared(0))
 
@@ -306,7 +376,9 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     else:
         converts = tf.size(images) <= shared(_CONVERTED_RATIO * math.prod(shape))
         large, small = tf.raw_ops.Switch(data=images, pred=converts)
-        resized = tf.raw_ops.Merge(inputs=[resample(large, size), resample(tf.cast(small, tf.float32), size)])[0]
+        resized = tf.raw_ops.Merge(
+            inputs=[resample(large, size), resample(tf.cast(small, tf.float32), size)]
+        )[0]
     resized = tf.reshape(resized, shared(shape))
     # Bicubic overshoots at edges, and casting values outside [0, 255] to uint8 is undefined.
     if method == 'bicubic':
@@ -315,12 +387,15 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
 
 
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Pads [N, H, W, C] with black by 4 pixels on each side, crops at random to [H, W], and mirrors half of the images.
+    """Pads [N, H, W, C] with black by 4 pixels on each side, crops at random to [H, W], and mirrors
+    half of the images.
 
-    He et al. 2016 (arXiv:1512.03385), section 4.2. Pixels begin at 0, which is black. Two gathers process the batch.
+    He et al. 2016 (arXiv:1512.03385), section 4.2. Pixels begin at 0, which is black. Two gathers
+    process the batch.
 
     Args:
-      uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and the mirroring.
+      uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and
+        the mirroring.
     """
     height, width = images.shape.as_list()[1:3]
     padded = tf.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
@@ -328,7 +403,9 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int64)
     rows = offsets[:, :1] + np.arange(height)
     order = np.arange(width)[np.newaxis]
-    mirrored = tf.where_v2(uniform[:, 2:] < 0.5, tf.constant(order[:, ::-1], tf.int64), tf.constant(order, tf.int64))
+    mirrored = tf.where_v2(
+        uniform[:, 2:] < 0.5, tf.constant(order[:, ::-1], tf.int64), tf.constant(order, tf.int64)
+    )
     columns = offsets[:, 1:] + mirrored
     return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
 
@@ -345,15 +422,17 @@ def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
 
 def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     """Mirrors [H, W, C] horizontally if the scalar bool is true."""
-    # tf.cond is lowered to Switch and Merge; using them directly saves two functions for each image of a batch.
+    # tf.cond is lowered to Switch and Merge; using them directly saves two functions for each image
+    # of a batch.
     kept, flipped = tf.raw_ops.Switch(data=image, pred=mirrored)
     return tf.raw_ops.Merge(inputs=[kept, tf.reverse(flipped, shared([1]))])[0]
 
 
-# ---- decoding --------------------------------------------------------------------------------------------------------
+# ---- decoding ------------------------------------------------------------------------------------
 
-# The factors by which libjpeg-turbo can scale down while it decodes: its inverse transforms turn the 8x8 coefficients
-# of a block into 4x4, 2x2 or 1x1 pixels, each approximately the mean of the pixels that it replaces.
+# The factors by which libjpeg-turbo can scale down while it decodes: its inverse transforms turn
+# the 8x8 coefficients of a block into 4x4, 2x2 or 1x1 pixels, each approximately the mean of the
+# pixels that it replaces.
 RATIOS = (2, 4, 8)
 
 
@@ -366,14 +445,18 @@ def decode_window(
 
     Args:
       window: [4] int32: y, x, height, width, in pixels of the whole image.
-      enough: scale by the largest of RATIOS that leaves the window at least this height and width; None never scales.
+      enough: scale by the largest of RATIOS that leaves the window at least this height and width;
+        None never scales.
     """
     if enough is None:
         return _decode(encoded, window, channels, 1)
-    fits = tf.reduce_min(tf.slice(window, shared([2]), shared([2])) // shared(enough), axis=shared(0)) >= shared(RATIOS)
+    fits = tf.reduce_min(
+        tf.slice(window, shared([2]), shared([2])) // shared(enough), axis=shared(0)
+    ) >= shared(RATIOS)
     halvings = tf.reduce_sum(tf.cast(fits, tf.int32), axis=shared(0))
     scaled = _scaled(window, tf.bitwise.left_shift(shared(1), halvings))
-    # Only the decoder that gets the window runs. tf.switch_case would create a function of each decoder for each image.
+    # Only the decoder that gets the window runs. tf.switch_case would create a function of each
+    # decoder for each image.
     images = []
     for ratio, chosen in reversed(list(zip(RATIOS, tf.unstack(fits), strict=True))):
         scaled, taken = tf.raw_ops.Switch(data=scaled, pred=chosen)
@@ -382,10 +465,11 @@ def decode_window(
 
 
 def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
-    """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar. Edges are rounded.
+    """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar. Edges
+    are rounded.
 
-    Its height and width differ by less than one pixel from those of the window divided by the ratio, and are at least
-    their whole part.
+    Its height and width differ by less than one pixel from those of the window divided by the
+    ratio, and are at least their whole part.
     """
     begin, size = tf.split(window, 2)
     half = ratio // shared(2)
@@ -394,8 +478,9 @@ def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
 
 
 def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, ratio: int) -> tf.Tensor:
-    # The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255 levels. Fancy upscaling of
-    # the colour planes would take 6 % more time, and the resize removes its effect.
+    # The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255 levels.
+    # Fancy upscaling of the colour planes would take 6 % more time, and the resize removes its
+    # effect.
     return tf.raw_ops.DecodeAndCropJpeg(
         contents=encoded,
         crop_window=window,
@@ -406,21 +491,31 @@ def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, ratio: int) ->
     )
 
 
-# ---- colours ---------------------------------------------------------------------------------------------------------
+# ---- colours -------------------------------------------------------------------------------------
 
-# Random changes of the colours of an image: brightness, saturation, hue and contrast, in as few passes as possible.
+# Random changes of the colours of an image: brightness, saturation, hue and contrast, in as few
+# passes as possible.
 #
-# Howard 2013 (arXiv:1312.5402, section 2.2) changes colours in a random order; the orders and ranges here are those of
-# the published Inception code. Brightness is added to each channel. Contrast stretches each channel about its mean.
-# Saturation and hue are changed in one of two colour spaces:
+# Howard 2013 (arXiv:1312.5402, section 2.2) changes colours in a random order; the orders and
+# ranges here are those of the published Inception code. Brightness is added to each channel.
+# Contrast stretches each channel about its mean. Saturation and hue are changed in one of two
+# colour spaces:
 #
-# - YIQ: the chromaticity (I, Q) of each pixel is multiplied and rotated. All changes together are one matrix and one
-#   offset for the whole image, whatever their order: those of brightness and contrast keep I and Q or stretch them
-#   about their means, and the matrix keeps grey. Results outside [0, 255] are clipped once, at the end.
+# - YIQ: the chromaticity (I, Q) of each pixel is multiplied and rotated. All changes together are
+# one matrix and one
+# offset for the whole image, whatever their order: those of brightness and contrast keep I and Q or
+# stretch them
+# about their means, and the matrix keeps grey. Results outside [0, 255] are clipped once, at the
+# end.
 # - HSV: the saturation of each pixel is multiplied and clipped, and the hue is rotated.
 
 # The ranges of the changes: brightness in levels of 255, hue in full turns; the others are factors.
-_RANGES = {'brightness': (-32.0, 32.0), 'saturation': (0.5, 1.5), 'hue': (-0.2, 0.2), 'contrast': (0.5, 1.5)}
+_RANGES = {
+    'brightness': (-32.0, 32.0),
+    'saturation': (0.5, 1.5),
+    'hue': (-0.2, 0.2),
+    'contrast': (0.5, 1.5),
+}
 _YIQ_RANGES = {**_RANGES, 'hue': (-0.1, 0.1)}
 _HSV_ORDERS = (
     ('brightness', 'saturation', 'hue', 'contrast'),
@@ -430,16 +525,17 @@ _HSV_ORDERS = (
 NUM_DRAWS = len(_RANGES)
 NUM_HSV_ORDERS = len(_HSV_ORDERS)
 
-# Y, I, Q from red, green, blue: FCC 1953 (47 CFR 73.682), with the three digits of the I and Q rows that TensorFlow's
-# contrib.image used. I and Q of grey are 0.
+# Y, I, Q from red, green, blue: FCC 1953 (47 CFR 73.682), with the three digits of the I and Q rows
+# that TensorFlow's contrib.image used. I and Q of grey are 0.
 _YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 
 
 def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
-    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are a scalar in [0, 1) for each change.
+    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are a scalar in [0, 1) for each
+    change.
 
-    A pixel x becomes c * M x + (1 - c) * M m + b, where m is the mean pixel, c the contrast, b the brightness, and M
-    saturates and rotates.
+    A pixel x becomes c * M x + (1 - c) * M m + b, where m is the mean pixel, c the contrast, b the
+    brightness, and M saturates and rotates.
     """
     height, width = image.shape.as_list()[:2]
     low, high = np.transpose([*_YIQ_RANGES.values()])
@@ -449,27 +545,39 @@ def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
     # The matrix is linear in these three numbers.
     angle, chroma = turn * shared(2 * np.pi, tf.float32), contrast * saturation
     parts = tf.stack([[contrast, chroma * tf.cos(angle), chroma * tf.sin(angle)]])
-    matrix = tf.reshape(tf.matmul(parts, shared(_parts_of_matrix().reshape([3, -1]), tf.float32)), shared([3, 3]))
+    matrix = tf.reshape(
+        tf.matmul(parts, shared(_parts_of_matrix().reshape([3, -1]), tf.float32)), shared([3, 3])
+    )
 
-    # A matrix product sums faster than a reduction does, and adding to long rows is faster than to pixels.
+    # A matrix product sums faster than a reduction does, and adding to long rows is faster than to
+    # pixels.
     rows = shared([height, 3 * width])
-    sums = tf.matmul(shared(np.full([1, height], 1 / (height * width)), tf.float32), tf.reshape(image, rows))
+    sums = tf.matmul(
+        shared(np.full([1, height], 1 / (height * width)), tf.float32), tf.reshape(image, rows)
+    )
     mean = tf.matmul(sums, shared(np.tile(np.eye(3), [width, 1]), tf.float32))
-    offset = tf.matmul(mean, matrix) * (tf.math.reciprocal(contrast) - shared(1, tf.float32)) + brightness
+    offset = (
+        tf.matmul(mean, matrix) * (tf.math.reciprocal(contrast) - shared(1, tf.float32))
+        + brightness
+    )
     offsets = tf.reshape(tf.tile(offset, shared([1, width])), shared([-1]))
     changed = tf.reshape(tf.matmul(tf.reshape(image, shared([-1, 3])), matrix), rows)
     return tf.reshape(to_levels(tf.nn.bias_add(changed, offsets)), shared([height, width, 3]))
 
 
 def _parts_of_matrix() -> np.ndarray:
-    """[3, 3, 3]: three matrices for rows of pixels: keep only Y; keep only I and Q; rotate I and Q by 90 degrees."""
+    """[3, 3, 3]: three matrices for rows of pixels: keep only Y; keep only I and Q; rotate I and Q
+    by 90 degrees.
+    """
     inverse = np.linalg.inv(_YIQ)
     kept, turned = np.diag([0, 1, 1]), np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
     return np.stack([(inverse @ part @ _YIQ).T for part in (np.diag([1, 0, 0]), kept, turned)])
 
 
 def distort_in_hsv(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:
-    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are scalars in [0, 1), in the order of _HSV_ORDERS."""
+    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8; draws are scalars in [0, 1), in the order
+    of _HSV_ORDERS.
+    """
     height, width = image.shape.as_list()[:2]
     order = _HSV_ORDERS[position % NUM_HSV_ORDERS]
     change = {}
@@ -484,7 +592,9 @@ def distort_in_hsv(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) 
         changed = _rotated(planes + brightness, change['saturation'], change['hue'])
         changed = _stretched(changed, contrast, shared(0, tf.float32))
     else:
-        changed = _rotated(_stretched(planes, contrast, brightness), change['saturation'], change['hue'])
+        changed = _rotated(
+            _stretched(planes, contrast, brightness), change['saturation'], change['hue']
+        )
     return tf.reshape(tf.transpose(to_levels(changed), shared([1, 0])), shared([height, width, 3]))
 
 
@@ -497,9 +607,10 @@ def _stretched(planes: tf.Tensor, contrast: tf.Tensor, brightness: tf.Tensor) ->
 def _rotated(planes: tf.Tensor, saturation: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
     """Changes the saturation and the hue of [3, N]: red, green and blue.
 
-    With value v, the largest of the three, and chroma c, the distance from the smallest to it, saturation is c / v, and
-    a hue h in turns has a red of v - c * min(max(6 |h| - 1, 0), 1), where |h| is the distance from h to the nearest
-    whole number; green is the red of h - 1/3, and blue of h - 2/3 (Smith 1978, Color Gamut Transform Pairs).
+    With value v, the largest of the three, and chroma c, the distance from the smallest to it,
+    saturation is c / v, and a hue h in turns has a red of v - c * min(max(6 |h| - 1, 0), 1), where
+    |h| is the distance from h to the nearest whole number; green is the red of h - 1/3, and blue of
+    h - 2/3 (Smith 1978, Color Gamut Transform Pairs).
     """
     zero, one, six = (shared(number, tf.float32) for number in (0, 1, 6))
     red, green, blue = tf.unstack(planes)
@@ -507,17 +618,24 @@ def _rotated(planes: tf.Tensor, saturation: tf.Tensor, turn: tf.Tensor) -> tf.Te
     chroma = value - tf.minimum(tf.minimum(red, green), blue)
     is_red, is_green = tf.equal(red, value), tf.equal(green, value)
     difference = tf.where_v2(is_red, green - blue, tf.where_v2(is_green, blue - red, red - green))
-    begin = tf.where_v2(is_red, zero, tf.where_v2(is_green, shared(1 / 3, tf.float32), shared(2 / 3, tf.float32)))
+    begin = tf.where_v2(
+        is_red, zero, tf.where_v2(is_green, shared(1 / 3, tf.float32), shared(2 / 3, tf.float32))
+    )
     # Grey has the hue 0.
     hue = difference / (six * tf.maximum(chroma, shared(1e-20, tf.float32))) + (begin + turn)
     # Saturation is at most 1, and 0 in a pixel that brightness or contrast has made negative.
     chroma = tf.maximum(tf.minimum(chroma * saturation, value), zero)
     hues = hue - shared(np.array([[0], [1 / 3], [2 / 3]]), tf.float32)
     distances = tf.abs(hues - tf.round(hues))
-    return value - chroma * tf.raw_ops.ClipByValue(t=six * distances - one, clip_value_min=zero, clip_value_max=one)
+    return value - chroma * tf.raw_ops.ClipByValue(
+        t=six * distances - one, clip_value_min=zero, clip_value_max=one
+    )
 
 
 def to_levels(pixels: tf.Tensor) -> tf.Tensor:
     """Clips float32 to [0, 255] and rounds it to uint8, in one pass."""
     low, high = shared(0, tf.float32), shared(255, tf.float32)
-    return tf.bitcast(tf.raw_ops.QuantizeV2(input=pixels, min_range=low, max_range=high, T=tf.quint8).output, tf.uint8)
+    return tf.bitcast(
+        tf.raw_ops.QuantizeV2(input=pixels, min_range=low, max_range=high, T=tf.quint8).output,
+        tf.uint8,
+    )

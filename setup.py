@@ -11,11 +11,15 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-# That of a tree without a tag. Read, not imported: the program's dependencies may not be installed yet.
-VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'tf_cnn' / 'results' / '__init__.py').read_text(encoding='utf-8'))[0]
+# That of a tree without a tag. Read, not imported: the program's dependencies may not be installed
+# yet.
+VERSION = re.findall(
+    r"VERSION = '(.+)'", (ROOT / 'tf_cnn' / 'results' / '__init__.py').read_text(encoding='utf-8')
+)[0]
 README = ROOT / 'README.md'
 
-# Of the extra `dev`. Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller one.
+# Of the extra `dev`. Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller
+# one.
 TENSORFLOW = os.environ.get('TENSORFLOW_PACKAGE', 'tensorflow')
 if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
     raise SystemExit(f'TENSORFLOW_PACKAGE={TENSORFLOW}: it must be tensorflow or tensorflow-cpu')
@@ -29,16 +33,21 @@ CORE = [
 
 
 def tensorflow(*packages: str) -> list[str]:
-    """Returns TensorFlow, without which only runs do not work, and the packages of it that this program imports too."""
+    """Returns TensorFlow, without which only runs do not work, and the packages of it that this
+    program imports too.
+    """
     versioned = [
-        f'{name}>=2.16,<2.22{semicolon}{where}' for name, semicolon, where in (p.partition(';') for p in packages)
+        f'{name}>=2.16,<2.22{semicolon}{where}'
+        for name, semicolon, where in (p.partition(';') for p in packages)
     ]
     # TensorFlow knows the versions that it works with. Older ones have no wheel for Python 3.11.
     return [*versioned, 'grpcio>=1.49.1', 'protobuf']
 
 
 # Only x86-64 has the smaller package.
-CPU = tensorflow('tensorflow-cpu; platform_machine == "x86_64"', 'tensorflow; platform_machine != "x86_64"')
+CPU = tensorflow(
+    'tensorflow-cpu; platform_machine == "x86_64"', 'tensorflow; platform_machine != "x86_64"'
+)
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
 REPORT = ['jinja2>=3.1', 'markupsafe>=2.1.1', 'matplotlib>=3.10']
@@ -46,8 +55,9 @@ REPORT = ['jinja2>=3.1', 'markupsafe>=2.1.1', 'matplotlib>=3.10']
 TENSORBOARD = ['tensorboard>=2.16']
 # Without the libraries of CUDA, which take gigabytes.
 ALL = [*RECORDS, *REPORT, *TENSORBOARD]
-# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on. Selenium drives
-# the browser in which pages are tested, axe looks for what keeps people out of them.
+# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train
+# on. Selenium drives the browser in which pages are tested, axe looks for what keeps people out of
+# them.
 DEV = [
     'axe-selenium-python>=2.1.6',
     'codespell>=2.3',
@@ -94,10 +104,11 @@ sys.exit(main())
 
 
 class BuildWheel(build_py):
-    """Makes the packages of a wheel from the files of a checkout: tf_cnn_benchmarks, the command, and tf_cnn, the rest.
+    """Makes the packages of a wheel from the files of a checkout: tf_cnn_benchmarks, the command,
+    and tf_cnn, the rest.
 
-    Among the packages of others, names such as `models` would do harm. So what stands at the top moves into tf_cnn, and
-    imports and class names ('module:Class') of all files follow it.
+    Among the packages of others, names such as `models` would do harm. So what stands at the top
+    moves into tf_cnn, and imports and class names ('module:Class') of all files follow it.
     """
 
     def run(self) -> None:
@@ -119,19 +130,27 @@ class BuildWheel(build_py):
         self._write_version(package)
 
     def _write_version(self, package: Path) -> None:
-        """Writes into the package its version, and which commit its source is, if that is known; a run reads both."""
+        """Writes into the package its version, and which commit its source is, if that is known; a
+        run reads both.
+        """
         commit = os.environ.get('GIT_COMMIT', '')
         if not commit and (ROOT / '.git').exists() and shutil.which('git'):
-            asked = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False)
+            asked = subprocess.run(
+                ['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False
+            )
             commit = asked.stdout
         if commit.strip():
             (package / 'commit.txt').write_text(f'{commit.strip()}\n', encoding='utf-8')
         results = package / 'results' / '__init__.py'
-        results.write_text(results.read_text().replace(f"'{VERSION}'", f"'{self.distribution.get_version()}'"))
+        results.write_text(
+            results.read_text().replace(f"'{VERSION}'", f"'{self.distribution.get_version()}'")
+        )
 
 
 def below_tf_cnn(source: str) -> str:
-    """Returns the source of a module with the names in tf_cnn of all modules that stand at the top of a checkout."""
+    """Returns the source of a module with the names in tf_cnn of all modules that stand at the top
+    of a checkout.
+    """
     lines = source.encode().splitlines(keepends=True)
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -144,14 +163,20 @@ def below_tf_cnn(source: str) -> str:
             case _:
                 continue
         line, column = lines[node.lineno - 1], node.col_offset
-        lines[node.lineno - 1] = line[:column] + line[column:].replace(old.encode(), new.encode(), 1)
+        lines[node.lineno - 1] = line[:column] + line[column:].replace(
+            old.encode(), new.encode(), 1
+        )
     return b''.join(lines).decode()
 
 
 setup(
     name='tf_cnn_benchmarks',
     # The newest tag: --version adds the commit.
-    use_scm_version={'version_scheme': 'only-version', 'local_scheme': 'no-local-version', 'fallback_version': VERSION},
+    use_scm_version={
+        'version_scheme': 'only-version',
+        'local_scheme': 'no-local-version',
+        'fallback_version': VERSION,
+    },
     description='Measures how fast machines train convolutional networks with TensorFlow',
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',

@@ -1,7 +1,8 @@
 """The command and the public Python names.
 
-Without a subcommand the command runs a benchmark. Python code imports every name in __all__ from here, in a checkout as
-in an installation; this loads neither TensorFlow nor a room that the name does not need:
+Without a subcommand the command runs a benchmark. Python code imports every name in __all__ from
+here, in a checkout as in an installation; this loads neither TensorFlow nor a room that the name
+does not need:
 
     from tf_cnn_benchmarks import BenchmarkCNN, make_params
 
@@ -15,7 +16,8 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036
     version = '.'.join(map(str, sys.version_info[:2]))
     print(
-        f'tf_cnn_benchmarks: error: {sys.executable} is Python {version}, and this program needs 3.11, 3.12 or 3.13; '
+        f'tf_cnn_benchmarks: error: {sys.executable} is Python {version}, and this program '
+        'needs 3.11, 3.12 or 3.13; '
         'start it with one of them, as in: python3.11 tf_cnn_benchmarks.py',
         file=sys.stderr,
     )
@@ -24,7 +26,8 @@ if sys.version_info < (3, 11):  # noqa: UP036
 from tf_cnn.system.signals import SIGNALS, Stopped
 
 if __name__ == '__main__':
-    # Before the other imports, during which a signal would end Python without a line, or with a traceback.
+    # Before the other imports, during which a signal would end Python without a line, or with a
+    # traceback.
     SIGNALS.end_at_once()
 
 import contextlib
@@ -101,7 +104,9 @@ _PUBLIC = {
     'VariableMgrCollectiveAllReduce': 'variable_mgr:VariableMgrCollectiveAllReduce',
     'VariableMgrDistributedAllReduce': 'variable_mgr:VariableMgrDistributedAllReduce',
     'VariableMgrDistributedFetchFromPS': 'variable_mgr:VariableMgrDistributedFetchFromPS',
-    'VariableMgrDistributedFetchFromStagedPS': 'variable_mgr:VariableMgrDistributedFetchFromStagedPS',
+    'VariableMgrDistributedFetchFromStagedPS': (
+        'variable_mgr:VariableMgrDistributedFetchFromStagedPS'
+    ),
     'VariableMgrDistributedReplicated': 'variable_mgr:VariableMgrDistributedReplicated',
     'VariableMgrHorovod': 'variable_mgr:VariableMgrHorovod',
     'VariableMgrIndependent': 'variable_mgr:VariableMgrIndependent',
@@ -115,7 +120,14 @@ _PUBLIC = {
     'register_variable_mgr': 'tf_cnn.params.user_modes:register_variable_mgr',
 }
 # The modules and packages of the program, as they are named in a checkout.
-_MODULES = ('benchmark_cnn', 'models', 'preprocessing', 'tf_cnn', 'tf_cnn_benchmarks', 'variable_mgr')
+_MODULES = (
+    'benchmark_cnn',
+    'models',
+    'preprocessing',
+    'tf_cnn',
+    'tf_cnn_benchmarks',
+    'variable_mgr',
+)
 # What libraries say, in errors of several kinds, if the system gives them no memory.
 _NO_MEMORY_ERRORS = ('failed to map segment', 'annot allocate memory', "can't start new thread")
 
@@ -127,12 +139,16 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments without the program's name; by default those of this process.
 
     Returns:
-      The exit code: 0; 1 for a fault while running; 2 for wrong use; 128 + n after signal n, such as 130 after Ctrl-C.
+      The exit code: 0; 1 for a fault while running; 2 for wrong use; 128 + n after signal n, such
+        as 130 after Ctrl-C.
     """
     if argv is None:
         SIGNALS.end_at_once()
     if _open_closed_streams():
-        reason = 'standard output is closed (>&-), so the result would be lost; write > FILE, or > /dev/null'
+        reason = (
+            'standard output is closed (>&-), so the result would be lost; write > FILE, or '
+            '> /dev/null'
+        )
         return _settled(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)
     exit_code = _settled(_exit_code(arguments))
@@ -144,10 +160,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> bool:
-    """Returns whether standard output is closed, and replaces each closed stream (`>&-`) by one on /dev/null.
+    """Returns whether standard output is closed, and replaces each closed stream (`>&-`) by one on
+    /dev/null.
 
-    Python represents a closed stream as None. Its descriptor would be that of the next file that is opened, into which
-    native code would then print.
+    Python represents a closed stream as None. Its descriptor would be that of the next file that is
+    opened, into which native code would then print.
     """
     is_closed = sys.stdout is None
     for name, mode in (('stdin', 'r'), ('stdout', 'w'), ('stderr', 'w')):
@@ -157,7 +174,9 @@ def _open_closed_streams() -> bool:
 
 
 def _settled(exit_code: int) -> int:
-    """The exit code, also where standard error finds no room: Python would end with 120 when it flushes it."""
+    """The exit code, also where standard error finds no room: Python would end with 120 when it
+    flushes it.
+    """
     try:
         sys.stderr.flush()
     except OSError:
@@ -180,7 +199,8 @@ def _exit_code(arguments: list[str]) -> int:
     except KeyboardInterrupt as end:
         return _end(end if isinstance(end, Stopped) else Stopped(signal.SIGINT))
     except Exception as error:
-        # Native code that was interrupted raises other errors, and so does writing to a terminal that is gone.
+        # Native code that was interrupted raises other errors, and so does writing to a terminal
+        # that is gone.
         if stop := _stop_behind(error) or SIGNALS.received:
             _drop(sys.stdout)
             return _end(stop)
@@ -192,7 +212,9 @@ def _end(stop: Stopped) -> int:
 
 
 def _explain(error: Exception, *, is_verbose: bool) -> int:
-    """Prints one line about an error of the system or its libraries, and returns the exit code; raises any other."""
+    """Prints one line about an error of the system or its libraries, and returns the exit code;
+    raises any other.
+    """
     if isinstance(error, BrokenPipeError):
         # The reader of standard output has exited, such as `| head`.
         _drop(sys.stdout)
@@ -201,7 +223,8 @@ def _explain(error: Exception, *, is_verbose: bool) -> int:
     if isinstance(error, ModuleNotFoundError) and error.name and not _is_own(error.name):
         line, exit_code = not_installed(error.name), UsageError.exit_code
     elif isinstance(error, OSError):
-        # The full disk to which standard output leads, a working directory that was removed, and the like.
+        # The full disk to which standard output leads, a working directory that was removed, and
+        # the like.
         _drop(sys.stdout)
         line = _describe(error)
     elif _lacks_memory(error) and not is_verbose:
@@ -218,11 +241,18 @@ def _lacks_memory(error: BaseException) -> bool:
 
 
 def _describe_memory(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if any(text in line for text in _NO_MEMORY_ERRORS)]
+    lines = [
+        line.strip()
+        for line in str(error).splitlines()
+        if any(text in line for text in _NO_MEMORY_ERRORS)
+    ]
     cause = lines[-1] if lines else type(error).__name__
     limits = memory_limits()
     advice = 'raise the limit' if limits else 'end other processes'
-    return f'{" and ".join(limits) or "out of memory"}: this process gets no more memory or threads ({cause}); {advice}'
+    return (
+        f'{" and ".join(limits) or "out of memory"}: this process gets no more memory or threads '
+        f'({cause}); {advice}'
+    )
 
 
 def _stop_behind(error: BaseException | None) -> Stopped | None:
@@ -245,12 +275,20 @@ def _describe(error: OSError) -> str:
     try:
         os.getcwd()
     except OSError:
-        return 'the working directory was removed; change to another folder, cd DIR, and start again'
-    return f'standard output: {reason}' if error.errno in FULL_DISK_ERRORS else f'{type(error).__name__}: {reason}'
+        return (
+            'the working directory was removed; change to another folder, cd DIR, and start again'
+        )
+    return (
+        f'standard output: {reason}'
+        if error.errno in FULL_DISK_ERRORS
+        else f'{type(error).__name__}: {reason}'
+    )
 
 
 def _drop(stream: TextIO) -> None:
-    """Leads a stream to /dev/null; otherwise Python would complain again when it flushes at exit."""
+    """Leads a stream to /dev/null; otherwise Python would complain again when it flushes at
+    exit.
+    """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -269,7 +307,9 @@ def _run(arguments: list[str]) -> int:
             model = nearest(name, MODELS.list_models())
             near = nearest(name, SUBCOMMANDS) or (model and f'--model={model}')
             known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
-            raise UsageError(f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}')
+            raise UsageError(
+                f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}'
+            )
     elif {'--version', '-V'} & {*arguments}:
         name, argv = 'version', []
     elif asks_for_help(arguments):
@@ -289,13 +329,17 @@ def _run(arguments: list[str]) -> int:
 
 
 def _check_memory_limits() -> None:
-    """Says what a limit of the memory leads to: TensorFlow's native code crashes, often without a line.
+    """Says what a limit of the memory leads to: TensorFlow's native code crashes, often without a
+    line.
 
     Raises:
       UsageError: TensorFlow cannot even start.
     """
     for limit, can_start in memory_limits().items():
-        advice = f'write {limit.rpartition(" ")[0]} unlimited before the command, or ask the batch system for more'
+        advice = (
+            f'write {limit.rpartition(" ")[0]} unlimited before the command, or ask the batch '
+            'system for more'
+        )
         if not can_start:
             raise UsageError(f'{limit}: TensorFlow cannot start with so little memory; {advice}')
         line = f'{limit}: where TensorFlow needs more, it may end without a message; {advice}'
@@ -304,7 +348,10 @@ def _check_memory_limits() -> None:
 
 def _is_verbose(arguments: Sequence[str]) -> bool:
     # Not read from Params, which do not exist if the flags are wrong.
-    return any(argument.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1') for argument in arguments)
+    return any(
+        argument.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1')
+        for argument in arguments
+    )
 
 
 def _fail(messages: Sequence[str], exit_code: int) -> int:

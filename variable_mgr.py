@@ -1,8 +1,9 @@
 """The base class of the variable managers, which place the variables and combine the gradients.
 
-A manager changes the speed, never the mathematics: T towers with batch size b take the same step as one tower with
-batch size T*b. Independent, staged and asynchronous updates are exceptions, documented as such.
-The classes of the modes are in tf_cnn/managers; this module has their names, too.
+A manager changes the speed, never the mathematics: T towers with batch size b take the same step as
+one tower with batch size T*b. Independent, staged and asynchronous updates are exceptions,
+documented as such. The classes of the modes are in tf_cnn/managers; this module has their names,
+too.
 
 A "T x V" list holds a list of V items for each of T towers.
 """
@@ -22,7 +23,10 @@ from tf_cnn.training.optimizers import OptimizerStep, Slots
 
 if TYPE_CHECKING:
     # tf_cnn.managers imports this module.
-    from tf_cnn.managers.collective import VariableMgrCollectiveAllReduce, VariableMgrDistributedAllReduce
+    from tf_cnn.managers.collective import (
+        VariableMgrCollectiveAllReduce,
+        VariableMgrDistributedAllReduce,
+    )
     from tf_cnn.managers.distributed import (
         VariableMgrDistributedFetchFromPS,
         VariableMgrDistributedFetchFromStagedPS,
@@ -54,7 +58,8 @@ __all__ = [
     'VariableMgrLocalRelaxedReplicated',
     'VariableMgrLocalReplicated',
 ]
-# The classes of the modes, which are loaded when they are asked for: they are derived from VariableMgr.
+# The classes of the modes, which are loaded when they are asked for: they are derived from
+# VariableMgr.
 _MODES = {
     'VariableMgrCollectiveAllReduce': 'tf_cnn.managers.collective',
     'VariableMgrDistributedAllReduce': 'tf_cnn.managers.collective',
@@ -72,17 +77,25 @@ Tensor = Any
 
 
 class TowerVariables:
-    """The variables of one tower, which the layer builder reads and assigns by their names in the model."""
+    """The variables of one tower, which the layer builder reads and assigns by their names in the
+    model.
+    """
 
     def __init__(self, manager: 'VariableMgr', device_num: int) -> None:
         self._manager = manager
         self._device_num = device_num
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
-        """Returns the variable's value, float32 of that shape. The first call for a name creates the variable."""
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
+        """Returns the variable's value, float32 of that shape. The first call for a name creates
+        the variable.
+        """
         variables = self._manager.variables[self._device_num]
         if name not in variables:
-            variables[name] = self._manager.create(self._device_num, name, shape, initializer, trainable)
+            variables[name] = self._manager.create(
+                self._device_num, name, shape, initializer, trainable
+            )
         return variables[name].value
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
@@ -95,17 +108,23 @@ class TowerVariables:
 
 
 class VariableMgr(ABC):
-    """Creates the variables of T towers, and combines the gradients of the towers into those to apply.
+    """Creates the variables of T towers, and combines the gradients of the towers into those to
+    apply.
 
-    The initial value of a variable depends only on the seed and its name, so that all modes start alike.
+    The initial value of a variable depends only on the seed and its name, so that all modes start
+    alike.
 
     Attributes:
       variables: the variables of each tower, by their names in the model.
-      initializers: ops that initialize the variables, except those that get_post_init_ops() initializes.
-      assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
-      begun: scalars int64, each the number of the last step that began to update some of the variables; for modes whose
-        update may be cut off by a lost worker. While one is above the global step, the variables are of two steps.
-      prologue: ops that stage, from one batch, what the first step takes from the step before; empty in most modes.
+      initializers: ops that initialize the variables, except those that get_post_init_ops()
+        initializes.
+      assignments: the (variable, value) pairs of non-trainable variables that each training step
+        assigns.
+      begun: scalars int64, each the number of the last step that began to update some of the
+        variables; for modes whose update may be cut off by a lost worker. While one is above the
+        global step, the variables are of two steps.
+      prologue: ops that stage, from one batch, what the first step takes from the step before;
+        empty in most modes.
       bytes_of_servers: the bytes of variables on each parameter server of a cluster, by device.
     """
 
@@ -123,7 +142,9 @@ class VariableMgr(ABC):
 
     @property
     def num_averaged_towers(self) -> int:
-        """The number of towers that train one model together: each step applies the average of their gradients."""
+        """The number of towers that train one model together: each step applies the average of
+        their gradients.
+        """
         return len(self._devices)
 
     def leads(self, device_num: int) -> bool:
@@ -131,7 +152,9 @@ class VariableMgr(ABC):
         return device_num % self.num_averaged_towers == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
-        """Whether this tower updates batch norm's moving averages. By default one tower of each model does."""
+        """Whether this tower updates batch norm's moving averages. By default one tower of each
+        model does.
+        """
         return self.leads(device_num)
 
     @property
@@ -141,10 +164,14 @@ class VariableMgr(ABC):
 
     def create_global_step(self) -> Variable:
         """Creates the scalar int64 variable that counts the steps taken."""
-        return create_variable('global_step', [], scope='v', device=self._shared_device, dtype=tf.int64)
+        return create_variable(
+            'global_step', [], scope='v', device=self._shared_device, dtype=tf.int64
+        )
 
     def create_scalar(self, name: str, dtype: tf.DType) -> Variable:
-        """Creates a scalar on the device of the global step. It has the same value on all synchronous workers."""
+        """Creates a scalar on the device of the global step. It has the same value on all
+        synchronous workers.
+        """
         scalar = create_variable(name, [], scope='v', device=self._shared_device, dtype=dtype)
         self.scalars.append(scalar)
         return scalar
@@ -168,18 +195,27 @@ class VariableMgr(ABC):
 
     @contextlib.contextmanager
     def create_outer_variable_scope(self, device_num: int) -> Iterator[TowerVariables]:
-        """The scope for building a tower's network: places its ops on the tower's device and yields its variables."""
+        """The scope for building a tower's network: places its ops on the tower's device and yields
+        its variables.
+        """
         with tf.device(self._devices[device_num]), tf.name_scope(f'tower_{device_num}'):
             yield TowerVariables(self, device_num)
 
     @abstractmethod
     def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+        self,
+        device_num: int,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        trainable: bool,
     ) -> Variable:
         """Returns the variable for a name that the tower has not used before."""
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Registers a variable that another tower updates. In a single process that tower creates it itself."""
+        """Registers a variable that another tower updates. In a single process that tower creates
+        it itself.
+        """
         del name, shape, initializer
 
     def trainable_variables_on_device(self, device_num: int) -> list[Variable]:
@@ -187,8 +223,11 @@ class VariableMgr(ABC):
         return [variable for variable in self.variables[device_num].values() if variable.trainable]
 
     @abstractmethod
-    def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Combines the gradients of all towers: T x V -> A x V, for the A towers that apply gradients.
+    def preprocess_device_grads(
+        self, device_grads: Sequence[Sequence[Tensor]]
+    ) -> list[list[Tensor]]:
+        """Combines the gradients of all towers: T x V -> A x V, for the A towers that apply
+        gradients.
 
         The losses of the towers add up to the loss of the model, so their gradients are summed.
         """
@@ -196,17 +235,25 @@ class VariableMgr(ABC):
     def get_gradients_to_apply(
         self, device_num: int, combined_grads: Sequence[Sequence[Tensor]]
     ) -> list[tuple[Tensor, Variable]]:
-        """Returns the (gradient, variable) pairs that a tower applies, given the result of preprocess_device_grads."""
+        """Returns the (gradient, variable) pairs that a tower applies, given the result of
+        preprocess_device_grads.
+        """
         variables = self.trainable_variables_on_device(device_num)
         return list(zip(combined_grads[device_num], variables, strict=True))
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        """Returns the op that takes a step with T x V gradients, and the first tower's (gradient, variable) pairs."""
-        combined_grads = self._begin_update(step, global_step, self.preprocess_device_grads(device_grads))
+        """Returns the op that takes a step with T x V gradients, and the first tower's (gradient,
+        variable) pairs.
+        """
+        combined_grads = self._begin_update(
+            step, global_step, self.preprocess_device_grads(device_grads)
+        )
         num_applying = len(self._devices) if self.each_tower_has_variables() else 1
-        pairs = [self.get_gradients_to_apply(number, combined_grads) for number in range(num_applying)]
+        pairs = [
+            self.get_gradients_to_apply(number, combined_grads) for number in range(num_applying)
+        ]
         before = self._before_update()
         done: list[tf.Operation] = []
         with tf.control_dependencies([tf.group(*before)] if before else []):
@@ -219,16 +266,22 @@ class VariableMgr(ABC):
         device_pairs: Sequence[Sequence[tuple[Tensor, Variable]]],
         training_ops: list[tf.Operation],
     ) -> None:
-        """Appends the ops of an update to training_ops: those that apply each tower's pairs, and the assignments."""
+        """Appends the ops of an update to training_ops: those that apply each tower's pairs, and
+        the assignments.
+        """
         # Towers that share a model have the same gradients.
-        distinct = [gradient for tower in device_pairs[:: self.num_averaged_towers] for gradient, _ in tower]
+        distinct = [
+            gradient for tower in device_pairs[:: self.num_averaged_towers] for gradient, _ in tower
+        ]
         variables = [[pair] for tower in device_pairs for pair in tower]
         training_ops += step.take(variables, distinct, self._updates_of_step)
 
     def _begin_update(
         self, step: OptimizerStep, global_step: Variable, combined_grads: list[list[Tensor]]
     ) -> list[list[Tensor]]:
-        """Returns the combined gradients, A x V, each available only after `begun` has the number of this step."""
+        """Returns the combined gradients, A x V, each available only after `begun` has the number
+        of this step.
+        """
         del step, global_step
         return combined_grads
 
@@ -244,19 +297,29 @@ class VariableMgr(ABC):
         return [variable.assign(value) for variable, value in self.assignments]
 
     def count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
-        """Increments the global step after the ops `done`, and after this step has read its value."""
-        # tf.group joins the ops of each device there, so that one signal per device is sent, not one per variable.
-        with tf.device(global_step.device), tf.control_dependencies([tf.group(*done), global_step.value.op]):
+        """Increments the global step after the ops `done`, and after this step has read its
+        value.
+        """
+        # tf.group joins the ops of each device there, so that one signal per device is sent, not
+        # one per variable.
+        with (
+            tf.device(global_step.device),
+            tf.control_dependencies([tf.group(*done), global_step.value.op]),
+        ):
             return tf.raw_ops.AssignAddVariableOp(
                 resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
             )
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        """Returns the ops that make the towers alike; run once, after the initializers or restoring a checkpoint."""
+        """Returns the ops that make the towers alike; run once, after the initializers or restoring
+        a checkpoint.
+        """
         return []
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        """Returns the ops that all workers run together before an evaluation, to use the values of a checkpoint."""
+        """Returns the ops that all workers run together before an evaluation, to use the values of
+        a checkpoint.
+        """
         return []
 
     def savable_variables(self) -> dict[str, Variable]:
@@ -272,11 +335,19 @@ class VariableMgr(ABC):
         return {name: [whole(variable)] for name, variable in self.savable_variables().items()}
 
     def _create(
-        self, scope: str, device: str, name: str, shape: Sequence[int], trainable: bool, value: Tensor | None = None
+        self,
+        scope: str,
+        device: str,
+        name: str,
+        shape: Sequence[int],
+        trainable: bool,
+        value: Tensor | None = None,
     ) -> Variable:
         # The updates of moving averages are too small for 16 bits.
         dtype = self._parts.variable_dtype if trainable else tf.float32
-        variable = create_variable(name, shape, scope=scope, device=device, trainable=trainable, dtype=dtype)
+        variable = create_variable(
+            name, shape, scope=scope, device=device, trainable=trainable, dtype=dtype
+        )
         if value is not None:
             self.initializers.append(variable.assign(tf.cast(value, dtype)))
         return variable
@@ -285,7 +356,9 @@ class VariableMgr(ABC):
         return initializer(shape, seed_of(name, self._parts.seed))
 
 
-def sums_over_towers(device_grads: Sequence[Sequence[Tensor]], devices: Sequence[str]) -> list[Tensor]:
+def sums_over_towers(
+    device_grads: Sequence[Sequence[Tensor]], devices: Sequence[str]
+) -> list[Tensor]:
     """Sums the gradients of T towers for each variable, on a device of its own: T x V -> V."""
     sums = []
     for device, gradients in zip(devices, zip(*device_grads, strict=True), strict=True):

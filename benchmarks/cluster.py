@@ -1,11 +1,13 @@
-"""Workers and parameter servers on hosts of their own, each with a link to a switch, beside the original program.
+"""Workers and parameter servers on hosts of their own, each with a link to a switch, beside the
+original program.
 
     python -m benchmarks.cluster --link=1gbit --model=resnet50 --batch_size=4 --num_batches=10
     python -m benchmarks.cluster --link=200mbit --model=lenet --batch_size=32 --num_batches=30 \\
         --original=FOLDER/scripts/tf_cnn_benchmarks --original_python=PYTHON
 
-The hosts are namespaces of this machine, which share its cores; only root can make them. The original program is
-github.com/tensorflow/benchmarks, whose Python needs TensorFlow and tf_keras. Neither program reads images.
+The hosts are namespaces of this machine, which share its cores; only root can make them. The
+original program is github.com/tensorflow/benchmarks, whose Python needs TensorFlow and tf_keras.
+Neither program reads images.
 """
 
 import argparse
@@ -20,7 +22,15 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.turns import ROOT, Numbers, make_parser, print_report, run_script, some_of, take_turns
+from benchmarks.turns import (
+    ROOT,
+    Numbers,
+    make_parser,
+    print_report,
+    run_script,
+    some_of,
+    take_turns,
+)
 from tests.support.hosts import Network, make_hosts, why_not
 from tf_cnn.system.errors import RunError, UsageError
 
@@ -47,7 +57,9 @@ def mbit_of(link: str) -> float:
 def started(
     network: Network, command: Sequence[object], folder: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, 'subprocess.Popen[bytes]']]:
-    """Starts a task of a command on each host, workers first, with logs in a folder; the block's end kills all."""
+    """Starts a task of a command on each host, workers first, with logs in a folder; the block's
+    end kills all.
+    """
     jobs = [('worker', index) for index in range(NUM_WORKERS)]
     jobs += [('ps', index) for index in range(len(network.hosts) - NUM_WORKERS)]
     addresses: dict[str, list[str]] = {'worker': [], 'ps': []}
@@ -59,7 +71,9 @@ def started(
         for (job, index), host in zip(jobs, network.hosts, strict=True):
             own = host.command(*command, *hosts, f'--job_name={job}', f'--task_index={index}')
             with (folder / f'{job}{index}.log').open('wb') as log:
-                tasks[f'{job}{index}'] = subprocess.Popen(own, env=env, stdout=log, stderr=subprocess.STDOUT)
+                tasks[f'{job}{index}'] = subprocess.Popen(
+                    own, env=env, stdout=log, stderr=subprocess.STDOUT
+                )
         yield tasks
     finally:
         for pid in [pid for host in network.hosts for pid in host.processes()]:
@@ -80,36 +94,64 @@ def _train(network: Network, command: Sequence[object], env: Mapping[str, str]) 
     if not (total := re.search(r'^total images/sec: ([\d.]+)$', text, re.MULTILINE)):
         last = (text.strip() or 'it printed nothing').splitlines()[-1]
         raise RunError(
-            f'{" ".join(map(str, command))}: no total within {_DEADLINE_SECS} s; the log of worker 0 ends with: {last}'
+            f'{" ".join(map(str, command))}: no total within {_DEADLINE_SECS} s; the log of '
+            f'worker 0 ends with: {last}'
         )
     return {'images/sec': float(total[1])}
 
 
 def main() -> int:
     parser = make_parser(__doc__, batch_size=4, num_batches=10, num_warmup_batches=2, num_ps=1)
-    parser.add_argument('--link', type=mbit_of, default='1gbit', help='what each link carries, as 200mbit or 1gbit')
+    parser.add_argument(
+        '--link', type=mbit_of, default='1gbit', help='what each link carries, as 200mbit or 1gbit'
+    )
     parser.add_argument('--model', default='resnet50', help='the network')
-    parser.add_argument('--modes', type=some_of(MODES), default=','.join(MODES), help='comma-separated')
-    parser.add_argument('--flags', default='', help='more flags of this program, such as --compact_gradient_transfer')
-    parser.add_argument('--both', default='', help='more flags of both programs, such as --use_fp16=true')
-    parser.add_argument('--original', type=Path, help="folder of the original's tf_cnn_benchmarks.py")
-    parser.add_argument('--original_python', type=Path, default=Path(sys.executable), help='the Python that runs it')
+    parser.add_argument(
+        '--modes', type=some_of(MODES), default=','.join(MODES), help='comma-separated'
+    )
+    parser.add_argument(
+        '--flags',
+        default='',
+        help='more flags of this program, such as --compact_gradient_transfer',
+    )
+    parser.add_argument(
+        '--both', default='', help='more flags of both programs, such as --use_fp16=true'
+    )
+    parser.add_argument(
+        '--original', type=Path, help="folder of the original's tf_cnn_benchmarks.py"
+    )
+    parser.add_argument(
+        '--original_python', type=Path, default=Path(sys.executable), help='the Python that runs it'
+    )
     args = parser.parse_args()
     if reason := why_not():
         raise UsageError(reason)
     common = ['--device=cpu', '--local_parameter_device=cpu', f'--model={args.model}']
-    common += [f'--{name}={vars(args)[name]}' for name in ('batch_size', 'num_batches', 'num_warmup_batches')]
+    common += [
+        f'--{name}={vars(args)[name]}'
+        for name in ('batch_size', 'num_batches', 'num_warmup_batches')
+    ]
     common += args.both.split()
     original: list[object] = []
     if args.original:
-        original = [args.original_python, args.original.resolve() / 'tf_cnn_benchmarks.py', '--data_format=NHWC']
+        original = [
+            args.original_python,
+            args.original.resolve() / 'tf_cnn_benchmarks.py',
+            '--data_format=NHWC',
+        ]
     pairs = [('distributed_replicated', 'parameter_server')]
     # Hosts have a /tmp of their own.
     shared = [args.original, args.original_python.parent.parent] if original else []
     with make_hosts(NUM_WORKERS + args.num_ps, rate_mbit=args.link, shared=shared) as network:
         contestants = {}
         for mode in args.modes:
-            ours = [sys.executable, ROOT / 'tf_cnn_benchmarks.py', *common, *MODES[mode], *args.flags.split()]
+            ours = [
+                sys.executable,
+                ROOT / 'tf_cnn_benchmarks.py',
+                *common,
+                *MODES[mode],
+                *args.flags.split(),
+            ]
             contestants[mode] = functools.partial(_train, network, ours, {})
             if original:
                 theirs = [*original, '--num_gpus=1', *common, *MODES[mode]]

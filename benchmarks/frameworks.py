@@ -1,10 +1,11 @@
-"""ResNet-50 in this program, in a plain TensorFlow loop, in Keras and in PyTorch: images/sec, in turns.
+"""ResNet-50 in this program, in a plain TensorFlow loop, in Keras and in PyTorch: images/sec, in
+turns.
 
     python -m benchmarks.frameworks --precisions=fp32,bf16 --phases=training,forward --rounds=3
     python -m benchmarks.frameworks --peers=pytorch --torch_python=data/torch/bin/python
 
-Each turn is a new process on the CPU with its default threads, and all take the same steps, which benchmarks/peers
-describes. PyTorch may be in another environment, see benchmarks/requirements.txt.
+Each turn is a new process on the CPU with its default threads, and all take the same steps, which
+benchmarks/peers describes. PyTorch may be in another environment, see benchmarks/requirements.txt.
 """
 
 import sys
@@ -13,21 +14,36 @@ from benchmarks.turns import Numbers, make_parser, print_report, run_script, som
 from tf_cnn.sweep.runner import PROGRAM
 
 # The module of each peer in benchmarks/peers.
-_PEERS = {'plain_tensorflow': 'plain_tensorflow', 'keras': 'keras_resnet50', 'pytorch': 'pytorch_resnet50'}
-_CHOICES = {'peers': tuple(_PEERS), 'precisions': ('fp32', 'bf16'), 'phases': ('training', 'forward')}
+_PEERS = {
+    'plain_tensorflow': 'plain_tensorflow',
+    'keras': 'keras_resnet50',
+    'pytorch': 'pytorch_resnet50',
+}
+_CHOICES = {
+    'peers': tuple(_PEERS),
+    'precisions': ('fp32', 'bf16'),
+    'phases': ('training', 'forward'),
+}
 _SIZES = {'batch_size': 32, 'num_batches': 10, 'num_warmup_batches': 2}
 
 
 def main() -> int:
     parser = make_parser(__doc__, 'frameworks', **_SIZES)
     for name, known in _CHOICES.items():
-        parser.add_argument(f'--{name}', type=some_of(known), default=','.join(known), help='comma-separated')
-    parser.add_argument('--torch_python', default=sys.executable, help='the Python that has PyTorch')
+        parser.add_argument(
+            f'--{name}', type=some_of(known), default=','.join(known), help='comma-separated'
+        )
+    parser.add_argument(
+        '--torch_python', default=sys.executable, help='the Python that has PyTorch'
+    )
     args = parser.parse_args()
     outcomes, pairs = dict[str, list[Numbers | None]](), []
     for phase in args.phases:
         for precision in args.precisions:
-            steps = [*(f'--{name}={getattr(args, name)}' for name in _SIZES), f'--precision={precision}']
+            steps = [
+                *(f'--{name}={getattr(args, name)}' for name in _SIZES),
+                f'--precision={precision}',
+            ]
             steps += ['--forward_only'] if phase == 'forward' else []
             ours = f'this program, {phase} {precision}'
             commands = {ours: [*PROGRAM, '--model=resnet50', '--device=cpu', *steps]}

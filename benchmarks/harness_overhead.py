@@ -1,10 +1,11 @@
 """The cost of the harness: BenchmarkCNN compared with session loops, in turns within one process.
 
     python -m benchmarks.harness_overhead
-    python -m benchmarks.harness_overhead --models=resnet50 --batch_sizes=32 --phases=training --precision=bf16
+    python -m benchmarks.harness_overhead --models=resnet50 --batch_sizes=32 --phases=training
+    --precision=bf16
 
-benchmarks/README.md describes the loops `bare` and `by hand`. Other networks than those of peers/plain_networks.py are
-compared with `bare` alone. Each session is one turn of the report.
+benchmarks/README.md describes the loops `bare` and `by hand`. Other networks than those of
+peers/plain_networks.py are compared with `bare` alone. Each session is one turn of the report.
 """
 
 import contextlib
@@ -35,7 +36,8 @@ _OURS = 'harness'
 _PHASES = ('training', 'forward')
 # The first step builds kernels, the second allocates; more are taken while they are short.
 _MIN_WARMUP, _WARMUP_SECS = 2, 0.5
-# A turn takes about as long. Short turns end before others disturb them, or are outliers, which a median ignores.
+# A turn takes about as long. Short turns end before others disturb them, or are outliers, which a
+# median ignores.
 _TURN_SECS = 0.25
 # Takes a number of steps.
 TakeSteps = Callable[[int], object]
@@ -87,9 +89,14 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> dict[str, lis
             loops = {name: stack.enter_context(LOOPS[name](params)) for name in order}
             seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
             count = math.ceil(_TURN_SECS / seconds[_OURS])
-            turns = {name: functools.partial(time_steps, loops[name], count, params.batch_size) for name in order}
+            turns = {
+                name: functools.partial(time_steps, loops[name], count, params.batch_size)
+                for name in order
+            }
             for name, taken in take_turns(turns, num_rounds, is_shown=False).items():
-                found[name].append({title: statistics.median(one[title] for one in taken) for title in taken[0]})
+                found[name].append(
+                    {title: statistics.median(one[title] for one in taken) for title in taken[0]}
+                )
     return found
 
 
@@ -113,13 +120,19 @@ def main() -> int:
     parser = make_parser(__doc__, rounds=10, sessions=4)
     parser.add_argument('--models', default='trivial,lenet', help='comma-separated')
     parser.add_argument('--batch_sizes', default='1,8,64', help='comma-separated')
-    parser.add_argument('--phases', type=some_of(_PHASES), default=','.join(_PHASES), help='comma-separated')
-    parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations')
+    parser.add_argument(
+        '--phases', type=some_of(_PHASES), default=','.join(_PHASES), help='comma-separated'
+    )
+    parser.add_argument(
+        '--precision', choices=('fp32', 'bf16'), default='fp32', help='of the activations'
+    )
     args = parser.parse_args()
     # Each session ends its run before the last step.
     warnings.filterwarnings('ignore', message='the run is incomplete')
     outcomes, pairs = dict[str, list[Numbers]](), []
-    for model, size, phase in itertools.product(args.models.split(','), args.batch_sizes.split(','), args.phases):
+    for model, size, phase in itertools.product(
+        args.models.split(','), args.batch_sizes.split(','), args.phases
+    ):
         params = make_params(
             model=model,
             device='cpu',

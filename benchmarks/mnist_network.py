@@ -1,6 +1,8 @@
-"""The network of TensorFlow's tutorial on MNIST, for --model_file: two convolutions of 5x5, two dense layers.
+"""The network of TensorFlow's tutorial on MNIST, for --model_file: two convolutions of 5x5, two
+dense layers.
 
---data_dir is a folder with MNIST's files, or with the digits of sample_digits.py --format=mnist that stand in for it.
+--data_dir is a folder with MNIST's files, or with the digits of sample_digits.py --format=mnist
+that stand in for it.
 """
 
 from typing import Any
@@ -15,4 +17,11 @@ def mnist_network(cnn: Any, x: Any, num_classes: int) -> Any:
     return cnn.dense(x, num_classes, 'dense_2')
 
 
-register_model('mnist_network', mnist_network, data_set='mnist', image_size=28, batch_size=128, learning_rate=1e-3)
+register_model(
+    'mnist_network',
+    mnist_network,
+    data_set='mnist',
+    image_size=28,
+    batch_size=128,
+    learning_rate=1e-3,
+)

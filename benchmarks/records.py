@@ -1,9 +1,10 @@
-"""Training on JPEG records: the command with its default flags, beside plain loops with tf.data, in turns.
+"""Training on JPEG records: the command with its default flags, beside plain loops with tf.data, in
+turns.
 
     python -m benchmarks.records --data_dir=data/records --rounds=3
 
-The network is `trivial`, whose steps leave most of the processor to the images; benchmarks/peers/plain_tensorflow.py
-has the plain loops. Each turn is a new process.
+The network is `trivial`, whose steps leave most of the processor to the images;
+benchmarks/peers/plain_tensorflow.py has the plain loops. Each turn is a new process.
 """
 
 import sys
@@ -22,7 +23,14 @@ def main() -> int:
     parser.add_argument('flags', nargs='*', help='further flags of this program, after --')
     args = parser.parse_args()
     common = [f'--{name}={getattr(args, name)}' for name in ('data_dir', *_SIZES)]
-    ours = [*PROGRAM, '--model=trivial', '--data_name=imagenet', '--device=cpu', *common, *args.flags]
+    ours = [
+        *PROGRAM,
+        '--model=trivial',
+        '--data_name=imagenet',
+        '--device=cpu',
+        *common,
+        *args.flags,
+    ]
     commands = {'plain tf.data': [*_PLAIN, *common]}
     commands |= {pipeline: [*ours, f'--input_pipeline={pipeline}'] for pipeline in _PIPELINES}
     pairs = [(pipeline, 'plain tf.data') for pipeline in _PIPELINES]

@@ -1,27 +1,46 @@
-"""One device, in-graph replication and between-graph replication on a small network, with the loss that each reaches.
+"""One device, in-graph replication and between-graph replication on a small network, with the loss
+that each reaches.
 
     python benchmarks/sample_digits.py --output=data/mnist --format=mnist
     python -m benchmarks.replication --data_dir=data/mnist
 
-The experiment of the article "Multi-GPU Training in TensorFlow" (benchmarks/README.md), with Adam at 0.001 and batches
-of 128 on each device. All variants train on the same number of images, so the replicated ones take half as many steps.
+The experiment of the article "Multi-GPU Training in TensorFlow" (benchmarks/README.md), with Adam
+at 0.001 and batches of 128 on each device. All variants train on the same number of images, so the
+replicated ones take half as many steps.
 """
 
 import statistics
 
-from benchmarks.turns import ROOT, Numbers, make_parser, numbers_of, print_report, run_script, take_runs
+from benchmarks.turns import (
+    ROOT,
+    Numbers,
+    make_parser,
+    numbers_of,
+    print_report,
+    run_script,
+    take_runs,
+)
 from tf_cnn.results.document import Result, as_float
 from tf_cnn.sweep.runner import PROGRAM
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')
-# For each variant: arguments before the flags of the run, further flags, and how many devices share the images.
+# For each variant: arguments before the flags of the run, further flags, and how many devices share
+# the images.
 _VARIANTS = {
     _BASELINE: ((), (), 1),
-    'in-graph, variables on the host': ((), ('--num_gpus=2', '--variable_update=parameter_server'), 2),
+    'in-graph, variables on the host': (
+        (),
+        ('--num_gpus=2', '--variable_update=parameter_server'),
+        2,
+    ),
     'in-graph, replicated variables': ((), ('--num_gpus=2', '--variable_update=replicated'), 2),
     'between-graph, synchronous': (_CLUSTER, ('--variable_update=parameter_server',), 2),
-    'between-graph, asynchronous': (_CLUSTER, ('--variable_update=parameter_server', '--nocross_replica_sync'), 2),
+    'between-graph, asynchronous': (
+        _CLUSTER,
+        ('--variable_update=parameter_server', '--nocross_replica_sync'),
+        2,
+    ),
 }
 
 
@@ -32,12 +51,22 @@ def _numbers(run: Result) -> Numbers:
 
 
 def main() -> int:
-    parser = make_parser(__doc__, 'replication', batch_size=128, num_batches=400, num_warmup_batches=20)
-    parser.add_argument('--data_dir', required=True, help='folder with the files of MNIST, or of the digits')
+    parser = make_parser(
+        __doc__, 'replication', batch_size=128, num_batches=400, num_warmup_batches=20
+    )
+    parser.add_argument(
+        '--data_dir', required=True, help='folder with the files of MNIST, or of the digits'
+    )
     args = parser.parse_args()
     if args.num_batches % 2 or args.num_warmup_batches % 2:
-        parser.error('--num_batches, --num_warmup_batches: two devices take half as many; give even numbers')
-    common = [f'--model_file={ROOT / "benchmarks" / "mnist_network.py"}', '--model=mnist_network', '--device=cpu']
+        parser.error(
+            '--num_batches, --num_warmup_batches: two devices take half as many; give even numbers'
+        )
+    common = [
+        f'--model_file={ROOT / "benchmarks" / "mnist_network.py"}',
+        '--model=mnist_network',
+        '--device=cpu',
+    ]
     common += [f'--data_dir={args.data_dir}', f'--batch_size={args.batch_size}', '--optimizer=adam']
     common += ['--init_learning_rate=0.001', '--weight_decay=0', '--display_every=100']
     commands = {}

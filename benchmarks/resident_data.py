@@ -1,12 +1,14 @@
-"""Compares ways to feed a small network from data that fit into memory: preparation, training, and the loss reached.
+"""Compares ways to feed a small network from data that fit into memory: preparation, training, and
+the loss reached.
 
     python -m benchmarks.resident_data
 
-The experiment of the article "Beating TensorFlow Training in-VRAM" (benchmarks/README.md): its network of five layers
-of 32 units, with mean squared error and Adam. `device` draws each batch on the device, as --input_pipeline=device does:
-with one call of the session for each step, or in the loop of --steps_per_run. Preparation ends when the first batch can
-be drawn, with the buffer of tf.data full; building the graph is not timed. One intra-op and one inter-op thread are
-enough for matrices this small, except for tf.data, which prepares batches on one thread per core.
+The experiment of the article "Beating TensorFlow Training in-VRAM" (benchmarks/README.md): its
+network of five layers of 32 units, with mean squared error and Adam. `device` draws each batch on
+the device, as --input_pipeline=device does: with one call of the session for each step, or in the
+loop of --steps_per_run. Preparation ends when the first batch can be drawn, with the buffer of
+tf.data full; building the graph is not timed. One intra-op and one inter-op thread are enough for
+matrices this small, except for tf.data, which prepares batches on one thread per core.
 """
 
 import functools
@@ -32,7 +34,9 @@ Arrays = Sequence[np.ndarray]
 
 
 class Experiment(NamedTuple):
-    """A training: its data, inputs [N, 64] and targets [N, 2], and its sizes, named like the flags."""
+    """A training: its data, inputs [N, 64] and targets [N, 2], and its sizes, named like the
+    flags.
+    """
 
     data: Arrays
     batch_size: int = 512
@@ -40,18 +44,23 @@ class Experiment(NamedTuple):
     device: str = '/cpu:0'
 
 
-# A way to train, in the current graph: returns, for a session, the function that takes all steps; and ops that move the
-# data to where they are needed, in groups that run one after the other.
+# A way to train, in the current graph: returns, for a session, the function that takes all steps;
+# and ops that move the data to where they are needed, in groups that run one after the other.
 Way = tuple[Callable[[tf.Session], Callable[[], Any]], Sequence[Any]]
 
 
 class Perceptron:
-    """The perceptron. Creates its variables at once, since variables created in a loop would belong to that loop."""
+    """The perceptron. Creates its variables at once, since variables created in a loop would belong
+    to that loop.
+    """
 
     def __init__(self, num_outputs: int) -> None:
         zeros, widths = tf.zeros_initializer(), [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
         self._layers = [
-            (tf.get_variable(f'kernel_{i}', shape), tf.get_variable(f'biases_{i}', shape[1:], initializer=zeros))
+            (
+                tf.get_variable(f'kernel_{i}', shape),
+                tf.get_variable(f'biases_{i}', shape[1:], initializer=zeros),
+            )
             for i, shape in enumerate(itertools.pairwise(widths))
         ]
         self._optimizer = tf.train.AdamOptimizer(1e-3)
@@ -84,7 +93,9 @@ def feed_dict(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -
 def tf_data(network: Perceptron, fed: Sequence[Any], experiment: Experiment, *, buffer: int) -> Way:
     with tf.device('/cpu:0'):
         examples = tf.data.Dataset.from_tensor_slices(tuple(fed)).repeat().shuffle(buffer, seed=1)
-        batches = examples.batch(experiment.batch_size, drop_remainder=True).prefetch(5 * experiment.batch_size)
+        batches = examples.batch(experiment.batch_size, drop_remainder=True).prefetch(
+            5 * experiment.batch_size
+        )
         iterator = tf.data.make_initializable_iterator(batches)
 
     def take_step(count: Any) -> Any:
@@ -105,7 +116,9 @@ def foldl(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> Wa
     batches = tf.random.uniform(shape, 0, len(experiment.data[0]), tf.int32, seed=1)
 
     def take_step(done: Any, rows: Any) -> Any:
-        with tf.control_dependencies([done, network.step(*(tf.gather(source, rows) for source in sources))]):
+        with tf.control_dependencies(
+            [done, network.step(*(tf.gather(source, rows) for source in sources))]
+        ):
             return tf.constant(0)
 
     loop = tf.foldl(take_step, batches, 0, back_prop=False, parallel_iterations=1)
@@ -133,7 +146,9 @@ def device_loop(network: Perceptron, fed: Sequence[Any], experiment: Experiment)
     loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]))
 
     def start(session: tf.Session) -> Callable[[], Any]:
-        return functools.partial(session.make_callable(loop.values['loss'], [loop.num_steps]), experiment.num_batches)
+        return functools.partial(
+            session.make_callable(loop.values['loss'], [loop.num_steps]), experiment.num_batches
+        )
 
     return start, [initializers]
 
@@ -141,7 +156,9 @@ def device_loop(network: Perceptron, fed: Sequence[Any], experiment: Experiment)
 def _step_on_device(
     network: Perceptron, fed: Sequence[Any], experiment: Experiment
 ) -> tuple[tf.Operation, list[tf.Operation]]:
-    """Returns a step that draws its batch as --input_pipeline=device does, and the ops that move the data there."""
+    """Returns a step that draws its batch as --input_pipeline=device does, and the ops that move
+    the data there.
+    """
     sources, initializers = _on_device(fed, experiment.data)
     positions = Positions(0, experiment.batch_size, experiment.batch_size)
     rows = in_random_order(positions.of_step, len(experiment.data[0]), seed=1)
@@ -150,8 +167,12 @@ def _step_on_device(
 
 
 def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Operation]]:
-    """Returns the data on the device, and the ops that move them there. A loop finds the variables by their names."""
-    stores = [tf.Variable(values, trainable=False, collections=[], validate_shape=False) for values in fed]
+    """Returns the data on the device, and the ops that move them there. A loop finds the variables
+    by their names.
+    """
+    stores = [
+        tf.Variable(values, trainable=False, collections=[], validate_shape=False) for values in fed
+    ]
     for store, array in zip(stores, data, strict=True):
         store.set_shape(array.shape)
     return [store.read_value() for store in stores], [store.initializer for store in stores]
@@ -168,13 +189,17 @@ WAYS: Mapping[str, Callable[[Perceptron, Sequence[Any], Experiment], Way]] = {
 
 
 def make_data(num_examples: int) -> Arrays:
-    """Returns inputs [N, 64] in [0, 1), and targets [N, 2]: their sum, and the squared sum of every second input."""
+    """Returns inputs [N, 64] in [0, 1), and targets [N, 2]: their sum, and the squared sum of every
+    second input.
+    """
     x = np.random.default_rng(1).random([num_examples, _INPUTS], np.float32)
     return x, np.column_stack([x.sum(axis=1), x[:, ::2].sum(axis=1) ** 2 / 4]).astype(np.float32)
 
 
 def train(name: str, experiment: Experiment) -> Numbers:
-    """Trains in a new graph and session; the loss is that on 100,000 examples after the last step."""
+    """Trains in a new graph and session; the loss is that on 100,000 examples after the last
+    step.
+    """
     data = experiment.data
     with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
         tf.set_random_seed(1)
@@ -197,18 +222,33 @@ def train(name: str, experiment: Experiment) -> Numbers:
         preparation = time.perf_counter() - begin
         take_steps()
         total = time.perf_counter() - begin
-        reached = session.run(loss, dict(zip(fed, (array[:100_000] for array in data), strict=True)))
+        reached = session.run(
+            loss, dict(zip(fed, (array[:100_000] for array in data), strict=True))
+        )
     steps = total - preparation
-    return {'s in all': total, 's of preparation': preparation, 's of steps': steps, 'loss': reached}
+    return {
+        's in all': total,
+        's of preparation': preparation,
+        's of steps': steps,
+        'loss': reached,
+    }
 
 
 def main() -> int:
-    parser = make_parser(__doc__, rounds=6, num_examples=1_024_000, batch_size=512, num_batches=10_000)
-    parser.add_argument('--device', default='/cpu:0', help='where the network and the resident data are')
+    parser = make_parser(
+        __doc__, rounds=6, num_examples=1_024_000, batch_size=512, num_batches=10_000
+    )
+    parser.add_argument(
+        '--device', default='/cpu:0', help='where the network and the resident data are'
+    )
     args = parser.parse_args()
-    experiment = Experiment(make_data(args.num_examples), args.batch_size, args.num_batches, args.device)
+    experiment = Experiment(
+        make_data(args.num_examples), args.batch_size, args.num_batches, args.device
+    )
     baseline, *others = WAYS
-    turns = take_turns({name: functools.partial(train, name, experiment) for name in WAYS}, args.rounds)
+    turns = take_turns(
+        {name: functools.partial(train, name, experiment) for name in WAYS}, args.rounds
+    )
     return print_report(turns, [(baseline, name) for name in others])
 
 

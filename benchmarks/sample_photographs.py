@@ -1,10 +1,11 @@
-"""Makes a folder of photographs like ImageNet's, without a download: crops of the photographs in other packages.
+"""Makes a folder of photographs like ImageNet's, without a download: crops of the photographs in
+other packages.
 
     python benchmarks/sample_photographs.py --output=DIR --num_images=1024 --seed=1
 
-The sources are the colour photographs in the wheels of scikit-image and scikit-learn; each is a class. An image is a
-random crop of its source, resized to about 500x375 pixels, of about 108 KB as in ILSVRC 2012. The same arguments give
-the same images.
+The sources are the colour photographs in the wheels of scikit-image and scikit-learn; each is a
+class. An image is a random crop of its source, resized to about 500x375 pixels, of about 108 KB as
+in ILSVRC 2012. The same arguments give the same images.
 """
 
 import argparse
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from PIL import Image
 
-# The package and the file of each class, and the JPEG quality with which its crops have about 108 KB.
+# The package and the file of each class, and the JPEG quality with which its crops have about 108
+# KB.
 SOURCES = {
     'china': ('sklearn', 'datasets/images/china.jpg', 97),
     'flower': ('sklearn', 'datasets/images/flower.jpg', 99),
@@ -31,10 +33,14 @@ SIZES = ((500, 375), (500, 333), (375, 500), (500, 400), (333, 500))
 
 
 def write_crop(photograph: Image.Image, path: Path, quality: int) -> None:
-    """Writes a random crop of at least half the area, maybe mirrored. The same name gives the same crop."""
+    """Writes a random crop of at least half the area, maybe mirrored. The same name gives the same
+    crop.
+    """
     draw = random.Random(path.name)
     width, height = draw.choice(SIZES)
-    scale = min(photograph.width / width, photograph.height / height) * draw.uniform(0.5, 1.0) ** 0.5
+    scale = (
+        min(photograph.width / width, photograph.height / height) * draw.uniform(0.5, 1.0) ** 0.5
+    )
     left = draw.uniform(0, photograph.width - width * scale)
     top = draw.uniform(0, photograph.height - height * scale)
     box = (left, top, left + width * scale, top + height * scale)
@@ -44,20 +50,30 @@ def write_crop(photograph: Image.Image, path: Path, quality: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--output', type=Path, required=True, help='folder to create, with one subfolder per class')
-    parser.add_argument('--num_images', type=int, default=1024, help='images in all classes together')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--output', type=Path, required=True, help='folder to create, with one subfolder per class'
+    )
+    parser.add_argument(
+        '--num_images', type=int, default=1024, help='images in all classes together'
+    )
     parser.add_argument('--seed', type=int, default=1)
     args = parser.parse_args()
     if args.output.exists():
-        parser.error(f'--output={args.output}: it already exists; remove it, or give another folder')
+        parser.error(
+            f'--output={args.output}: it already exists; remove it, or give another folder'
+        )
     try:
         photographs = {
             name: Image.open(str(importlib.resources.files(package) / file)).convert('RGB')
             for name, (package, file, _) in SOURCES.items()
         }
     except (ImportError, OSError) as error:
-        parser.error(f'the photographs are not installed ({error}): pip install scikit-image scikit-learn')
+        parser.error(
+            f'the photographs are not installed ({error}): pip install scikit-image scikit-learn'
+        )
     for number in range(args.num_images):
         # The last class gets the first image, so that each count of images has a definite set.
         name = [*SOURCES][-1 - number % len(SOURCES)]

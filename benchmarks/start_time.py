@@ -1,10 +1,12 @@
-"""Measures the start: seconds from the start of a process to its first step, compared with `import tensorflow`.
+"""Measures the start: seconds from the start of a process to its first step, compared with `import
+tensorflow`.
 
     python -m benchmarks.start_time --rounds=7
 
-Each case runs in a new process, in turns. The clock starts before the process does, and stops when the line about the
-first step arrives; there is no warm-up step. Batches are small, so that arithmetic does not matter: one image, or
---global_batch_size where one and several towers are compared.
+Each case runs in a new process, in turns. The clock starts before the process does, and stops when
+the line about the first step arrives; there is no warm-up step. Batches are small, so that
+arithmetic does not matter: one image, or --global_batch_size where one and several towers are
+compared.
 """
 
 import functools
@@ -29,11 +31,18 @@ def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, lis
         return [sys.executable, '-c', f'{code}; print("{_DONE}")']
 
     run = [*PROGRAM, '--device=cpu', '--num_warmup_batches=0', '--num_batches=1']
-    several = [*run, f'--model={model}', f'--num_gpus={num_towers}', f'--batch_size={global_batch_size // num_towers}']
+    several = [
+        *run,
+        f'--model={model}',
+        f'--num_gpus={num_towers}',
+        f'--batch_size={global_batch_size // num_towers}',
+    ]
     return {
         _IMPORT: python(_IMPORT),
         # The import of TensorFlow alone, without packages that it imports if they are installed.
-        'without Keras': python('from tf_cnn.graph.tensorflow_import import import_tensorflow; import_tensorflow()'),
+        'without Keras': python(
+            'from tf_cnn.graph.tensorflow_import import import_tensorflow; import_tensorflow()'
+        ),
         'trivial': [*run, '--model=trivial', '--batch_size=1'],
         model: [*run, f'--model={model}', '--batch_size=1'],
         f'{model}, 1 tower': [*run, f'--model={model}', f'--batch_size={global_batch_size}'],
@@ -46,12 +55,17 @@ def time_to_first_step(command: Sequence[str]) -> Numbers:
     """Runs a command, and returns the seconds until the line that ends the measurement."""
     environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
     began, found = time.perf_counter(), None
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         for line in process.stdout or ():
             if found is None and line.startswith((_FIRST_STEP, _DONE)):
                 found = time.perf_counter() - began
     if found is None or process.returncode:
-        raise RunError(f'{" ".join(command)}: it ended with exit code {process.returncode}; see its error above')
+        raise RunError(
+            f'{" ".join(command)}: it ended with exit code {process.returncode}; see its '
+            'error above'
+        )
     return {'s to the first step': found}
 
 
@@ -62,7 +76,9 @@ def main() -> int:
     cases = _cases(args.model, args.towers, args.global_batch_size)
     one = f'{args.model}, 1 tower'
     pairs = [(name, one if 'towers' in name else _IMPORT) for name in cases if name != _IMPORT]
-    contestants = {name: functools.partial(time_to_first_step, command) for name, command in cases.items()}
+    contestants = {
+        name: functools.partial(time_to_first_step, command) for name, command in cases.items()
+    }
     return print_report(take_turns(contestants, args.rounds), pairs)
 
 

@@ -3,7 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models import convnext, densenet, efficientnet, googlenet, inception, mobilenet, nasnet, resnet, small, vgg
+from models import (
+    convnext,
+    densenet,
+    efficientnet,
+    googlenet,
+    inception,
+    mobilenet,
+    nasnet,
+    resnet,
+    small,
+    vgg,
+)
 
 BUILDERS: Mapping[str, Callable[..., Any]] = {
     'alexnet': small.alexnet,

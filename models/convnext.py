@@ -6,7 +6,9 @@ from models.layers import LayerBuilder, Tensor, truncated_normal
 _STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
 _NUM_BLOCKS = sum(num_blocks for _, num_blocks in _STAGES)
 # Appendix A.1, table 5.
-_DROP_PATH = 0.1  # rate of stochastic depth at the last block; it grows linearly from block to block
+_DROP_PATH = (
+    0.1  # rate of stochastic depth at the last block; it grows linearly from block to block
+)
 _LAYER_SCALE = 1e-6
 _initial = truncated_normal(0.02)  # of every kernel, as in the authors' code
 
@@ -14,17 +16,22 @@ _initial = truncated_normal(0.02)  # of every kernel, as in the authors' code
 def convnext_tiny(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    Weight decay excludes layer norms and layer scales, as in the authors' code, since their variables are vectors.
+    Weight decay excludes layer norms and layer scales, as in the authors' code, since their
+    variables are vectors.
     """
     blocks_before = 0
     for stage, (channels, num_blocks) in enumerate(_STAGES):
         with cnn.scope(f'stage{stage + 1}'):
             if stage == 0:
-                x = cnn.conv(x, channels, 4, 'downsample', strides=4, padding='VALID', initializer=_initial)
+                x = cnn.conv(
+                    x, channels, 4, 'downsample', strides=4, padding='VALID', initializer=_initial
+                )
                 x = cnn.layer_norm(x, 'downsample/ln')
             else:
                 x = cnn.layer_norm(x, 'downsample/ln')
-                x = cnn.conv(x, channels, 2, 'downsample', strides=2, padding='VALID', initializer=_initial)
+                x = cnn.conv(
+                    x, channels, 2, 'downsample', strides=2, padding='VALID', initializer=_initial
+                )
         for index in range(num_blocks):
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
                 x = _block(cnn, x, channels, _DROP_PATH * blocks_before / (_NUM_BLOCKS - 1))

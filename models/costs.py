@@ -2,7 +2,8 @@
 
     python -m models.costs
 
-counts all built-in models again, and writes the table (models/costs.csv) and the list of models in docs/models.md.
+counts all built-in models again, and writes the table (models/costs.csv) and the list of models in
+docs/models.md.
 """
 
 import csv
@@ -18,13 +19,18 @@ from models.registry import MODELS
 _TABLE = Path(__file__).with_name('costs.csv')
 _DOCS = Path(__file__).resolve().parent.parent / 'docs' / 'models.md'
 # The list in docs/models.md begins with this line and ends at the next empty line.
-_DOCS_HEAD = '| model | data set | parameters | GMACs per image | image size | batch size | learning rate |\n'
+_DOCS_HEAD = (
+    '| model | data set | parameters | GMACs per image | image size | batch size | '
+    'learning rate |\n'
+)
 _COLUMNS = ('name', 'data_set', 'image_size', 'parameters', 'multiply_adds')
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The trainable parameters of a model for a data set, and the GMACs of one image's forward pass."""
+    """The trainable parameters of a model for a data set, and the GMACs of one image's forward
+    pass.
+    """
 
     facts: ModelFacts
     parameters: int
@@ -32,7 +38,9 @@ class ModelCost:
 
 
 def list_costs(pattern: str = '*') -> list[ModelCost]:
-    """The costs of the models whose names match a pattern with shell wildcards; those not in the table are counted."""
+    """The costs of the models whose names match a pattern with shell wildcards; those not in the
+    table are counted.
+    """
     counted = read_table()
     costs = []
     for facts in MODELS.list_facts(pattern):
@@ -47,7 +55,10 @@ def read_table() -> dict[tuple[str, str, int], tuple[int, int]]:
     """Reads the table: (name, data set, image size) -> (parameters, multiply-adds)."""
     with _TABLE.open(newline='') as file:
         return {
-            (row['name'], row['data_set'], int(row['image_size'])): (int(row['parameters']), int(row['multiply_adds']))
+            (row['name'], row['data_set'], int(row['image_size'])): (
+                int(row['parameters']),
+                int(row['multiply_adds']),
+            )
             for row in csv.DictReader(file)
         }
 

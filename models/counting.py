@@ -17,8 +17,8 @@ from tf_cnn.inputs.data_sets import DATA_SETS
 class Cost:
     """The cost of a network for one number of classes and one image size.
 
-    multiply_adds are those of convolutions and matrix products in one image's forward pass. Biases, normalisation,
-    activations and pooling do not count, as in published tables.
+    multiply_adds are those of convolutions and matrix products in one image's forward pass. Biases,
+    normalisation, activations and pooling do not count, as in published tables.
     """
 
     parameters: int
@@ -26,16 +26,20 @@ class Cost:
 
     @property
     def gmacs(self) -> float:
-        """Forward GMACs per image, which are two FLOPs each: double this to compare with a processor's peak FLOP/s.
+        """Forward GMACs per image, which are two FLOPs each: double this to compare with a
+        processor's peak FLOP/s.
 
-        The papers of these networks (He et al. 2015, table 1: "FLOPs (multiply-adds)"; Huang et al. 2017, figure 3; Tan
-        & Le 2019, table 2) and torchvision's tables count them, too, and call them FLOPs.
+        The papers of these networks (He et al. 2015, table 1: "FLOPs (multiply-adds)"; Huang et al.
+        2017, figure 3; Tan & Le 2019, table 2) and torchvision's tables count them, too, and call
+        them FLOPs.
         """
         return self.multiply_adds / 1e9
 
 
 def cost_of(facts: ModelFacts) -> Cost:
-    """Returns the cost of a model with its data set, in a new graph. UsageError if a user's network cannot be built."""
+    """Returns the cost of a model with its data set, in a new graph. UsageError if a user's network
+    cannot be built.
+    """
     data_set = DATA_SETS[facts.data_set]
     image_shape = (facts.image_size, facts.image_size, data_set.channels)
     with errors_of_network(facts.network, facts.name):
@@ -45,13 +49,15 @@ def cost_of(facts: ModelFacts) -> Cost:
 def network_cost(network: Network, image_shape: tuple[int, int, int], num_classes: int) -> Cost:
     """Returns the cost of a network for images of the shape [H, W, C], in a graph of its own.
 
-    The network is built as for training, so the parameters of an auxiliary head count. Its multiply-adds do not: only
-    operations that the logits depend on count.
+    The network is built as for training, so the parameters of an auxiliary head count. Its
+    multiply-adds do not: only operations that the logits depend on count.
     """
     with tf.Graph().as_default():
         variables = PlaceholderVariables()
         images = tf.placeholder(tf.float32, [1, *image_shape])
-        logits = build_network(network, images, num_classes, variables, 'NHWC', is_training=True).logits
+        logits = build_network(
+            network, images, num_classes, variables, 'NHWC', is_training=True
+        ).logits
         parameters = sum(value.shape.num_elements() for value in variables.trainable.values())
         return Cost(parameters, sum(map(_multiply_adds, _operations_behind(logits))))
 
@@ -76,11 +82,16 @@ def _shape(operation: tf.Operation, number: int) -> list[int]:
     return operation.inputs[number].shape.as_list()
 
 
-# Multiply-adds of one value of an operation's result. Kernels are [H, W, in, out], or with groups [H, W, in / groups,
-# out]; depthwise kernels are [H, W, in, multiplier], and each of their results depends on one channel.
+# Multiply-adds of one value of an operation's result. Kernels are [H, W, in, out], or with groups
+# [H, W, in / groups, out]; depthwise kernels are [H, W, in, multiplier], and each of their results
+# depends on one channel.
 _MULTIPLY_ADDS_OF_A_VALUE: dict[str, Callable[[tf.Operation], int]] = {
     'Conv2D': lambda operation: math.prod(_shape(operation, 1)[:3]),
     'DepthwiseConv2dNative': lambda operation: math.prod(_shape(operation, 1)[:2]),
-    'MatMul': lambda operation: _shape(operation, 0)[-2 if operation.get_attr('transpose_a') else -1],
-    'BatchMatMulV2': lambda operation: _shape(operation, 0)[-2 if operation.get_attr('adj_x') else -1],
+    'MatMul': lambda operation: _shape(operation, 0)[
+        -2 if operation.get_attr('transpose_a') else -1
+    ],
+    'BatchMatMulV2': lambda operation: _shape(operation, 0)[
+        -2 if operation.get_attr('adj_x') else -1
+    ],
 }

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from models.layers import LayerBuilder, Tensor, he_normal
 
 
-# The keyword arguments are the ways in which DenseNets differ; models/zoo.py names them in the table of models.
+# The keyword arguments are the ways in which DenseNets differ; models/zoo.py names them in the
+# table of models.
 def densenet(
     cnn: LayerBuilder,
     x: Tensor,
@@ -26,11 +27,11 @@ def densenet(
       blocks: the number of layers of each dense block.
       growth_rate: the number of channels that each layer adds (the paper's k).
       bottleneck: whether each layer begins with a 1x1 convolution to 4k channels ("DenseNet-B").
-      compression: the fraction of the channels that a transition between blocks keeps ("DenseNet-C", theta), unless
-        transition_filters is their number.
+      compression: the fraction of the channels that a transition between blocks keeps
+        ("DenseNet-C", theta), unless transition_filters is their number.
       stem_filters: the number of channels before the first block.
-      small_images: whether the first block gets the image at its full size, as for CIFAR (section 3, "implementation
-        details"); otherwise at a fourth of its height and width (table 1).
+      small_images: whether the first block gets the image at its full size, as for CIFAR (section
+        3, "implementation details"); otherwise at a fourth of its height and width (table 1).
     """
 
     def composite(x: Tensor, filters: int, kernel_size: int) -> Tensor:
@@ -41,7 +42,16 @@ def densenet(
     if small_images:
         x = cnn.conv(x, stem_filters, 3, 'conv1', use_bias=use_bias, initializer=he_normal)
     else:
-        x = cnn.conv(x, stem_filters, 7, 'conv1', strides=2, padding=3, use_bias=use_bias, initializer=he_normal)
+        x = cnn.conv(
+            x,
+            stem_filters,
+            7,
+            'conv1',
+            strides=2,
+            padding=3,
+            use_bias=use_bias,
+            initializer=he_normal,
+        )
         x = cnn.max_pool(cnn.relu(cnn.batch_norm(x, 'conv1/bn')), 3, 2, padding=1)
     for block, num_layers in enumerate(blocks):
         if block > 0:

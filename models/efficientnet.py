@@ -3,7 +3,8 @@
 from models.layers import LayerBuilder, Tensor, variance_scaling
 from models.mobilenet import conv_norm, inverted_residual
 
-# Kernel size, expansion, filters, number of blocks, and strides of the first block: table 1, stages 2 to 8.
+# Kernel size, expansion, filters, number of blocks, and strides of the first block: table 1, stages
+# 2 to 8.
 _STAGES = (
     (3, 1, 16, 1, 1),
     (3, 6, 24, 2, 2),
@@ -16,7 +17,8 @@ _STAGES = (
 _NUM_BLOCKS = sum(num_blocks for _, _, _, num_blocks, _ in _STAGES)
 # Section 5.2.
 _DROPOUT = 0.2
-_DROP_PATH = 0.2  # rate of stochastic depth ("survival probability 0.8"); it grows linearly from block to block
+# The rate of stochastic depth ("survival probability 0.8"); it grows linearly from block to block.
+_DROP_PATH = 0.2
 
 
 def efficientnet_b0(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
@@ -39,5 +41,6 @@ def efficientnet_b0(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
             blocks_before += 1
     x = conv_norm(cnn, x, 1280, 1, 'conv2', cnn.swish)
     x = cnn.dropout(cnn.global_avg_pool(x), _DROPOUT)
-    # The variance of the authors' uniform distribution between -1 / sqrt(fan_out) and 1 / sqrt(fan_out).
+    # The variance of the authors' uniform distribution between -1 / sqrt(fan_out) and 1 /
+    # sqrt(fan_out).
     return cnn.dense(x, num_classes, 'logits', initializer=variance_scaling(1 / 3, 'fan_out'))

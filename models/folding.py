@@ -1,8 +1,10 @@
-"""Constant batch norms for inference: folded into the convolution before, or reduced to one factor and one shift.
+"""Constant batch norms for inference: folded into the convolution before, or reduced to one factor
+and one shift.
 
-In inference, batch norm is y = factor * x + shift of each channel, with factor = gamma / sqrt(variance + epsilon) and
-shift = beta - factor * mean: Ioffe & Szegedy 2015 (arXiv:1502.03167), algorithm 2. If x is the output of a convolution,
-its kernel takes the factor: section 3.2 of Jacob et al. 2018 (arXiv:1712.05877).
+In inference, batch norm is y = factor * x + shift of each channel, with factor = gamma /
+sqrt(variance + epsilon) and shift = beta - factor * mean: Ioffe & Szegedy 2015 (arXiv:1502.03167),
+algorithm 2. If x is the output of a convolution, its kernel takes the factor: section 3.2 of Jacob
+et al. 2018 (arXiv:1712.05877).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,9 @@ _CONVOLUTIONS = ('Conv2D', 'DepthwiseConv2dNative')
 
 @dataclass(frozen=True)
 class ConstantNorm:
-    """The factor and the shift of a batch norm, [C] float32 each; None if the convolution before it applies it."""
+    """The factor and the shift of a batch norm, [C] float32 each; None if the convolution before it
+    applies it.
+    """
 
     factor: Array | None
     shift: Array | None
@@ -37,17 +41,20 @@ class ConstantNorm:
 
 @dataclass(frozen=True)
 class Folded:
-    """The variables that remain after folding (float32), and the folded batch norms, both by name."""
+    """The variables that remain after folding (float32), and the folded batch norms, both by
+    name.
+    """
 
     values: Mapping[str, Array]
     norms: Mapping[str, ConstantNorm]
 
 
 def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Array]) -> Folded:
-    """Folds the batch norms of a float32 inference graph; reads has the tensor that it uses for each variable, by name.
+    """Folds the batch norms of a float32 inference graph; reads has the tensor that it uses for
+    each variable, by name.
 
-    A convolution takes a factor only if nothing else uses its output or its kernel; other batch norms, such as those
-    before a convolution, keep their factor.
+    A convolution takes a factor only if nothing else uses its output or its kernel; other batch
+    norms, such as those before a convolution, keep their factor.
     """
     names = {tensor.ref(): name for name, tensor in reads.items()}
     left = dict(values)
@@ -62,7 +69,9 @@ def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Arra
 
 
 def _by_name(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, list[Any]]:
-    """The ops of each batch norm that LayerBuilder made, by its name; a network may use one several times."""
+    """The ops of each batch norm that LayerBuilder made, by its name; a network may use one several
+    times.
+    """
     found: dict[str, list[Any]] = {}
     for op in ops:
         if op.type == 'FusedBatchNormV3':
@@ -88,11 +97,15 @@ def _affine(op: Any, names: Mapping[Any, str], values: Mapping[str, Array]) -> t
 def _take(
     op: Any, names: Mapping[Any, str], values: dict[str, Array], factor: Array, shift: Array
 ) -> ConstantNorm | None:
-    """Multiplies the kernel of the convolution before a batch norm by the factor; None if none can take it."""
+    """Multiplies the kernel of the convolution before a batch norm by the factor; None if none can
+    take it.
+    """
     source, bias, user = op.inputs[0].op, None, op
     if source.type == 'BiasAdd':
         bias, user, source = source, source, source.inputs[0].op
-        if not _is_only_user(bias.outputs[0], op) or not _is_only_variable(bias.inputs[1], names, bias):
+        if not _is_only_user(bias.outputs[0], op) or not _is_only_variable(
+            bias.inputs[1], names, bias
+        ):
             return None
     if source.type not in _CONVOLUTIONS or not _is_only_user(source.outputs[0], user):
         return None
@@ -100,7 +113,11 @@ def _take(
         return None
     kernel = names[source.inputs[1].ref()]
     # The last axis of a depthwise kernel [H, W, C, M] counts the outputs of a channel.
-    per_output = factor.reshape(values[kernel].shape[2:]) if source.type == 'DepthwiseConv2dNative' else factor
+    per_output = (
+        factor.reshape(values[kernel].shape[2:])
+        if source.type == 'DepthwiseConv2dNative'
+        else factor
+    )
     values[kernel] = values[kernel] * per_output
     if bias is None:
         return ConstantNorm(None, shift)

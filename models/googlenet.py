@@ -5,7 +5,8 @@ As usual in benchmarks, it has neither local response normalisation nor the two 
 
 from models.layers import LayerBuilder, Tensor, he_normal
 
-# Table 1: filters of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj, by module. 4a and 5a follow a pooling layer.
+# Table 1: filters of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj, by module. 4a and 5a
+# follow a pooling layer.
 _MODULES = {
     '3a': (64, 96, 128, 16, 32, 32),
     '3b': (128, 128, 192, 32, 96, 64),
@@ -47,6 +48,16 @@ def _module(cnn: LayerBuilder, x: Tensor, filters: tuple[int, int, int, int, int
     )
 
 
-def _conv(cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, *, strides: int = 1) -> Tensor:
-    x = cnn.conv(x, filters, kernel_size, name, strides=strides, padding=kernel_size // 2, initializer=he_normal)
+def _conv(
+    cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, *, strides: int = 1
+) -> Tensor:
+    x = cnn.conv(
+        x,
+        filters,
+        kernel_size,
+        name,
+        strides=strides,
+        padding=kernel_size // 2,
+        initializer=he_normal,
+    )
     return cnn.relu(x)

@@ -17,16 +17,28 @@ def _conv(
     strides: int = 1,
     padding: Padding = 'SAME',
 ) -> Tensor:
-    x = cnn.conv(x, filters, kernel_size, name, strides=strides, padding=padding, use_bias=False, initializer=he_normal)
+    x = cnn.conv(
+        x,
+        filters,
+        kernel_size,
+        name,
+        strides=strides,
+        padding=padding,
+        use_bias=False,
+        initializer=he_normal,
+    )
     return cnn.relu(cnn.batch_norm(x, f'{name}/bn'))
 
 
 def _split_3x3(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> list[Tensor]:
     """A 1x3 and a 3x1 convolution in parallel: figure 7 of v3, figure 6 of v4."""
-    return [_conv(cnn, x, filters, (1, 3), f'{name}/conv_1x3'), _conv(cnn, x, filters, (3, 1), f'{name}/conv_3x1')]
+    return [
+        _conv(cnn, x, filters, (1, 3), f'{name}/conv_1x3'),
+        _conv(cnn, x, filters, (3, 1), f'{name}/conv_3x1'),
+    ]
 
 
-# ---- v3 -------------------------------------------------------------------------------------------------------------
+# ---- v3 ------------------------------------------------------------------------------------------
 
 
 def inception3(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
@@ -34,7 +46,9 @@ def inception3(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def inception3_aux(cnn: LayerBuilder, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor | None]:
-    """The logits of images x and, while training, those of the auxiliary head after the last 17x17 block."""
+    """The logits of images x and, while training, those of the auxiliary head after the last 17x17
+    block.
+    """
     x = _mixed_17x17(cnn, _stem_and_35x35(cnn, x))
     auxiliary = _auxiliary_head(cnn, x, num_classes) if cnn.is_training else None
     return _head(cnn, _mixed_8x8(cnn, x), num_classes), auxiliary
@@ -83,7 +97,9 @@ def _mixed_17x17(cnn: LayerBuilder, x: Tensor) -> Tensor:
 
 def _mixed_8x8(cnn: LayerBuilder, x: Tensor) -> Tensor:
     with cnn.scope('reduce_8x8'):
-        b3 = _conv(cnn, _conv(cnn, x, 192, 1, 'b3/conv1'), 320, 3, 'b3/conv2', strides=2, padding='VALID')
+        b3 = _conv(
+            cnn, _conv(cnn, x, 192, 1, 'b3/conv1'), 320, 3, 'b3/conv2', strides=2, padding='VALID'
+        )
         b7 = _conv(cnn, x, 192, 1, 'b7/conv1')
         b7 = _conv(cnn, b7, 192, (1, 7), 'b7/conv2')
         b7 = _conv(cnn, b7, 192, (7, 1), 'b7/conv3')
@@ -113,7 +129,7 @@ def _auxiliary_head(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
         return cnn.dense(cnn.flatten(x), num_classes, 'logits', initializer=truncated_normal(0.001))
 
 
-# ---- v4 -------------------------------------------------------------------------------------------------------------
+# ---- v4 ------------------------------------------------------------------------------------------
 
 
 def inception4(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
@@ -141,14 +157,18 @@ def _stem(cnn: LayerBuilder, x: Tensor) -> Tensor:
         x = _conv(cnn, x, 32, 3, 'conv1', strides=2, padding='VALID')
         x = _conv(cnn, x, 32, 3, 'conv2', padding='VALID')
         x = _conv(cnn, x, 64, 3, 'conv3')
-        x = cnn.concat([cnn.max_pool(x, 3, 2), _conv(cnn, x, 96, 3, 'conv4', strides=2, padding='VALID')])
+        x = cnn.concat(
+            [cnn.max_pool(x, 3, 2), _conv(cnn, x, 96, 3, 'conv4', strides=2, padding='VALID')]
+        )
         short = _conv(cnn, _conv(cnn, x, 64, 1, 'b3/conv1'), 96, 3, 'b3/conv2', padding='VALID')
         long = _conv(cnn, x, 64, 1, 'b7/conv1')
         long = _conv(cnn, long, 64, (7, 1), 'b7/conv2')
         long = _conv(cnn, long, 64, (1, 7), 'b7/conv3')
         long = _conv(cnn, long, 96, 3, 'b7/conv4', padding='VALID')
         x = cnn.concat([short, long])
-        return cnn.concat([_conv(cnn, x, 192, 3, 'conv5', strides=2, padding='VALID'), cnn.max_pool(x, 3, 2)])
+        return cnn.concat(
+            [_conv(cnn, x, 192, 3, 'conv5', strides=2, padding='VALID'), cnn.max_pool(x, 3, 2)]
+        )
 
 
 def _inception_a(cnn: LayerBuilder, x: Tensor) -> Tensor:
@@ -185,7 +205,9 @@ def _inception_b(cnn: LayerBuilder, x: Tensor) -> Tensor:
 
 def _reduction_b(cnn: LayerBuilder, x: Tensor) -> Tensor:
     """Figure 8."""
-    b3 = _conv(cnn, _conv(cnn, x, 192, 1, 'b3/conv1'), 192, 3, 'b3/conv2', strides=2, padding='VALID')
+    b3 = _conv(
+        cnn, _conv(cnn, x, 192, 1, 'b3/conv1'), 192, 3, 'b3/conv2', strides=2, padding='VALID'
+    )
     b7 = _conv(cnn, x, 256, 1, 'b7/conv1')
     b7 = _conv(cnn, b7, 256, (1, 7), 'b7/conv2')
     b7 = _conv(cnn, b7, 320, (7, 1), 'b7/conv3')
@@ -201,4 +223,6 @@ def _inception_c(cnn: LayerBuilder, x: Tensor) -> Tensor:
     b33 = _conv(cnn, x, 384, 1, 'b33/conv1')
     b33 = _conv(cnn, b33, 448, (1, 3), 'b33/conv2')
     b33 = _conv(cnn, b33, 512, (3, 1), 'b33/conv3')
-    return cnn.concat([pool, b1, *_split_3x3(cnn, b3, 256, 'b3'), *_split_3x3(cnn, b33, 256, 'b33')])
+    return cnn.concat(
+        [pool, b1, *_split_3x3(cnn, b3, 256, 'b3'), *_split_3x3(cnn, b33, 256, 'b33')]
+    )

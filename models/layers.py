@@ -1,4 +1,6 @@
-"""The layer builder, which hides TensorFlow, the data format and the precision from the networks."""
+"""The layer builder, which hides TensorFlow, the data format and the precision from the
+networks.
+"""
 
 import contextlib
 import math
@@ -18,7 +20,9 @@ Padding = str | int  # 'SAME', 'VALID', or that many zeros on every side
 class VariableSource(Protocol):
     """The source of a tower's variables, which variable managers implement."""
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
         """Returns the variable's value, float32. The first call for a name creates the variable."""
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
@@ -47,19 +51,26 @@ def constant(value: float) -> Initializer:
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """A normal distribution truncated at two standard deviations; stddev is the deviation before truncation."""
+    """A normal distribution truncated at two standard deviations; stddev is the deviation before
+    truncation.
+    """
 
     def initialize(shape: Sequence[int], seed: int) -> Tensor:
-        return tf.raw_ops.TruncatedNormal(shape=list(shape), dtype=tf.float32, seed=seed, seed2=1) * stddev
+        return (
+            tf.raw_ops.TruncatedNormal(shape=list(shape), dtype=tf.float32, seed=seed, seed2=1)
+            * stddev
+        )
 
     return initialize
 
 
 def variance_scaling(scale: float, mode: str) -> Initializer:
-    """A truncated normal distribution of variance scale / fan; mode, 'fan_in', 'fan_out' or 'fan_avg', chooses the fan.
+    """A truncated normal distribution of variance scale / fan; mode, 'fan_in', 'fan_out' or
+    'fan_avg', chooses the fan.
 
-    scale=2, fan_in: He et al. 2015 (arXiv:1502.01852), eq. 10; fan_out: eq. 14. scale=1, fan_avg: Glorot & Bengio 2010,
-    eq. 12. A depthwise kernel [H, W, C, 1] has a fan_out of H*W, which is also the number of inputs of each output.
+    scale=2, fan_in: He et al. 2015 (arXiv:1502.01852), eq. 10; fan_out: eq. 14. scale=1, fan_avg:
+    Glorot & Bengio 2010, eq. 12. A depthwise kernel [H, W, C, 1] has a fan_out of H*W, which is
+    also the number of inputs of each output.
     """
     # The standard deviation of a standard normal distribution truncated at +-2.
     cut_stddev = 0.87962566103423978
@@ -81,18 +92,22 @@ glorot_normal = variance_scaling(1.0, 'fan_avg')
 class LayerBuilder:
     """Adds the layers of one tower to the current graph.
 
-    Activations have the type dtype and the shape [N, H, W, C] or [N, C, H, W], depending on data_format. In both data
-    formats kernels are [H, W, in, out], and dense weights [in, out] in the order of a flattened [H, W, C], so that both
-    formats share their weights. A variable is cast to dtype where it is read; its gradient has the variable's type.
+    Activations have the type dtype and the shape [N, H, W, C] or [N, C, H, W], depending on
+    data_format. In both data formats kernels are [H, W, in, out], and dense weights [in, out] in
+    the order of a flattened [H, W, C], so that both formats share their weights. A variable is cast
+    to dtype where it is read; its gradient has the variable's type.
 
     Args:
       data_format: 'NHWC' or 'NCHW'.
       is_training: whether batch norm uses the statistics of the batch, and dropout is active.
-      keep_statistics: whether batch norm updates its moving averages while training. One tower does so for each model.
-      seed: the seed of the dropout layers; each one adds its number to it, so the seeds of two towers must differ by
-        more than the number of dropout layers.
-      dtype: the type that layers compute in, except the arithmetic of batch norm, which is always float32.
-      norms: the folded batch norms of a network with constant weights, by name; None to compute batch norm.
+      keep_statistics: whether batch norm updates its moving averages while training. One tower does
+        so for each model.
+      seed: the seed of the dropout layers; each one adds its number to it, so the seeds of two
+        towers must differ by more than the number of dropout layers.
+      dtype: the type that layers compute in, except the arithmetic of batch norm, which is always
+        float32.
+      norms: the folded batch norms of a network with constant weights, by name; None to compute
+        batch norm.
     """
 
     # Each argument is a decision about the whole network, so that no layer takes it again.
@@ -148,7 +163,9 @@ class LayerBuilder:
     ) -> Tensor:
         """A 2-D convolution. kernel_size is (height, width), or one number for both."""
         height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
-        kernel = self._variable(f'{name}/kernel', [height, width, self._num_channels(x), filters], initializer)
+        kernel = self._variable(
+            f'{name}/kernel', [height, width, self._num_channels(x), filters], initializer
+        )
         x, padding = self._padded(x, height, strides, padding)
         x = tf.nn.conv2d(
             x,
@@ -171,8 +188,12 @@ class LayerBuilder:
         use_bias: bool = True,
         initializer: Initializer = he_normal_fan_out,
     ) -> Tensor:
-        """A 2-D convolution of each channel separately. The kernel is [kernel_size, kernel_size, channels, 1]."""
-        kernel = self._variable(f'{name}/kernel', [kernel_size, kernel_size, self._num_channels(x), 1], initializer)
+        """A 2-D convolution of each channel separately. The kernel is [kernel_size, kernel_size,
+        channels, 1].
+        """
+        kernel = self._variable(
+            f'{name}/kernel', [kernel_size, kernel_size, self._num_channels(x), 1], initializer
+        )
         x, padding = self._padded(x, kernel_size, strides, padding)
         x = tf.raw_ops.DepthwiseConv2dNative(
             input=x,
@@ -185,16 +206,21 @@ class LayerBuilder:
         return self._bias(x, name) if use_bias else x
 
     def batch_norm(self, x: Tensor, name: str, *, untrained_scale: float = 1.0) -> Tensor:
-        """Fused batch normalisation of each channel. Factors, offsets and moving averages are float32.
+        """Fused batch normalisation of each channel. Factors, offsets and moving averages are
+        float32.
 
-        The first value of the factors is 1 while training, and untrained_scale otherwise: without training the moving
-        averages of fresh weights are 0 and 1, which normalises nothing.
+        The first value of the factors is 1 while training, and untrained_scale otherwise: without
+        training the moving averages of fresh weights are 0 and 1, which normalises nothing.
         """
         if self._norms is not None:
             return self._norms[self._scoped(name)].apply(x, self._data_format)
         config, shape = self._batch_norm, [self._num_channels(x)]
         first = ones if self.is_training else constant(untrained_scale)
-        scale = self._variable(f'{name}/gamma', shape, first, dtype=tf.float32) if config.scale else tf.ones(shape)
+        scale = (
+            self._variable(f'{name}/gamma', shape, first, dtype=tf.float32)
+            if config.scale
+            else tf.ones(shape)
+        )
         offset = self._variable(f'{name}/beta', shape, zeros, dtype=tf.float32)
         common: dict[str, Any] = {
             'scale': scale,
@@ -209,9 +235,15 @@ class LayerBuilder:
             self._variables.declare(self._scoped(f'{name}/moving_variance'), shape, ones)
             if self._no_statistics is None:
                 self._no_statistics = tf.constant([], tf.float32)
-            return tf.raw_ops.FusedBatchNormV3(x=x, mean=self._no_statistics, variance=self._no_statistics, **common).y
-        mean = self._variable(f'{name}/moving_mean', shape, zeros, trainable=False, dtype=tf.float32)
-        variance = self._variable(f'{name}/moving_variance', shape, ones, trainable=False, dtype=tf.float32)
+            return tf.raw_ops.FusedBatchNormV3(
+                x=x, mean=self._no_statistics, variance=self._no_statistics, **common
+            ).y
+        mean = self._variable(
+            f'{name}/moving_mean', shape, zeros, trainable=False, dtype=tf.float32
+        )
+        variance = self._variable(
+            f'{name}/moving_variance', shape, ones, trainable=False, dtype=tf.float32
+        )
         if not self.is_training:
             return tf.raw_ops.FusedBatchNormV3(x=x, mean=mean, variance=variance, **common).y
         # With a factor below one, the kernel returns the updated moving averages.
@@ -223,7 +255,8 @@ class LayerBuilder:
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
-        """Normalises over the channels of each pixel, or of [N, C], in float32: Ba et al. 2016 (arXiv:1607.06450).
+        """Normalises over the channels of each pixel, or of [N, C], in float32: Ba et al. 2016
+        (arXiv:1607.06450).
 
         The default epsilon is that of the code by ConvNeXt's authors.
         """
@@ -232,17 +265,26 @@ class LayerBuilder:
         mean, variance = tf.nn.moments(exact, [axis], keepdims=True)
         normalised = tf.cast((exact - mean) * tf.math.rsqrt(variance + epsilon), x.dtype)
         shape = [x.shape.as_list()[axis]]
-        scale, offset = self._variable(f'{name}/gamma', shape, ones), self._variable(f'{name}/beta', shape, zeros)
+        scale, offset = (
+            self._variable(f'{name}/gamma', shape, ones),
+            self._variable(f'{name}/beta', shape, zeros),
+        )
         if x.shape.rank == 4:
             scale, offset = self._per_channel(scale), self._per_channel(offset)
         return normalised * scale + offset
 
     def layer_scale(self, x: Tensor, name: str, initial: float) -> Tensor:
-        """A learned factor for each channel, initially `initial`: Touvron et al. 2021 (arXiv:2103.17239)."""
-        return x * self._per_channel(self._variable(f'{name}/gamma', [self._num_channels(x)], constant(initial)))
+        """A learned factor for each channel, initially `initial`: Touvron et al. 2021
+        (arXiv:2103.17239).
+        """
+        return x * self._per_channel(
+            self._variable(f'{name}/gamma', [self._num_channels(x)], constant(initial))
+        )
 
     def gate(self, x: Tensor, logits: Tensor) -> Tensor:
-        """Multiplies each channel of each image by the sigmoid of its logit, [N, C]: Hu et al. 2018, eqs. 3 and 4."""
+        """Multiplies each channel of each image by the sigmoid of its logit, [N, C]: Hu et al.
+        2018, eqs. 3 and 4.
+        """
         return x * self._per_channel(tf.sigmoid(logits))
 
     def relu(self, x: Tensor) -> Tensor:
@@ -257,21 +299,32 @@ class LayerBuilder:
         return tf.nn.swish(x)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """x * Phi(x), Phi being the normal distribution function: Hendrycks & Gimpel 2016 (arXiv:1606.08415)."""
+        """x * Phi(x), Phi being the normal distribution function: Hendrycks & Gimpel 2016
+        (arXiv:1606.08415).
+        """
         return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
 
     def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
-        """The maximum of each window; padding is never the maximum, even where all values are negative."""
+        """The maximum of each window; padding is never the maximum, even where all values are
+        negative.
+        """
         explicit = padding if isinstance(padding, str) else self._zeros_around(padding)
-        # Only explicit padding keeps oneDNN out. Without a gradient, a float32 copy costs more than that gains.
-        is_better_copied = 'gpu' not in x.device.lower() and (self.is_training or x.dtype != tf.float32)
+        # Only explicit padding keeps oneDNN out. Without a gradient, a float32 copy costs more than
+        # that gains.
+        is_better_copied = 'gpu' not in x.device.lower() and (
+            self.is_training or x.dtype != tf.float32
+        )
         if not isinstance(explicit, str) and is_better_copied:
             x, explicit = tf.pad(x, explicit, constant_values=-math.inf), 'VALID'
-        return tf.nn.max_pool2d(x, self._spatial(size), self._spatial(strides), explicit, data_format=self._data_format)
+        return tf.nn.max_pool2d(
+            x, self._spatial(size), self._spatial(strides), explicit, data_format=self._data_format
+        )
 
     def avg_pool(self, x: Tensor, size: int, strides: int, padding: str = 'VALID') -> Tensor:
         """Average pooling; the averages exclude the padding of 'SAME'."""
-        return tf.nn.avg_pool2d(x, self._spatial(size), self._spatial(strides), padding, data_format=self._data_format)
+        return tf.nn.avg_pool2d(
+            x, self._spatial(size), self._spatial(strides), padding, data_format=self._data_format
+        )
 
     def global_avg_pool(self, x: Tensor) -> Tensor:
         """[N, H, W, C] or [N, C, H, W] -> [N, C], the mean over height and width."""
@@ -286,7 +339,9 @@ class LayerBuilder:
         return tf.pad(x, self._around(*pads))
 
     def shift(self, x: Tensor) -> Tensor:
-        """Shifts activations one pixel up and one to the left; the last row and column become zero."""
+        """Shifts activations one pixel up and one to the left; the last row and column become
+        zero.
+        """
         begin = [0, 0, 1, 1] if self._channels_first else [0, 1, 1, 0]
         return tf.pad(tf.slice(x, begin, [-1] * 4), self._around([0, 1], [0, 1]))
 
@@ -301,10 +356,15 @@ class LayerBuilder:
 
     def pad_channels(self, x: Tensor, count: int) -> Tensor:
         none, added = [0, 0], [0, count - self._num_channels(x)]
-        return tf.pad(x, [none, added, none, none] if self._channels_first else [none, none, none, added])
+        return tf.pad(
+            x, [none, added, none, none] if self._channels_first else [none, none, none, added]
+        )
 
-    def local_response_norm(self, x: Tensor, *, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
-        """x / (bias + alpha * s) ** beta, s being the sum of squares of the channels that are up to radius away.
+    def local_response_norm(
+        self, x: Tensor, *, radius: int, bias: float, alpha: float, beta: float
+    ) -> Tensor:
+        """x / (bias + alpha * s) ** beta, s being the sum of squares of the channels that are up to
+        radius away.
 
         Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
         """
@@ -315,34 +375,47 @@ class LayerBuilder:
         return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
 
     def flatten(self, x: Tensor) -> Tensor:
-        """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C]; both data formats give the order of [H, W, C]."""
+        """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C]; both data formats give the order of [H, W,
+        C].
+        """
         if self._channels_first:
             x = tf.transpose(x, [0, 2, 3, 1])
         return tf.reshape(x, [-1, math.prod(x.shape.as_list()[1:])])
 
-    def dense(self, x: Tensor, units: int, name: str, *, initializer: Initializer = glorot_normal) -> Tensor:
+    def dense(
+        self, x: Tensor, units: int, name: str, *, initializer: Initializer = glorot_normal
+    ) -> Tensor:
         """A fully connected layer, [N, in] -> [N, units]."""
         kernel = self._variable(f'{name}/kernel', [x.shape.as_list()[-1], units], initializer)
         bias = self._variable(f'{name}/bias', [units], zeros)
         return tf.nn.bias_add(tf.matmul(x, kernel), bias, name=self._scoped(name))
 
     def dropout(self, x: Tensor, rate: float) -> Tensor:
-        """While training, sets a fraction of the values to zero and scales the others up: Srivastava et al. 2014."""
+        """While training, sets a fraction of the values to zero and scales the others up:
+        Srivastava et al. 2014.
+        """
         return self._dropped(x, rate) if self.is_training else x
 
     def drop_path(self, x: Tensor, rate: float) -> Tensor:
-        """While training, sets all values of a fraction of the images to zero and scales the other images up.
+        """While training, sets all values of a fraction of the images to zero and scales the other
+        images up.
 
-        On a branch beside a shortcut this is stochastic depth: Huang et al. 2016 (arXiv:1603.09382).
+        On a branch beside a shortcut this is stochastic depth: Huang et al. 2016
+        (arXiv:1603.09382).
         """
         return self._dropped(x, rate, [tf.shape(x)[0], 1, 1, 1]) if self.is_training and rate else x
 
     def _dropped(self, x: Tensor, rate: float, noise_shape: Sequence[Any] | None = None) -> Tensor:
         self._num_dropouts += 1
         seed = self._seed + self._num_dropouts
-        if self._channels_first and x.shape.rank == 4 and tf.DeviceSpec.from_string(x.device).device_type == 'CPU':
-            # TensorFlow's dropout selects between x and a number. That number ends the pass that converts NCHW for
-            # CPUs, and without oneDNN no kernel computes gradients of convolutions in NCHW.
+        if (
+            self._channels_first
+            and x.shape.rank == 4
+            and tf.DeviceSpec.from_string(x.device).device_type == 'CPU'
+        ):
+            # TensorFlow's dropout selects between x and a number. That number ends the pass that
+            # converts NCHW for CPUs, and without oneDNN no kernel computes gradients of
+            # convolutions in NCHW.
             whole = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)
             return x * tf.nn.dropout(whole, rate=rate, seed=seed)
         return tf.nn.dropout(x, rate=rate, noise_shape=noise_shape, seed=seed)
@@ -372,15 +445,21 @@ class LayerBuilder:
     def _per_channel(self, values: Tensor) -> Tensor:
         """Reshapes [C] or [N, C] so that it broadcasts against activations."""
         num_channels = values.shape.as_list()[-1]
-        return tf.reshape(values, [-1, num_channels, 1, 1] if self._channels_first else [-1, 1, 1, num_channels])
+        return tf.reshape(
+            values, [-1, num_channels, 1, 1] if self._channels_first else [-1, 1, 1, num_channels]
+        )
 
     def _spatial(self, size: int) -> list[int]:
         return [1, 1, size, size] if self._channels_first else [1, size, size, 1]
 
-    def _padded(self, x: Tensor, kernel_size: int, strides: int, padding: Padding) -> tuple[Tensor, str]:
-        """Replaces padding by a number of pixels with 'SAME' or 'VALID', after tf.pad where necessary.
+    def _padded(
+        self, x: Tensor, kernel_size: int, strides: int, padding: Padding
+    ) -> tuple[Tensor, str]:
+        """Replaces padding by a number of pixels with 'SAME' or 'VALID', after tf.pad where
+        necessary.
 
-        On a CPU, the gradient of a convolution with explicit padding takes 1.5 times as long as with these.
+        On a CPU, the gradient of a convolution with explicit padding takes 1.5 times as long as
+        with these.
         """
         if isinstance(padding, str):
             return x, padding

@@ -9,7 +9,8 @@ from tf_cnn.system.user_file import UserFile
 if TYPE_CHECKING:
     from models.layers import LayerBuilder
 
-# (layer builder, images in its data format, num_classes) -> logits or (logits, auxiliary logits or None)
+# (layer builder, images in its data format, num_classes) -> logits or (logits, auxiliary logits or
+# None)
 Build = Callable[['LayerBuilder', Any, int], Any]
 
 
@@ -17,7 +18,8 @@ Build = Callable[['LayerBuilder', Any, int], Any]
 class BatchNorm:
     """The settings of a network's batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167).
 
-    A moving average keeps `decay` of its old value at each step; scale says whether there is a learned factor (gamma).
+    A moving average keeps `decay` of its old value at each step; scale says whether there is a
+    learned factor (gamma).
     """
 
     decay: float = 0.9
@@ -30,7 +32,8 @@ class Network:
     """How to build a network.
 
     Attributes:
-      builder: the function that adds the network to the graph; for a built-in network its name in models.builders.
+      builder: the function that adds the network to the graph; for a built-in network its name in
+        models.builders.
       options: keyword arguments of the function.
       file: the --model_file that registered the network, if one did.
     """
@@ -51,11 +54,13 @@ class RateSchedule:
     """How a model's default learning rate changes.
 
     Attributes:
-      factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the factor.
-      per_images: the images per update for which the default learning rate is meant; the first rate is proportional to
-        the images per update. None: the first rate does not depend on them.
+      factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the
+        factor.
+      per_images: the images per update for which the default learning rate is meant; the first rate
+        is proportional to the images per update. None: the first rate does not depend on them.
       warmup_epochs: the epochs in which the rate rises from 0.
-      decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0 disables this.
+      decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0
+        disables this.
       whole_steps: whether the number of steps in an epoch is rounded down.
     """
 
@@ -77,8 +82,8 @@ class ModelFacts:
       image_size: height and width of the images in pixels.
       batch_size: the default, for each device.
       learning_rate: the default, from which schedule begins.
-      any_size: whether images of a folder keep their own size. The network must end in global pooling, and halve its
-        images so rarely that small ones do not vanish.
+      any_size: whether images of a folder keep their own size. The network must end in global
+        pooling, and halve its images so rarely that small ones do not vanish.
       residual: whether it is a residual network, to which --resnet_base_lr applies.
     """
 

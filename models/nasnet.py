@@ -3,9 +3,10 @@
 from models.layers import LayerBuilder, Tensor, he_normal_fan_out
 
 _DROPOUT = 0.5  # as in the authors' code
-# The initial batch norm factor of the projections into a cell, in a network that is not trained. In each of up to 20
-# cells, a projection from 6F to F channels multiplies the mean square by 6, and a pair of separable convolutions by up
-# to 8. With this factor the activations stay in the range of float16.
+# The initial batch norm factor of the projections into a cell, in a network that is not trained. In
+# each of up to 20 cells, a projection from 6F to F channels multiplies the mean square by 6, and a
+# pair of separable convolutions by up to 8. With this factor the activations stay in the range of
+# float16.
 _UNTRAINED_SCALE = 1 / 6
 
 
@@ -21,20 +22,32 @@ def nasnet(
 ) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    It has neither the auxiliary head nor the ScheduledDropPath of the paper's training (which only NASNet-A large has),
-    since a network does not know the progress of training.
+    It has neither the auxiliary head nor the ScheduledDropPath of the paper's training (which only
+    NASNet-A large has), since a network does not know the progress of training.
 
     Args:
-      num_cells: the number of normal cells in each of the three stages (N in "N @ penultimate filters").
-      penultimate_filters: the number of channels before the logits, 24 times the filters of a cell of the first stage.
-      skip_reduction: whether the second input of the first cell of a stage comes from one cell earlier.
+      num_cells: the number of normal cells in each of the three stages (N in "N @ penultimate
+        filters").
+      penultimate_filters: the number of channels before the logits, 24 times the filters of a cell
+        of the first stage.
+      skip_reduction: whether the second input of the first cell of a stage comes from one cell
+        earlier.
     """
 
     def reduce(x: Tensor, previous: Tensor | None, filters: int, name: str) -> Tensor:
         with cnn.scope(name):
             return _reduction_cell(cnn, x, previous, filters)
 
-    x = cnn.conv(x, stem_filters, 3, 'stem', strides=2, padding='VALID', use_bias=False, initializer=he_normal_fan_out)
+    x = cnn.conv(
+        x,
+        stem_filters,
+        3,
+        'stem',
+        strides=2,
+        padding='VALID',
+        use_bias=False,
+        initializer=he_normal_fan_out,
+    )
     x, previous = cnn.batch_norm(x, 'stem/bn'), None
     filters = penultimate_filters // 24
     for number in (1, 2):
@@ -59,8 +72,10 @@ def _normal_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor, filters: int) -
     return cnn.concat(
         [
             previous,
-            _separable(cnn, x, filters, 5, 'left1') + _separable(cnn, previous, filters, 3, 'right1'),
-            _separable(cnn, previous, filters, 5, 'left2') + _separable(cnn, previous, filters, 3, 'right2'),
+            _separable(cnn, x, filters, 5, 'left1')
+            + _separable(cnn, previous, filters, 3, 'right1'),
+            _separable(cnn, previous, filters, 5, 'left2')
+            + _separable(cnn, previous, filters, 3, 'right2'),
             cnn.avg_pool(x, 3, 1, 'SAME') + previous,
             pooled + pooled,
             _separable(cnn, x, filters, 3, 'left5') + x,
@@ -77,7 +92,9 @@ def _reduction_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor | None, filte
     x = _project(cnn, x, filters, 'input')
     padded = cnn.pad_same(x, 3, 2)
     maxima = cnn.max_pool(padded, 3, 2)
-    b1 = _separable(cnn, x, filters, 5, 'left1', 2) + _separable(cnn, previous, filters, 7, 'right1', 2)
+    b1 = _separable(cnn, x, filters, 5, 'left1', 2) + _separable(
+        cnn, previous, filters, 7, 'right1', 2
+    )
     b2 = maxima + _separable(cnn, previous, filters, 7, 'right2', 2)
     b3 = cnn.avg_pool(padded, 3, 2) + _separable(cnn, previous, filters, 5, 'right3', 2)
     b4 = cnn.avg_pool(b1, 3, 1, 'SAME') + b2
@@ -91,25 +108,42 @@ def _project(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> Tensor:
 
 
 def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
-    """Converts the output of the last cell but one to the size of x and to the given number of filters."""
+    """Converts the output of the last cell but one to the size of x and to the given number of
+    filters.
+    """
     if cnn.shape(previous)[:2] == cnn.shape(x)[:2]:
         return _project(cnn, previous, filters, 'previous')
-    # Every second pixel, and every second pixel of the image moved by one, so that both parities contribute.
+    # Every second pixel, and every second pixel of the image moved by one, so that both parities
+    # contribute.
     previous = cnn.relu(previous)
     halves = [
         cnn.conv(
-            pixels, filters // 2, 1, f'previous/half{number}', strides=2, use_bias=False, initializer=he_normal_fan_out
+            pixels,
+            filters // 2,
+            1,
+            f'previous/half{number}',
+            strides=2,
+            use_bias=False,
+            initializer=he_normal_fan_out,
         )
         for number, pixels in ((1, previous), (2, cnn.shift(previous)))
     ]
     return cnn.batch_norm(cnn.concat(halves), 'previous/bn', untrained_scale=_UNTRAINED_SCALE)
 
 
-def _separable(cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, strides: int = 1) -> Tensor:
-    """Twice ReLU, depthwise and pointwise convolution, and batch norm; the first has the strides: appendix A."""
+def _separable(
+    cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, strides: int = 1
+) -> Tensor:
+    """Twice ReLU, depthwise and pointwise convolution, and batch norm; the first has the strides:
+    appendix A.
+    """
     for number, step in ((1, strides), (2, 1)):
         conv = f'{name}/conv{number}'
-        x = cnn.depthwise_conv(cnn.relu(x), kernel_size, f'{conv}/depthwise', strides=step, use_bias=False)
-        x = cnn.conv(x, filters, 1, f'{conv}/pointwise', use_bias=False, initializer=he_normal_fan_out)
+        x = cnn.depthwise_conv(
+            cnn.relu(x), kernel_size, f'{conv}/depthwise', strides=step, use_bias=False
+        )
+        x = cnn.conv(
+            x, filters, 1, f'{conv}/pointwise', use_bias=False, initializer=he_normal_fan_out
+        )
         x = cnn.batch_norm(x, f'{conv}/bn')
     return x

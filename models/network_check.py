@@ -25,32 +25,40 @@ def check_network(
 ) -> None:
     """Checks a user's network by building it, in a graph of its own that never runs.
 
-    A run that trains and evaluates calls this for each, since a network may differ between them. Raises UsageError if
-    the network fails or does not return logits; or, for training, if it has no trainable variable or its loss does not
-    depend on one of them.
+    A run that trains and evaluates calls this for each, since a network may differ between them.
+    Raises UsageError if the network fails or does not return logits; or, for training, if it has no
+    trainable variable or its loss does not depend on one of them.
 
     Args:
       image_shape: [H, W, C] of the images.
       dtype: the type that layers compute in.
       batch_size: None if it is not known when the graph is built, as in an export.
-      trains: whether to check the network as training builds it; otherwise as evaluation and --forward_only do.
+      trains: whether to check the network as training builds it; otherwise as evaluation and
+        --forward_only do.
     """
     flag = format_flag('model', name)
     with tf.Graph().as_default(), errors_of_network(network, name):
         variables = PlaceholderVariables()
         images = tf.placeholder(tf.float32, [batch_size, *image_shape])
-        heads = build_network(network, images, num_classes, variables, data_format, is_training=trains, dtype=dtype)
+        heads = build_network(
+            network, images, num_classes, variables, data_format, is_training=trains, dtype=dtype
+        )
         gradients = _gradients(heads, variables) if trains else {}
     if trains and not gradients:
         raise UsageError(f'{flag}: it has no trainable variable; write --forward_only')
     unused = [variable for variable, gradient in gradients.items() if gradient is None]
     if unused:
-        raise UsageError(f'{flag}: its loss does not depend on {", ".join(unused)}; use or remove these variables')
+        raise UsageError(
+            f'{flag}: its loss does not depend on {", ".join(unused)}; use or remove '
+            'these variables'
+        )
 
 
 @contextlib.contextmanager
 def errors_of_network(network: Network, name: str) -> Iterator[None]:
-    """Converts any exception of a user's network builder to UsageError, which names the line of the --model_file."""
+    """Converts any exception of a user's network builder to UsageError, which names the line of the
+    --model_file.
+    """
     try:
         yield
     except NotLogitsError as error:
@@ -67,8 +75,16 @@ def errors_of_network(network: Network, name: str) -> Iterator[None]:
 
 
 def _gradients(heads: Logits, variables: PlaceholderVariables) -> dict[str, Tensor | None]:
-    """Returns the gradient of the logits for each trainable variable, by name; None where they do not depend on it."""
+    """Returns the gradient of the logits for each trainable variable, by name; None where they do
+    not depend on it.
+    """
     if not variables.trainable:
         return {}
     logits = [head for head in heads if head is not None]
-    return dict(zip(variables.trainable, tf.gradients(logits, list(variables.trainable.values())), strict=True))
+    return dict(
+        zip(
+            variables.trainable,
+            tf.gradients(logits, list(variables.trainable.values())),
+            strict=True,
+        )
+    )

@@ -15,7 +15,9 @@ from tf_cnn.system.errors import plural
 
 
 class Logits(NamedTuple):
-    """Logits [N, num_classes] float32; auxiliary is None in evaluation and without an auxiliary head."""
+    """Logits [N, num_classes] float32; auxiliary is None in evaluation and without an auxiliary
+    head.
+    """
 
     logits: Tensor
     auxiliary: Tensor | None
@@ -25,9 +27,13 @@ class NotLogitsError(ValueError):
     def __init__(self, built: Any, num_classes: int) -> None:
         outputs = built if isinstance(built, tuple) else (built,)
         number = f'{"a tuple of " * isinstance(built, tuple)}{plural(len(outputs), "output")}'
-        found = ', '.join(str(output.shape) if tf.is_tensor(output) else type(output).__name__ for output in outputs)
+        found = ', '.join(
+            str(output.shape) if tf.is_tensor(output) else type(output).__name__
+            for output in outputs
+        )
         super().__init__(
-            f'its network returns {number}: {found}; it must return logits [N, {num_classes}], or a tuple of these and '
+            f'its network returns {number}: {found}; it must return logits [N, '
+            f'{num_classes}], or a tuple of these and '
             'the logits of an auxiliary head'
         )
 
@@ -46,7 +52,8 @@ def build_network(
     dtype: tf.DType = tf.float32,
     norms: Mapping[str, ConstantNorm] | None = None,
 ) -> Logits:
-    """Adds a network to the current graph, for images [N, H, W, C] float32, whatever the data format.
+    """Adds a network to the current graph, for images [N, H, W, C] float32, whatever the data
+    format.
 
     See LayerBuilder for the other arguments. Raises NotLogitsError.
     """
@@ -61,9 +68,13 @@ def build_network(
         norms=norms,
     )
     build = BUILDERS[network.builder] if isinstance(network.builder, str) else network.builder
-    logits, auxiliary = _heads(build(cnn, cnn.images(images), num_classes, **network.options), num_classes)
+    logits, auxiliary = _heads(
+        build(cnn, cnn.images(images), num_classes, **network.options), num_classes
+    )
     # The softmax sums many exponentials and needs the precision of float32.
-    return Logits(tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32))
+    return Logits(
+        tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32)
+    )
 
 
 def _heads(built: Any, num_classes: int) -> tuple[Tensor, Tensor | None]:
@@ -80,13 +91,17 @@ def _are_logits(head: Any, num_classes: int) -> bool:
 
 
 class PlaceholderVariables:
-    """A VariableSource of placeholders, for graphs that are inspected and never run. Values are float32, by name."""
+    """A VariableSource of placeholders, for graphs that are inspected and never run. Values are
+    float32, by name.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
         self.trainable: dict[str, Tensor] = {}
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
         del initializer
         if name not in self.values:
             self.values[name] = tf.placeholder(tf.float32, shape)
@@ -101,8 +116,11 @@ class PlaceholderVariables:
         """Does nothing: the graph never runs."""
 
 
-def variables_in_training(network: Network, image_shape: Sequence[int], num_classes: int) -> PlaceholderVariables:
-    """Returns the variables of a network in training, in the order of their first use; image_shape is [H, W, C].
+def variables_in_training(
+    network: Network, image_shape: Sequence[int], num_classes: int
+) -> PlaceholderVariables:
+    """Returns the variables of a network in training, in the order of their first use; image_shape
+    is [H, W, C].
 
     Inference may lack some of them, such as those of an auxiliary head. Builds a graph of its own.
     """
@@ -114,16 +132,19 @@ def variables_in_training(network: Network, image_shape: Sequence[int], num_clas
 
 
 def rank_of_labels(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many classes precede the label of each image: logits [N, K] float32, labels [N] int32 -> [N] float32.
+    """How many classes precede the label of each image: logits [N, K] float32, labels [N] int32 ->
+    [N] float32.
 
-    The larger logit precedes, and of equal ones, which are frequent in 16 bits, the first, as in np.argmax. The rank is
-    inf if the sum of the logits of the image is not finite, or if its label is negative.
+    The larger logit precedes, and of equal ones, which are frequent in 16 bits, the first, as in
+    np.argmax. The rank is inf if the sum of the logits of the image is not finite, or if its label
+    is negative.
     """
     num_classes = int(logits.shape[1])
     # GPUs compute with floats; TensorFlow copies 32-bit integers to the host.
     label = tf.cast(labels, tf.float32)[:, tf.newaxis]
     own = tf.gather(logits, tf.cast(tf.nn.relu(label), tf.int32), batch_dims=1)
-    # Below 1, so that it orders equal logits only. Booleans would take longer: their operations are not vectorised.
+    # Below 1, so that it orders equal logits only. Booleans would take longer: their operations are
+    # not vectorised.
     earlier = (label - np.arange(num_classes, dtype=np.float32)) / num_classes
     # 1 for a class that precedes the label, -1 for one that follows it, and 0 for the label.
     precedes = tf.sign(tf.sign(logits - own) + earlier)

@@ -1,4 +1,6 @@
-"""Every model of this process: the built-in ones, and those that users register. Does not import TensorFlow."""
+"""Every model of this process: the built-in ones, and those that users register. Does not import
+TensorFlow.
+"""
 
 import fnmatch
 from collections import Counter
@@ -23,22 +25,32 @@ class Registry:
         self.register(*rows)
 
     def register(self, *rows: ModelFacts) -> None:
-        """Adds models. All rows of a model are added in one call; its default data set is that of the first row.
+        """Adds models. All rows of a model are added in one call; its default data set is that of
+        the first row.
 
-        Raises ValueError if a name is taken, a model has two rows for one data set, or a value makes no sense.
+        Raises ValueError if a name is taken, a model has two rows for one data set, or a value
+        makes no sense.
         """
         taken = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
         for row in rows:
             if row.name in taken:
-                raise ValueError(f'{row.name}: there is already a model of this name; choose another name')
+                raise ValueError(
+                    f'{row.name}: there is already a model of this name; choose another name'
+                )
             if row.data_set not in DATA_SETS:
-                raise ValueError(f'data_set={row.data_set!r}: there is no such data set; write {", ".join(DATA_SETS)}')
+                raise ValueError(
+                    f'data_set={row.data_set!r}: there is no such data set; write '
+                    f'{", ".join(DATA_SETS)}'
+                )
             for setting in ('image_size', 'batch_size', 'learning_rate'):
                 if not getattr(row, setting) > 0:
                     raise ValueError(f'{setting}={getattr(row, setting)}: it must be above 0')
         for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
             if times > 1:
-                raise ValueError(f'{name}: it is registered {times} times for {data_set}; remove all rows but one')
+                raise ValueError(
+                    f'{name}: it is registered {times} times for {data_set}; remove all '
+                    'rows but one'
+                )
         self._rows += rows
 
     def unregister(self, *names: str) -> None:
@@ -53,22 +65,30 @@ class Registry:
         rows = sorted(self._rows, key=lambda row: row.name)
         return [facts for facts in rows if fnmatch.fnmatchcase(facts.name, pattern)]
 
-    def find_model(self, name: str, data_set: str | None = None, source: str | None = None) -> ModelFacts:
-        """The facts of a model for a data set, by default its own. Raises UsageError if there are none.
+    def find_model(
+        self, name: str, data_set: str | None = None, source: str | None = None
+    ) -> ModelFacts:
+        """The facts of a model for a data set, by default its own. Raises UsageError if there are
+        none.
 
-        Every model trains on a folder made by `records`, with the settings of its default data set. In an error, source
-        is the data set and where it comes from; None if it comes from --data_name.
+        Every model trains on a folder made by `records`, with the settings of its default data set.
+        In an error, source is the data set and where it comes from; None if it comes from
+        --data_name.
         """
         flag = format_flag('model', name)
         if name in NOT_CLASSIFIERS:
-            raise UsageError(f'{flag}: {NOT_CLASSIFIERS[name]}; this program has image classifiers only')
+            raise UsageError(
+                f'{flag}: {NOT_CLASSIFIERS[name]}; this program has image classifiers only'
+            )
         rows = [facts for facts in self._rows if facts.name == name]
         if not rows:
-            # Among equally similar names the catalog's order decides; well-known models come first there.
+            # Among equally similar names the catalog's order decides; well-known models come first
+            # there.
             near = similar(name, (facts.name for facts in self._rows), _SUGGESTIONS)
             hint = f'did you mean {alternatives(near)}? The' if near else 'the'
             raise UsageError(
-                f'{flag}: there is no such model; {hint} subcommand models lists all {len(self.list_models())}, and '
+                f'{flag}: there is no such model; {hint} subcommand models lists all '
+                f'{len(self.list_models())}, and '
                 '--model_file=FILE adds yours'
             )
         for facts in rows:
@@ -77,10 +97,17 @@ class Registry:
         if data_set == RECORDS:
             return replace(rows[0], data_set=RECORDS)
         if source:
-            others = dict.fromkeys(facts.name for facts in self.list_facts() if facts.data_set == data_set)
-            raise UsageError(f'{flag}: it is not defined for {source}; models for this data set: {", ".join(others)}')
+            others = dict.fromkeys(
+                facts.name for facts in self.list_facts() if facts.data_set == data_set
+            )
+            raise UsageError(
+                f'{flag}: it is not defined for {source}; models for this data set: '
+                f'{", ".join(others)}'
+            )
         sets = ' or '.join(facts.data_set for facts in rows)
-        raise UsageError(f'{flag}: it is not defined for --data_name={data_set}; write --data_name={sets}')
+        raise UsageError(
+            f'{flag}: it is not defined for --data_name={data_set}; write --data_name={sets}'
+        )
 
 
 MODELS = Registry(CATALOG)
@@ -96,15 +123,17 @@ def register_model(
     learning_rate: float = 0.005,
     batch_norm: BatchNorm | None = None,
 ) -> None:
-    """Adds a model for --model=name, for the data set imagenet, cifar10 or mnist, and for folders made by `records`.
+    """Adds a model for --model=name, for the data set imagenet, cifar10 or mnist, and for folders
+    made by `records`.
 
-    A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr applies.
+    A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr
+    applies.
 
     Args:
-      build: (cnn, images, num_classes) -> logits [N, num_classes], or (logits, logits of an auxiliary head or None).
-        cnn is a models.layers.LayerBuilder, which makes every layer; images are [N, H, W, C], or [N, C, H, W] with
-        --data_format=NCHW, in [-1, 1] unless --input_preprocessor or --ml_perf says otherwise, float32 or the 16-bit
-        type of --use_fp16.
+      build: (cnn, images, num_classes) -> logits [N, num_classes], or (logits, logits of an
+        auxiliary head or None). cnn is a models.layers.LayerBuilder, which makes every layer;
+        images are [N, H, W, C], or [N, C, H, W] with --data_format=NCHW, in [-1, 1] unless
+        --input_preprocessor or --ml_perf says otherwise, float32 or the 16-bit type of --use_fp16.
       image_size: height and width of the images in pixels.
       batch_size: the default of --batch_size.
       learning_rate: the default of --init_learning_rate.
@@ -114,7 +143,15 @@ def register_model(
     """
     network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file_being_run())
     MODELS.register(
-        ModelFacts(name, data_set, image_size, batch_size, learning_rate, network, residual='resnet' in name)
+        ModelFacts(
+            name,
+            data_set,
+            image_size,
+            batch_size,
+            learning_rate,
+            network,
+            residual='resnet' in name,
+        )
     )
 
 

@@ -1,8 +1,10 @@
-"""Residual networks: v1, He et al. 2015 (arXiv:1512.03385), with v1.5; and v2, He et al. 2016 (arXiv:1603.05027).
+"""Residual networks: v1, He et al. 2015 (arXiv:1512.03385), with v1.5; and v2, He et al. 2016
+(arXiv:1603.05027).
 
-The models named official_resnet are those of the TensorFlow "official models" (github.com/tensorflow/models). They are
-v1.5 or v2.5, and have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first
-block of every stage; elsewhere the first stage of depths 18 and 34 has none.
+The models named official_resnet are those of the TensorFlow "official models"
+(github.com/tensorflow/models). They are v1.5 or v2.5, and have a larger decay in batch norm, 'SAME'
+padding in the pooling layer, and a projection in the first block of every stage; elsewhere the
+first stage of depths 18 and 34 has none.
 """
 
 import math
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 
 from models.layers import LayerBuilder, Padding, Tensor, he_normal
 
-# Number of blocks in each of the four stages, by depth: He et al. 2015, table 1; 200 from He et al. 2016, section 5.
+# Number of blocks in each of the four stages, by depth: He et al. 2015, table 1; 200 from He et al.
+# 2016, section 5.
 BLOCKS = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
@@ -31,13 +34,19 @@ class _Conv:
 
 
 def resnet(
-    cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, version: str, pool_padding: Padding = 1
+    cnn: LayerBuilder,
+    x: Tensor,
+    num_classes: int,
+    *,
+    depth: int,
+    version: str,
+    pool_padding: Padding = 1,
 ) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    version is 'v1', 'v1.5', 'v2' or 'v2.5'. The first convolution of a block has the stride in v1 and v2, the first 3x3
-    convolution in v1.5 (as in most published ResNet-50 results) and v2.5. v2 and v2.5 normalise and activate before
-    each convolution.
+    version is 'v1', 'v1.5', 'v2' or 'v2.5'. The first convolution of a block has the stride in v1
+    and v2, the first 3x3 convolution in v1.5 (as in most published ResNet-50 results) and v2.5. v2
+    and v2.5 normalise and activate before each convolution.
     """
     x = _conv(cnn, x, _Conv(64, 7, 2), 'conv1')
     if not _is_v2(version):
@@ -56,11 +65,13 @@ def resnet(
     return _head(cnn, x, num_classes, version)
 
 
-def resnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, version: str) -> Tensor:
+def resnet_cifar(
+    cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, version: str
+) -> Tensor:
     """The logits [N, num_classes] of images x of 32x32 pixels: He et al. 2015, section 4.2.
 
-    depth is 6n + 2, version 'v1' or 'v2'. Shortcuts have no parameters: where the number of channels doubles, they take
-    every second pixel and append channels of zeros (option A).
+    depth is 6n + 2, version 'v1' or 'v2'. Shortcuts have no parameters: where the number of
+    channels doubles, they take every second pixel and append channels of zeros (option A).
     """
     # Also in v2, the first activation precedes the first shortcut: He et al. 2016, appendix.
     x = cnn.relu(cnn.batch_norm(_conv(cnn, x, _Conv(16, 3), 'conv1'), 'conv1/bn'))
@@ -71,7 +82,9 @@ def resnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, 
             convs = _basic(16 << stage, 2 if stage > 0 and index == 0 else 1)
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
                 activated = stage == index == 0
-                x = _block(cnn, x, convs, version, untrained_scale, project=False, activated=activated)
+                x = _block(
+                    cnn, x, convs, version, untrained_scale, project=False, activated=activated
+                )
     return _head(cnn, x, num_classes, version)
 
 
@@ -115,14 +128,17 @@ def _block(
     project: bool,
     activated: bool = False,
 ) -> Tensor:
-    """Convolutions in parallel with a shortcut: He et al. 2015, figure 2; v2: He et al. 2016, figure 4e.
+    """Convolutions in parallel with a shortcut: He et al. 2015, figure 2; v2: He et al. 2016,
+    figure 4e.
 
     Args:
-      untrained_scale: the initial factor of the last batch norm before the sum, in a network that is not trained. For L
-        blocks it is 1 / sqrt(L), as in De & Smith 2020 (arXiv:2002.10444), section 4. With 1 the variance would more
-        than double in each block, and 16 blocks would exceed the range of float16.
+      untrained_scale: the initial factor of the last batch norm before the sum, in a network that
+        is not trained. For L blocks it is 1 / sqrt(L), as in De & Smith 2020 (arXiv:2002.10444),
+        section 4. With 1 the variance would more than double in each block, and 16 blocks would
+        exceed the range of float16.
       project: whether the shortcut is a convolution.
-      activated: whether x is already normalised and activated, so that a v2 block does not do it again.
+      activated: whether x is already normalised and activated, so that a v2 block does not do it
+        again.
     """
     if _is_v2(version):
         preactivated = x if activated else cnn.relu(cnn.batch_norm(x, 'bn'))
@@ -138,7 +154,9 @@ def _block(
         shortcut = cnn.batch_norm(shortcut, 'shortcut/bn')
     for number, conv in enumerate(convs, 1):
         scale = untrained_scale if number == len(convs) else 1.0
-        x = cnn.batch_norm(_conv(cnn, x, conv, f'conv{number}'), f'conv{number}/bn', untrained_scale=scale)
+        x = cnn.batch_norm(
+            _conv(cnn, x, conv, f'conv{number}'), f'conv{number}/bn', untrained_scale=scale
+        )
         if number < len(convs):
             x = cnn.relu(x)
     return cnn.relu(x + shortcut)

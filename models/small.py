@@ -1,10 +1,14 @@
-"""Networks of few layers: AlexNet, OverFeat, LeNet, two of TensorFlow's first tutorials, and a trivial one."""
+"""Networks of few layers: AlexNet, OverFeat, LeNet, two of TensorFlow's first tutorials, and a
+trivial one.
+"""
 
 from models.layers import LayerBuilder, Tensor, he_normal
 
 
 def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x, by the one-column AlexNet: Krizhevsky 2014 (arXiv:1404.5997)."""
+    """The logits [N, num_classes] of images x, by the one-column AlexNet: Krizhevsky 2014
+    (arXiv:1404.5997).
+    """
     x = cnn.relu(cnn.conv(x, 64, 11, 'conv1', strides=4, padding='VALID', initializer=he_normal))
     x = cnn.max_pool(x, 3, 2)
     x = cnn.relu(cnn.conv(x, 192, 5, 'conv2', initializer=he_normal))
@@ -18,10 +22,11 @@ def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x of 32x32 pixels, by the CIFAR-10 network of TensorFlow's tutorials.
+    """The logits [N, num_classes] of images x of 32x32 pixels, by the CIFAR-10 network of
+    TensorFlow's tutorials.
 
-    It is Krizhevsky's cuda-convnet with two hidden layers and the local response normalisation of Krizhevsky et al.
-    2012, section 3.3, over 9 channels.
+    It is Krizhevsky's cuda-convnet with two hidden layers and the local response normalisation of
+    Krizhevsky et al. 2012, section 3.3, over 9 channels.
     """
     x = cnn.relu(cnn.conv(x, 64, 5, 'conv1', initializer=he_normal))
     x = _normalised_responses(cnn, cnn.max_pool(x, 3, 2, 'SAME'))
@@ -33,7 +38,8 @@ def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x: OverFeat's fast model, Sermanet et al. 2014 (arXiv:1312.6229).
+    """The logits [N, num_classes] of images x: OverFeat's fast model, Sermanet et al. 2014
+    (arXiv:1312.6229).
 
     Table 1 has its layers; there is no local response normalisation (section 3.1).
     """
@@ -50,7 +56,8 @@ def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tensor:
-    """The logits [N, num_classes] of images x, after LeCun et al. 1998 (doi:10.1109/5.726791), with max pooling, ReLU.
+    """The logits [N, num_classes] of images x, after LeCun et al. 1998 (doi:10.1109/5.726791), with
+    max pooling, ReLU.
 
     The MNIST network has 1024 units.
     """
@@ -61,7 +68,9 @@ def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tens
 
 
 def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x at almost no cost, to measure the harness and the input."""
+    """The logits [N, num_classes] of images x at almost no cost, to measure the harness and the
+    input.
+    """
     x = cnn.relu(cnn.dense(cnn.flatten(x), 1, 'fc1'))
     x = cnn.relu(cnn.dense(x, 4096, 'fc2'))
     return cnn.dense(x, num_classes, 'logits')

@@ -10,7 +10,9 @@ _FILTERS = (64, 128, 256, 512, 512)
 def vgg(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int) -> Tensor:
     for block, (num_convs, filters) in enumerate(zip(CONVS[depth], _FILTERS, strict=True)):
         for index in range(num_convs):
-            x = cnn.relu(cnn.conv(x, filters, 3, f'block{block + 1}/conv{index + 1}', initializer=he_normal))
+            x = cnn.relu(
+                cnn.conv(x, filters, 3, f'block{block + 1}/conv{index + 1}', initializer=he_normal)
+            )
         x = cnn.max_pool(x, 2, 2)
     x = cnn.flatten(x)
     for name in ('fc1', 'fc2'):

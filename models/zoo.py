@@ -10,14 +10,16 @@ from models.model_facts import BatchNorm, ModelFacts, Network, RateSchedule
 _BATCH_NORM = BatchNorm()
 
 # The default schedules are those of the original program.
-# Goyal et al. 2017 (arXiv:1706.02677): proportional to the batch (section 2.1), with a warm-up of 5 epochs (section
-# 2.2), and a tenth after each of 30, 60 and 80 of 90 epochs (section 5.1).
+# Goyal et al. 2017 (arXiv:1706.02677): proportional to the batch (section 2.1), with a warm-up of 5
+# epochs (section 2.2), and a tenth after each of 30, 60 and 80 of 90 epochs (section 5.1).
 _IMAGENET_FACTORS = ((30.0, 0.1), (60.0, 0.01), (80.0, 0.001), (90.0, 0.0001))
 RESNET_SCHEDULE = RateSchedule(_IMAGENET_FACTORS, per_images=256, warmup_epochs=5.0)
 # After about 32,000 and 48,000 steps of 128 images: He et al. 2015 (arXiv:1512.03385), section 4.2.
 RESNET_CIFAR_SCHEDULE = RateSchedule(((82.0, 0.1), (123.0, 0.01), (300.0, 0.002)), whole_steps=True)
 # At half and three quarters of 300 epochs: Huang et al. 2017 (arXiv:1608.06993), section 4.2.
-_DENSENET_CIFAR_SCHEDULE = RateSchedule(((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), whole_steps=True)
+_DENSENET_CIFAR_SCHEDULE = RateSchedule(
+    ((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), whole_steps=True
+)
 _ALEXNET_CIFAR_SCHEDULE = RateSchedule(decay_epochs=100.0)
 
 
@@ -40,7 +42,9 @@ def _resnet_cifar(depth: int, version: str) -> Network:
 
 
 def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
-    """A DenseNet for CIFAR-10: the paper's, or the original program's, whose transitions keep two layers' channels."""
+    """A DenseNet for CIFAR-10: the paper's, or the original program's, whose transitions keep two
+    layers' channels.
+    """
     return _network(
         'densenet',
         blocks=[(depth - 4) // 3] * 3,
@@ -54,7 +58,9 @@ def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Netwo
     )
 
 
-def _nasnet(num_cells: int, penultimate_filters: int, stem_filters: int, *, skip_reduction: bool) -> Network:
+def _nasnet(
+    num_cells: int, penultimate_filters: int, stem_filters: int, *, skip_reduction: bool
+) -> Network:
     return _network(
         'nasnet',
         # As in the authors' code (TF-Slim) and keras.applications.
@@ -84,8 +90,8 @@ _MOBILENET = _network('mobilenet_v2', BatchNorm(decay=0.999, epsilon=1e-3))
 # decay: section 5.2 of the paper; epsilon: the authors' code.
 _EFFICIENTNET_B0 = _network('efficientnet_b0', BatchNorm(decay=0.99, epsilon=1e-3))
 
-# Image sizes, batch sizes and learning rates are those of published results of the original program, unless a comment
-# names another source. The first data set of a model is its default.
+# Image sizes, batch sizes and learning rates are those of published results of the original
+# program, unless a comment names another source. The first data set of a model is its default.
 CATALOG = (
     ModelFacts('trivial', 'imagenet', 227, 32, 0.005, _TRIVIAL),
     ModelFacts('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),
@@ -93,9 +99,20 @@ CATALOG = (
     ModelFacts('lenet', 'mnist', 28, 32, 0.005, _LENET),
     ModelFacts('mnist', 'mnist', 28, 128, 0.001, _network('lenet', units=1024)),
     ModelFacts('alexnet', 'imagenet', 227, 512, 0.005, _network('alexnet')),
-    ModelFacts('alexnet', 'cifar10', 32, 128, 0.1, _network('alexnet_cifar'), schedule=_ALEXNET_CIFAR_SCHEDULE),
+    ModelFacts(
+        'alexnet',
+        'cifar10',
+        32,
+        128,
+        0.1,
+        _network('alexnet_cifar'),
+        schedule=_ALEXNET_CIFAR_SCHEDULE,
+    ),
     ModelFacts('overfeat', 'imagenet', 231, 32, 0.005, _network('overfeat')),
-    *(ModelFacts(f'vgg{depth}', 'imagenet', 224, 64, 0.005, _network('vgg', depth=depth)) for depth in (11, 16, 19)),
+    *(
+        ModelFacts(f'vgg{depth}', 'imagenet', 224, 64, 0.005, _network('vgg', depth=depth))
+        for depth in (11, 16, 19)
+    ),
     ModelFacts('googlenet', 'imagenet', 224, 32, 0.005, _network('googlenet')),
     *(
         ModelFacts(name, 'imagenet', 299, 32, 0.005, _network(name, _INCEPTION_BATCH_NORM))
@@ -167,11 +184,13 @@ CATALOG = (
     ),
     ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005, _MOBILENET),
     ModelFacts('nasnet', 'imagenet', 224, 32, 0.005, _nasnet(4, 1056, 32, skip_reduction=False)),
-    ModelFacts('nasnetlarge', 'imagenet', 331, 16, 0.005, _nasnet(6, 4032, 96, skip_reduction=True)),
-    # The original program has no published results of these models. Their learning rates are the papers', scaled
-    # linearly to the batch size (Goyal et al. 2017, arXiv:1706.02677). DenseNet (section 4.2): 0.1 for 256 images with
-    # SGD. EfficientNet: 0.256 (section 5.2) for 4096 images (the authors' code) with RMSProp. ConvNeXt (table 5): 0.004
-    # for 4096 images with AdamW.
+    ModelFacts(
+        'nasnetlarge', 'imagenet', 331, 16, 0.005, _nasnet(6, 4032, 96, skip_reduction=True)
+    ),
+    # The original program has no published results of these models. Their learning rates are the
+    # papers', scaled linearly to the batch size (Goyal et al. 2017, arXiv:1706.02677). DenseNet
+    # (section 4.2): 0.1 for 256 images with SGD. EfficientNet: 0.256 (section 5.2) for 4096 images
+    # (the authors' code) with RMSProp. ConvNeXt (table 5): 0.004 for 4096 images with AdamW.
     ModelFacts('densenet121', 'imagenet', 224, 32, 0.0125, _DENSENET121),
     ModelFacts('efficientnet_b0', 'imagenet', 224, 32, 0.002, _EFFICIENTNET_B0),
     ModelFacts('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096, _network('convnext_tiny')),

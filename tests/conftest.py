@@ -1,4 +1,6 @@
-"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; which tests may be skipped; fixtures."""
+"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; which tests may be
+skipped; fixtures.
+"""
 
 import os
 import re
@@ -15,8 +17,11 @@ from tf_cnn.planning.this_process import INTRA, THIS_PROCESS, ThisProcess
 if TYPE_CHECKING:
     from tests.cluster.local_cluster import LocalCluster
 
-# Every run has the same examples, without deadlines for slow machines. `--hypothesis-profile=default` draws others.
-settings.register_profile('same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Every run has the same examples, without deadlines for slow machines.
+# `--hypothesis-profile=default` draws others.
+settings.register_profile(
+    'same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile('same')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 # The settings of Keras and the fonts of matplotlib stay out of the home directory.
@@ -70,7 +75,9 @@ def make_cluster() -> 'Iterator[Callable[..., LocalCluster]]':
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--all_modes', action='store_true', help='also run the tests marked all_modes')
-    parser.addoption('--combinations', type=int, default=2_000, help='how many combinations of flags are tried')
+    parser.addoption(
+        '--combinations', type=int, default=2_000, help='how many combinations of flags are tried'
+    )
     parser.addoption('--combinations_seed', type=int, default=1, help='the seed that draws them')
 
 

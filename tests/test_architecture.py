@@ -1,4 +1,6 @@
-"""The floors of the house: which room may import which, and which modules start without TensorFlow."""
+"""The floors of the house: which room may import which, and which modules start without
+TensorFlow.
+"""
 
 import ast
 import subprocess
@@ -11,7 +13,8 @@ import pytest
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
-# From the ground up. A room imports from the floors below its own, and from its own floor the rooms to its left.
+# From the ground up. A room imports from the floors below its own, and from its own floor the rooms
+# to its left.
 FLOORS = (
     ('system',),
     ('flags',),
@@ -23,12 +26,23 @@ FLOORS = (
     ('compare', 'launch', 'sweep', 'convert', 'doctor'),
     ('cli', 'tf_cnn_benchmarks'),
 )
-# They are to be dissolved: every flag goes to the room that it configures. Until then they stand beside all floors.
+# They are to be dissolved: every flag goes to the room that it configures. Until then they stand
+# beside all floors.
 BESIDE = ('params', 'planning')
 ROOMS = [*chain(*FLOORS)]
-# variable_mgr has the names of all managers, which the documents prescribe; it imports them when they are asked for.
+# variable_mgr has the names of all managers, which the documents prescribe; it imports them when
+# they are asked for.
 ASKED_FOR = {'variable_mgr': {'managers'}}
-WITHOUT_TENSORFLOW = ('cli', 'compare', 'convert', 'flags', 'params', 'planning', 'results', 'sweep')
+WITHOUT_TENSORFLOW = (
+    'cli',
+    'compare',
+    'convert',
+    'flags',
+    'params',
+    'planning',
+    'results',
+    'sweep',
+)
 # The parts of planning that a run with TensorFlow asks last.
 WITH_TENSORFLOW = ('tf_cnn.planning.session', 'tf_cnn.planning.step')
 
@@ -46,7 +60,9 @@ def room_of(module: str) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """Returns the dotted names of the modules that a file imports at run time, anywhere in it, or names in a string."""
+    """Returns the dotted names of the modules that a file imports at run time, anywhere in it, or
+    names in a string.
+    """
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
@@ -68,7 +84,10 @@ def imported(path: Path) -> set[str]:
 
 
 def test_every_room_stands_on_one_floor() -> None:
-    packages = [path.parent.name for path in [*ROOT.glob('models/__init__.py'), *ROOT.glob('tf_cnn/*/__init__.py')]]
+    packages = [
+        path.parent.name
+        for path in [*ROOT.glob('models/__init__.py'), *ROOT.glob('tf_cnn/*/__init__.py')]
+    ]
     modules = [path.stem for path in ROOT.glob('*.py') if path.stem != 'setup']
     assert sorted([*ROOMS, *BESIDE]) == sorted([*packages, *modules])
 
@@ -81,14 +100,19 @@ def test_a_room_imports_only_from_below_and_from_its_left(room: str) -> None:
 
 def test_private_modules_of_tensorflow_are_imported_in_few_places() -> None:
     users = {
-        room for room in ROOMS for path in files_of(room) if any('tensorflow.python' in name for name in imported(path))
+        room
+        for room in ROOMS
+        for path in files_of(room)
+        if any('tensorflow.python' in name for name in imported(path))
     }
     assert users <= {'run', 'graph'}
 
 
 def test_what_is_needed_before_a_run_imports_no_tensorflow() -> None:
     paths = [path.relative_to(ROOT) for room in WITHOUT_TENSORFLOW for path in files_of(room)]
-    names = {'.'.join(path.with_suffix('').parts).removesuffix('.__init__') for path in paths} - {*WITH_TENSORFLOW}
+    names = {'.'.join(path.with_suffix('').parts).removesuffix('.__init__') for path in paths} - {
+        *WITH_TENSORFLOW
+    }
     names |= {'tf_cnn.launch.launcher', 'models.registry', 'sys'}
     code = f'import {", ".join(names)}; sys.exit("tensorflow" in sys.modules)'
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)

@@ -61,9 +61,15 @@ def test_every_mode_trains_alike() -> None:
         {'variable_update': 'replicated', 'all_reduce_spec': 'pscpu:2k:psgpu'},
         {'variable_update': 'replicated', 'hierarchical_copy': True},
         {'variable_update': 'replicated', 'gradient_repacking': 3},
-        {'variable_update': 'replicated', 'agg_small_grads_max_bytes': 4096, 'agg_small_grads_max_group': 3},
+        {
+            'variable_update': 'replicated',
+            'agg_small_grads_max_bytes': 4096,
+            'agg_small_grads_max_group': 3,
+        },
     ]
-    found = [losses(num_gpus=4, optimizer='momentum', init_learning_rate=0.001, **mode) for mode in modes]
+    found = [
+        losses(num_gpus=4, optimizer='momentum', init_learning_rate=0.001, **mode) for mode in modes
+    ]
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-5)
     assert found[0][-1] < found[0][0]
@@ -83,7 +89,9 @@ def test_forward_only_changes_no_weight_and_reports_the_accuracy() -> None:
 def test_the_auxiliary_head_adds_to_the_loss() -> None:
     settings: dict[str, Any] = {'batch_size': 1, 'num_batches': 1, 'num_warmup_batches': 0}
     settings['loss_type_to_report'] = 'base_loss'
-    without, with_head = (losses(model=model, **settings)[0] for model in ('inception3', 'inception3_aux'))
+    without, with_head = (
+        losses(model=model, **settings)[0] for model in ('inception3', 'inception3_aux')
+    )
     # An untrained head is right about as often as chance: 0.4 * ln(1001).
     assert with_head - without == pytest.approx(0.4 * np.log(1001), rel=0.2)
 
@@ -133,11 +141,16 @@ class _Stopping(io.StringIO):
         return super().write(text)
 
 
-@pytest.mark.parametrize(('number', 'raised'), [(signal.SIGTERM, Stopped), (signal.SIGINT, Stopped)])
+@pytest.mark.parametrize(
+    ('number', 'raised'), [(signal.SIGTERM, Stopped), (signal.SIGINT, Stopped)]
+)
 def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     number: int, raised: type[BaseException], tmp_path: Path
 ) -> None:
-    err, files = io.StringIO(), {'train_dir': str(tmp_path), 'result_file': str(tmp_path / 'r.json')}
+    err, files = (
+        io.StringIO(),
+        {'train_dir': str(tmp_path), 'result_file': str(tmp_path / 'r.json')},
+    )
     run = made(Console(_Stopping(number), err), num_batches=1000, **files)
     with pytest.raises(raised) as stopped:
         run.run()
@@ -162,6 +175,8 @@ def test_tensorflow_starts_without_notices_from_python_too() -> None:
     )
     variables = {name: value for name, value in os.environ.items() if not name.startswith('TF_CPP')}
     command = [sys.executable, '-c', code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=variables, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if re.match('[IWE][0-9]{4} ', line)] == []

@@ -1,4 +1,6 @@
-"""The command as users start it: what it answers without TensorFlow, its exit codes, and its standard streams."""
+"""The command as users start it: what it answers without TensorFlow, its exit codes, and its
+standard streams.
+"""
 
 import ast
 import errno
@@ -21,7 +23,13 @@ from tests.support.programs import ROOT, run_process, terminal
 from tf_cnn.cli.subcommands import SUBCOMMANDS
 
 FULL = Path('/dev/full')
-SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')
+SMALL_RUN = (
+    '--model=lenet',
+    '--device=cpu',
+    '--batch_size=2',
+    '--num_batches=3',
+    '--num_warmup_batches=1',
+)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -39,16 +47,20 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_trace() -> None:
     quick = [['--help'], ['--help=batch_size'], ['models', '--json'], ['records', '--help']]
     code = (
-        'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import flags\n'
+        'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl '
+        'import flags\n'
         'assert (dict(os.environ), "batch_size" in flags.FLAGS) == (before, False)\n'
         f'for argv in {quick}: assert tf_cnn_benchmarks.main(argv) == 0, argv\n'
         'assert not {"numpy", "rich", "PIL"} & {*sys.modules}\n'
         f'for name in {[*SUBCOMMANDS]}:\n'
-        '    assert [tf_cnn_benchmarks.main([name, word]) for word in ("--help", "--zzqq")] == [0, 2]\n'
+        '    assert [tf_cnn_benchmarks.main([name, word]) for word in ("--help", "--zzqq")] '
+        '== [0, 2]\n'
         'assert tf_cnn_benchmarks.main(["--model=renset50"]) == 2\n'
         'assert "tensorflow" not in sys.modules'
     )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -82,11 +94,15 @@ def test_wrong_use_ends_with_code_2_and_one_line(
 
 
 @pytest.mark.unit
-def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert tf_cnn_benchmarks.main(['--batchsize=3', '--num_batches=0', '--optimizer=sdg\n']) == 2
     out, err = capsys.readouterr()
     assert out == ''
-    for line, fact in zip(err.splitlines(), ('--batchsize', '--num_batches=0', '--optimizer='), strict=True):
+    for line, fact in zip(
+        err.splitlines(), ('--batchsize', '--num_batches=0', '--optimizer='), strict=True
+    ):
         check_line(line, 'tf_cnn_benchmarks: error: ', fact)
 
 
@@ -120,7 +136,11 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     warning, default, *progress = lines
     check_warning(warning, '--flush_stdout=True')
     check_line(default, '--model=trivial', 'no real network', '--model=resnet50')
-    assert progress[:3] == ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
+    assert progress[:3] == [
+        'Building the graph',
+        'Initialising the variables',
+        'Running 1 warm-up step',
+    ]
     assert not [line for line in lines if 'tf_cnn_benchmarks: error' in line]
     assert len(warnings_in('\n'.join(lines))) == 1
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
@@ -128,7 +148,12 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
 
 @pytest.mark.graph
 def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone() -> None:
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *SMALL_RUN, '--gpu_pending_cap=3']
+    command = [
+        sys.executable,
+        str(ROOT / 'tf_cnn_benchmarks.py'),
+        *SMALL_RUN,
+        '--gpu_pending_cap=3',
+    ]
     with terminal(command, columns=80) as seen:
         seen.read('Importing TensorFlow\x1b[K\r')
         seen.read(until=None)
@@ -140,10 +165,13 @@ def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone()
     assert banner
     rule = '-' * 64
     steps = r'Step +Img/sec +total_loss\n1 +images/sec: .+\n3 +images/sec: .+\n'
-    assert re.search(rf'\n==========\n{steps}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\nsteps: median ', rest), text
+    assert re.search(
+        rf'\n==========\n{steps}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\nsteps: median ', rest
+    ), text
 
 
-# Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the user interrupt.
+# Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the
+# user interrupt.
 SCRIPT = """
 import os, signal, sys, types
 import tf_cnn_benchmarks
@@ -157,31 +185,40 @@ class BenchmarkCNN:
         self.console.result('after')
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
-sys.modules['tf_cnn.planning.make_plan'] = types.SimpleNamespace(make_plan=lambda params, environment: params)
+planning = types.SimpleNamespace(make_plan=lambda params, environment: params)
+sys.modules['tf_cnn.planning.make_plan'] = planning
 sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 
 
 def run_script(action: str, stdout: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, '-c', SCRIPT.format(action=action)]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60)
+    return subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60
+    )
 
 
 @pytest.mark.unit
 def test_other_output_to_standard_output_goes_to_standard_error() -> None:
-    done = run_script("os.write(1, b'native\\n'); print('python', flush=True)", stdout=subprocess.PIPE)
+    done = run_script(
+        "os.write(1, b'native\\n'); print('python', flush=True)", stdout=subprocess.PIPE
+    )
     assert done.returncode == 0
     assert done.stdout == 'before\nafter\n'
     assert done.stderr.splitlines() == ['native', 'python']
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(('flag', 'kind'), [('-v', resource.RLIMIT_AS), ('-d', resource.RLIMIT_DATA)])
+@pytest.mark.parametrize(
+    ('flag', 'kind'), [('-v', resource.RLIMIT_AS), ('-d', resource.RLIMIT_DATA)]
+)
 def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
     flag: str, kind: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {kind: 300_000 * 1024}
-    monkeypatch.setattr(resource, 'getrlimit', lambda number: (limits.get(number, resource.RLIM_INFINITY),) * 2)
+    monkeypatch.setattr(
+        resource, 'getrlimit', lambda number: (limits.get(number, resource.RLIM_INFINITY),) * 2
+    )
     assert f'ulimit {flag} 300000: ' in refusal(capfd, '--model=trivial')
     limits[kind] = 20 << 30
     # The warning comes beside the refusal of another flag.
@@ -194,13 +231,21 @@ def test_a_limit_of_the_memory_is_named_before_native_code_crashes(
 @pytest.mark.parametrize(
     ('action', 'exit_code', 'facts'),
     [
-        ("from tf_cnn.system.errors import RunError; raise RunError('shard 3: broken')", 1, ['shard 3: broken']),
+        (
+            "from tf_cnn.system.errors import RunError; raise RunError('shard 3: broken')",
+            1,
+            ['shard 3: broken'],
+        ),
         ('raise MemoryError', 1, ['memory', 'MemoryError']),
         ("raise RuntimeError('can\\'t start new thread')", 1, ['memory', 'thread']),
         (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, []),
         ('from tf_cnn.system.signals import Stopped; raise Stopped', 143, ['SIGTERM']),
         # As native code ends that Ctrl-C interrupts while it is imported.
-        ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, ['interrupted']),
+        (
+            "raise SystemError('initialisation failed') from KeyboardInterrupt()",
+            130,
+            ['interrupted'],
+        ),
     ],
 )
 def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_and_what_was_printed_stays(
@@ -213,7 +258,7 @@ def test_a_fault_or_a_signal_ends_with_its_code_and_one_line_and_what_was_printe
 
 
 @pytest.mark.unit
-def test_a_run_ends_without_a_message_if_standard_output_is_a_closed_pipe_and_with_one_if_it_is_a_full_disk() -> None:
+def test_a_closed_pipe_ends_a_run_without_a_message_and_a_full_disk_with_one() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, 'w') as closed, FULL.open('w') as full:
@@ -229,7 +274,13 @@ def test_a_run_ends_without_a_message_if_standard_output_is_a_closed_pipe_and_wi
 def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
     written = tmp_path / 'written'
     action = f"file = open({str(written)!r}, 'w'); os.write(1, b'native'); os.write(2, b'native')"
-    command = ['sh', '-c', f'exec "$0" -c "$1" {closed}', sys.executable, SCRIPT.format(action=action)]
+    command = [
+        'sh',
+        '-c',
+        f'exec "$0" -c "$1" {closed}',
+        sys.executable,
+        SCRIPT.format(action=action),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     if '>&-' in closed.split():
         # The result would be lost.
@@ -256,7 +307,11 @@ def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
 def test_output_into_a_full_disk_is_one_line(argv: list[str], stream: str, exit_code: int) -> None:
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
     with FULL.open('w') as full:
-        streams: dict[str, Any] = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, stream: full}
+        streams: dict[str, Any] = {
+            'stdout': subprocess.PIPE,
+            'stderr': subprocess.PIPE,
+            stream: full,
+        }
         done = subprocess.run(command, **streams, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == exit_code
     if stream == 'stdout':
@@ -286,7 +341,10 @@ def _has_loaded_tensorflow(pid: int) -> bool:
 def test_an_older_python_is_told_in_one_line_which_versions_run_the_program() -> None:
     path = ROOT / 'tf_cnn_benchmarks.py'
     ast.parse(path.read_text(encoding='utf-8'), feature_version=(3, 8))
-    code = f'import runpy, sys; sys.version_info = (3, 9, 18); runpy.run_path({str(path)!r}, run_name="__main__")'
+    code = (
+        f'import runpy, sys; sys.version_info = (3, 9, 18); runpy.run_path({str(path)!r}, '
+        'run_name="__main__")'
+    )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, '')
     check_line(done.stderr.rstrip(), 'Python 3.9', '3.11')
@@ -298,7 +356,12 @@ def test_an_older_python_is_told_in_one_line_which_versions_run_the_program() ->
     [
         (signal.SIGTERM, ['models'], _catches_sigterm, 'stopped by SIGTERM'),
         (signal.SIGTERM, ['--model=lenet', '--device=cpu'], _catches_sigterm, 'stopped by SIGTERM'),
-        (signal.SIGTERM, ['--model=lenet', '--device=cpu'], _has_loaded_tensorflow, 'stopped by SIGTERM'),
+        (
+            signal.SIGTERM,
+            ['--model=lenet', '--device=cpu'],
+            _has_loaded_tensorflow,
+            'stopped by SIGTERM',
+        ),
         (signal.SIGINT, ['--model=lenet', '--device=cpu'], _has_loaded_tensorflow, 'interrupted'),
     ],
     ids=['a subcommand', 'a run', 'a run that imports TensorFlow', 'Ctrl-C'],
@@ -307,7 +370,9 @@ def test_a_signal_while_the_command_starts_ends_with_its_code_and_one_line(
     number: signal.Signals, argv: list[str], is_ready: Callable[[int], bool], fact: str
 ) -> None:
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         deadline = time.monotonic() + 60
         while not is_ready(process.pid):
             assert process.poll() is None

@@ -1,7 +1,9 @@
-"""Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in contributing.md.
+"""Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in
+contributing.md.
 
-It must be possible to plan a line that runs this program on this machine. A block that needs more has a comment above
-it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first (documents.fit).
+It must be possible to plan a line that runs this program on this machine. A block that needs more
+has a comment above it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first
+(documents.fit).
 """
 
 import importlib
@@ -14,7 +16,16 @@ import pytest
 
 import tf_cnn_benchmarks
 from models.registry import MODELS, load_model_file
-from tests.support.documents import PAGES, ROOT, CommandLine, ShellLine, fit, python_block, shell_lines, split_line
+from tests.support.documents import (
+    PAGES,
+    ROOT,
+    CommandLine,
+    ShellLine,
+    fit,
+    python_block,
+    shell_lines,
+    split_line,
+)
 from tests.support.images import write_noise, write_photos
 from tf_cnn.cli.options import Declaration
 from tf_cnn.cli.subcommands import SUBCOMMANDS
@@ -51,7 +62,11 @@ def test_every_line_of_this_program_is_planned(
     wrong = []
     for line in LINES:
         found = split_line(line.text)
-        if found and line.page not in RUN_ELSEWHERE and (fault := fault_of(line, list(found.argv), data, tmp_path)):
+        if (
+            found
+            and line.page not in RUN_ELSEWHERE
+            and (fault := fault_of(line, list(found.argv), data, tmp_path))
+        ):
             wrong.append(f'{line}\n  {fault}')
     assert not wrong, '\n'.join(wrong)
 
@@ -69,7 +84,9 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
         parsed = parse_argv(MODULES['sweep'].split_hosts(rest)[0] if argv[0] == 'sweep' else rest)
         # Other sweeps need files of the reader.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
-            words = [str(ROOT / word) if word.startswith('benchmarks/') else word for word in argv[1:]]
+            words = [
+                str(ROOT / word) if word.startswith('benchmarks/') else word for word in argv[1:]
+            ]
             MODULES['sweep'].main(['--dry_run', *words, *(['--device=cpu'] if line.needs else [])])
     except UsageError as error:
         return str(error)
@@ -77,8 +94,11 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
 
 
 def _idle(params: Params, *, alone: bool) -> list[str]:
-    # Lines of clusters are those of several parameter servers, for which no flag about them is idle.
-    facts = RunFacts(alone=alone, residual=MODELS.find_model(params.model).residual, num_ps=0 if alone else 2)
+    # Lines of clusters are those of several parameter servers, for which no flag about them is
+    # idle.
+    facts = RunFacts(
+        alone=alone, residual=MODELS.find_model(params.model).residual, num_ps=0 if alone else 2
+    )
     return find_idle(params, facts)
 
 
@@ -91,10 +111,17 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
         is_alone = launcher not in ('mpirun', 'srun', 'horovodrun') and '_hosts=' not in line.text
         if faults := [*parsed.warnings, *_idle(parsed.params, alone=is_alone)]:
             return '; '.join(faults)
-        if parsed.params.eval or parsed.params.backbone_model_path or launcher in ('mpirun', 'srun', 'horovodrun'):
+        if (
+            parsed.params.eval
+            or parsed.params.backbone_model_path
+            or launcher in ('mpirun', 'srun', 'horovodrun')
+        ):
             # Checkpoints and other processes are missing here; other tests cover them.
             return None
-        plan = make_plan(parse_argv(fit(argv, data, outputs, keep_devices=not line.needs)).params, Environment({}))
+        plan = make_plan(
+            parse_argv(fit(argv, data, outputs, keep_devices=not line.needs)).params,
+            Environment({}),
+        )
     except UsageError as error:
         return str(error)
     assert isinstance(plan, Plan | ServerPlan)
@@ -103,14 +130,33 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
 
 def test_every_other_line_names_targets_and_scripts_that_are_there() -> None:
     there = {*re.findall(r'^([\w-]+):', (ROOT / 'Makefile').read_text(), flags=re.MULTILINE)}
-    others = [line for line in LINES if not (split_line(line.text) or line.needs or line.page in RUN_ELSEWHERE)]
-    found = [(line, word) for line in others if (words := shlex.split(line.text, comments=True)) for word in words[1:2]]
-    assert not [str(line) for line, word in found if line.text.startswith('make') and word not in there]
-    assert not [str(line) for line, word in found if word.endswith('.py') and not (ROOT / word).exists()]
+    others = [
+        line
+        for line in LINES
+        if not (split_line(line.text) or line.needs or line.page in RUN_ELSEWHERE)
+    ]
+    found = [
+        (line, word)
+        for line in others
+        if (words := shlex.split(line.text, comments=True))
+        for word in words[1:2]
+    ]
+    assert not [
+        str(line) for line, word in found if line.text.startswith('make') and word not in there
+    ]
+    assert not [
+        str(line) for line, word in found if word.endswith('.py') and not (ROOT / word).exists()
+    ]
 
 
 # Flags that shorten the runs of a page.
-SMALL = {'model': 'lenet', 'batch_size': '2', 'num_batches': '2', 'num_warmup_batches': '1', 'device': 'cpu'}
+SMALL = {
+    'model': 'lenet',
+    'batch_size': '2',
+    'num_batches': '2',
+    'num_warmup_batches': '1',
+    'device': 'cpu',
+}
 
 
 @pytest.mark.long
@@ -122,7 +168,9 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(
     totals = 0
     page = (ROOT / 'docs' / 'data.md').read_text().splitlines()
     begin, end = page.index('## Your own images'), page.index('## What training images undergo')
-    for line in [line for line in LINES if line.page == 'docs/data.md' and begin < line.number < end]:
+    for line in [
+        line for line in LINES if line.page == 'docs/data.md' and begin < line.number < end
+    ]:
         found = split_line(line.text)
         if found is None:
             # The script that makes photographs has a test of its own.
@@ -130,12 +178,26 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(
             continue
         argv = list(found.argv)
         if argv[0].startswith('-'):
-            kept = [word for word in argv if word.lstrip('-').partition('=')[0] not in {*SMALL, 'num_epochs'}]
-            small = {key: value for key, value in SMALL.items() if '--eval' not in argv or 'num_' not in key}
+            kept = [
+                word
+                for word in argv
+                if word.lstrip('-').partition('=')[0] not in {*SMALL, 'num_epochs'}
+            ]
+            small = {
+                key: value
+                for key, value in SMALL.items()
+                if '--eval' not in argv or 'num_' not in key
+            }
             argv = [*kept, *(f'--{name}={value}' for name, value in small.items())]
             totals += 1
-        assert tf_cnn_benchmarks.main([word.replace('--shards=8', '--shards=2') for word in argv]) == 0, line
-    assert len(re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE)) == totals == 5
+        assert (
+            tf_cnn_benchmarks.main([word.replace('--shards=8', '--shards=2') for word in argv]) == 0
+        ), line
+    assert (
+        len(re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE))
+        == totals
+        == 5
+    )
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -1,4 +1,6 @@
-"""docs/extending.md: its examples are applied to a copy of the program, and its commands are run there."""
+"""docs/extending.md: its examples are applied to a copy of the program, and its commands are run
+there.
+"""
 
 import json
 import re
@@ -13,12 +15,14 @@ pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / 'docs' / 'extending.md').read_text()
-# The sections that show how to add something, and what the command of each prints if the addition works.
+# The sections that show how to add something, and what the command of each prints if the addition
+# works.
 EXPECTED = {
     'A model': r'^Model: +tiny_squeeze$',
     'A mode in a file': r'^Variables: +after_backward$',
     'A mode in a file, in --help': r'after_backward: As collective_all_reduce, but no sum begins',
-    'A mode in a file, in a cluster': r'^Devices: +\[./job:worker(.*\n)+Variables: +after_backward$',
+    'A mode in a file, in a cluster': r'^Devices: +\[./job:worker(.*\n)+Variables: '
+    r'+after_backward$',
     'A mode in a file, in a sweep': r'^\| after_backward +\| 1\*2 +\|[ !]+[1-9]',
     'A mode': r'^Variables: +gathered$',
     'A fact': r'^Num devices: 1$',
@@ -44,7 +48,9 @@ def blocks(language: str) -> list[str]:
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the program with all examples applied."""
     copy = tmp_path_factory.mktemp('extended') / 'program'
-    ignored = shutil.ignore_patterns('.*', 'tests', 'docs', 'benchmarks', 'data', '__pycache__', '*.egg-info')
+    ignored = shutil.ignore_patterns(
+        '.*', 'tests', 'docs', 'benchmarks', 'data', '__pycache__', '*.egg-info'
+    )
     shutil.copytree(ROOT, copy, ignore=ignored)
     for text in blocks('python'):
         name, _, content = text.removeprefix('# ').partition('\n')
@@ -52,7 +58,12 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (copy / name).write_text(content)
     for change in blocks('diff'):
         done = subprocess.run(
-            ['git', 'apply', '--recount', '-'], cwd=copy, input=change, capture_output=True, text=True, timeout=60
+            ['git', 'apply', '--recount', '-'],
+            cwd=copy,
+            input=change,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0, f'{done.stderr}\n{change}'
     return copy
@@ -61,7 +72,12 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_examples_run(extended: Path) -> None:
     commands = ''.join(blocks('sh'))
     ran = subprocess.run(
-        [sys.executable, '-c', RUN_ALL], cwd=extended, input=commands, capture_output=True, text=True, timeout=300
+        [sys.executable, '-c', RUN_ALL],
+        cwd=extended,
+        input=commands,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stderr
     outputs = dict(zip(EXPECTED, ran.stdout.split('+ python')[1:], strict=True))

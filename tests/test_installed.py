@@ -1,4 +1,6 @@
-"""An installation from the wheel: two packages, which work beside modules that are named like those of a checkout."""
+"""An installation from the wheel: two packages, which work beside modules that are named like those
+of a checkout.
+"""
 
 import ast
 import hashlib
@@ -24,7 +26,9 @@ from tests.support.outputs import check_line
 pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_NEEDED = shutil.ignore_patterns('.*', 'tests', 'docs', 'benchmarks', 'data', 'build', '__pycache__', '*.egg-info')
+NOT_NEEDED = shutil.ignore_patterns(
+    '.*', 'tests', 'docs', 'benchmarks', 'data', 'build', '__pycache__', '*.egg-info'
+)
 PACKAGES = (ROOT / 'models', ROOT / 'tf_cnn')
 TOP = sorted(path for path in ROOT.glob('*.py') if path.name != 'setup.py')
 FOREIGN = 'raise SystemExit("the module of somebody else was imported")\n'
@@ -38,27 +42,43 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(folder / 'copy', 'init', '--quiet')
     author = ['-c', 'user.name=A', '-c', 'user.email=a@example.org']
     git(folder / 'copy', *author, 'commit', '--quiet', '--allow-empty', '-mA')
-    pip('wheel', '--no-deps', '--no-index', '--no-build-isolation', f'--wheel-dir={folder}', str(folder / 'copy'))
+    pip(
+        'wheel',
+        '--no-deps',
+        '--no-index',
+        '--no-build-isolation',
+        f'--wheel-dir={folder}',
+        str(folder / 'copy'),
+    )
     (made,) = folder.glob('*.whl')
     return made
 
 
 @pytest.fixture(scope='module')
 def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder bin/ of an environment with this wheel, and with the dependencies of the tests' environment."""
+    """The folder bin/ of an environment with this wheel, and with the dependencies of the tests'
+    environment.
+    """
     folder = tmp_path_factory.mktemp('environment')
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob('lib/python*/site-packages')
-    # Python does not read .pth files in these folders, so it does not find an editable installation of a checkout.
-    (packages / 'dependencies.pth').write_text('\n'.join(sysconfig.get_path(name) for name in ('purelib', 'platlib')))
+    # Python does not read .pth files in these folders, so it does not find an editable installation
+    # of a checkout.
+    (packages / 'dependencies.pth').write_text(
+        '\n'.join(sysconfig.get_path(name) for name in ('purelib', 'platlib'))
+    )
     python = folder / 'bin' / 'python'
-    pip(f'--python={python}', 'install', '--no-deps', '--no-index', '--ignore-installed', str(wheel))
+    pip(
+        f'--python={python}', 'install', '--no-deps', '--no-index', '--ignore-installed', str(wheel)
+    )
     return folder / 'bin'
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process that finds foreign modules in tmp_path first, named as what stands at the top."""
+    """The environment of a process that finds foreign modules in tmp_path first, named as what
+    stands at the top.
+    """
     for path in (*PACKAGES[:1], *TOP, ROOT / 'errors.py', ROOT / 'results.py'):
         if path.stem != 'tf_cnn_benchmarks':
             (tmp_path / path.with_suffix('.py').name).write_text(FOREIGN)
@@ -66,7 +86,9 @@ def hostile(tmp_path: Path) -> dict[str, str]:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(['git', *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ['git', *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def pip(*arguments: str) -> None:
@@ -76,38 +98,61 @@ def pip(*arguments: str) -> None:
 
 
 def output_of(command: list[str | Path], cwd: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no_tests(wheel: Path) -> None:
+def test_the_wheel_has_two_packages_with_the_files_that_the_program_reads_and_no_tests(
+    wheel: Path,
+) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     (information,) = {name.split('/')[0] for name in names} - {'tf_cnn', 'tf_cnn_benchmarks'}
     assert information.endswith('.dist-info')
-    here = {path.relative_to(ROOT).as_posix() for room in PACKAGES for path in room.rglob('*') if path.is_file()}
+    here = {
+        path.relative_to(ROOT).as_posix()
+        for room in PACKAGES
+        for path in room.rglob('*')
+        if path.is_file()
+    }
     here |= {path.name for path in TOP if path.name != 'tf_cnn_benchmarks.py'}
-    here = {path if path.startswith('tf_cnn/') else f'tf_cnn/{path}' for path in here if '__pycache__' not in path}
+    here = {
+        path if path.startswith('tf_cnn/') else f'tf_cnn/{path}'
+        for path in here
+        if '__pycache__' not in path
+    }
     command = {f'tf_cnn_benchmarks/{name}' for name in ('__init__.py', '__main__.py', 'py.typed')}
-    assert {name for name in names if '.dist-info/' not in name} == {*here, *command, 'tf_cnn/commit.txt'}
+    assert {name for name in names if '.dist-info/' not in name} == {
+        *here,
+        *command,
+        'tf_cnn/commit.txt',
+    }
 
 
-def test_every_module_of_the_wheel_and_every_public_name_loads(binaries: Path, hostile: dict[str, str]) -> None:
+def test_every_module_of_the_wheel_and_every_public_name_loads(
+    binaries: Path, hostile: dict[str, str]
+) -> None:
     code = (
         'import importlib, pkgutil, sys, tf_cnn, tf_cnn_benchmarks\n'
         'for module in pkgutil.walk_packages(tf_cnn.__path__, "tf_cnn."):\n'
         '    importlib.import_module(module.name)\n'
         'for name in tf_cnn_benchmarks.__all__:\n'
         '    getattr(tf_cnn_benchmarks, name)\n'
-        'print({"models", "variable_mgr", "preprocessing", "benchmark_cnn", "errors"} & {*sys.modules})\n'
+        'print({"models", "variable_mgr", "preprocessing", "benchmark_cnn", "errors"} & '
+        '{*sys.modules})\n'
     )
     assert output_of([binaries / 'python', '-c', code], binaries, hostile).endswith('set()\n')
 
 
-def test_a_type_checker_sees_the_public_names_as_what_they_are(binaries: Path, tmp_path: Path) -> None:
+def test_a_type_checker_sees_the_public_names_as_what_they_are(
+    binaries: Path, tmp_path: Path
+) -> None:
     (tmp_path / 'program.py').write_text(
         'from pathlib import Path\n'
-        'from tf_cnn_benchmarks import BenchmarkCNN, Result, VariableMgr, make_params, read_result, register_model\n'
+        'from tf_cnn_benchmarks import BenchmarkCNN, Result, VariableMgr, make_params, '
+        'read_result, register_model\n'
         'reveal_type(BenchmarkCNN(make_params(model="lenet")).run())\n'
         'reveal_type(read_result(Path("r.json")))\n'
         'reveal_type(VariableMgr.get_devices)\n'
@@ -117,8 +162,17 @@ def test_a_type_checker_sees_the_public_names_as_what_they_are(binaries: Path, t
         'make_params(3)\n'
     )
     # It looks into the environment with the wheel; mypy itself is in the environment of the tests.
-    command = [sys.executable, '-m', 'mypy', '--strict', f'--python-executable={binaries / "python"}', 'program.py']
-    checked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300).stdout
+    command = [
+        sys.executable,
+        '-m',
+        'mypy',
+        '--strict',
+        f'--python-executable={binaries / "python"}',
+        'program.py',
+    ]
+    checked = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=300
+    ).stdout
     assert re.findall(r'Revealed type is "([^"(]*)', checked) == [
         'tf_cnn.results.document.Result',
         'tf_cnn.results.document.Result | tf_cnn.results.document.Failure',
@@ -134,7 +188,9 @@ def test_every_package_that_the_project_imports_is_declared(wheel: Path) -> None
     archive = zipfile.ZipFile(wheel)
     (path,) = (name for name in archive.namelist() if name.endswith('.dist-info/METADATA'))
     declared = defaultdict(set)
-    for line in re.findall(r'^Requires-Dist: (.+)$', archive.read(path).decode(), flags=re.MULTILINE):
+    for line in re.findall(
+        r'^Requires-Dist: (.+)$', archive.read(path).decode(), flags=re.MULTILINE
+    ):
         (extra,) = re.findall(r'extra == .(\w+)', line) or ['']
         # Every requirement begins with a name.
         declared[extra].add(canonical(re.match(r'[\w.-]+', line)[0]))  # type: ignore[index]
@@ -156,7 +212,8 @@ def packages_of(paths: Iterable[Path]) -> set[str]:
                 imported |= {alias.name.partition('.')[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.partition('.')[0])
-    # Several packages of Google share a name; this is the declared one. Horovod has no wheel, see docs/launchers.md.
+    # Several packages of Google share a name; this is the declared one. Horovod has no wheel, see
+    # docs/launchers.md.
     known = {**importlib.metadata.packages_distributions(), 'google': ['protobuf']}
     third_party = imported - own - {*sys.stdlib_module_names} - {'horovod'}
     return {canonical(known.get(name, [name])[0]) for name in third_party}
@@ -166,26 +223,46 @@ def canonical(package: str) -> str:
     return re.sub(r'[-_.]+', '-', package).lower()
 
 
-def test_what_is_missing_is_named_with_the_command_of_the_environment(binaries: Path, tmp_path: Path) -> None:
-    (tmp_path / 'PIL.py').write_text('raise ModuleNotFoundError("No module named PIL", name="PIL")\n')
+def test_what_is_missing_is_named_with_the_command_of_the_environment(
+    binaries: Path, tmp_path: Path
+) -> None:
+    (tmp_path / 'PIL.py').write_text(
+        'raise ModuleNotFoundError("No module named PIL", name="PIL")\n'
+    )
     environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
-    records: list[str | Path] = [binaries / 'tf_cnn_benchmarks', 'records', '--input=a', '--output=b']
-    assert refusal_of(records, environment).endswith(f'run: {binaries / "python"} -m pip install pillow')
+    records: list[str | Path] = [
+        binaries / 'tf_cnn_benchmarks',
+        'records',
+        '--input=a',
+        '--output=b',
+    ]
+    assert refusal_of(records, environment).endswith(
+        f'run: {binaries / "python"} -m pip install pillow'
+    )
     of_pipx = binaries.parent / 'pipx_metadata.json'
     of_pipx.touch()
-    assert refusal_of(records, environment).endswith(f'run: pipx inject {binaries.parent.name} pillow')
+    assert refusal_of(records, environment).endswith(
+        f'run: pipx inject {binaries.parent.name} pillow'
+    )
     of_pipx.unlink()
     # A checkout, started with a Python without packages.
     venv.create(tmp_path / 'bare', symlinks=True)
-    line = refusal_of([tmp_path / 'bare/bin/python', ROOT / 'tf_cnn_benchmarks.py', '--model=lenet'], {**os.environ})
+    line = refusal_of(
+        [tmp_path / 'bare/bin/python', ROOT / 'tf_cnn_benchmarks.py', '--model=lenet'],
+        {**os.environ},
+    )
     activate = f'source {ROOT}/.venv/bin/activate'
     is_made = (ROOT / '.venv/.installed').exists()
-    assert line.endswith(f'; run: {activate if is_made else f"make -B -C {ROOT} install && {activate}"}')
+    assert line.endswith(
+        f'; run: {activate if is_made else f"make -B -C {ROOT} install && {activate}"}'
+    )
 
 
 def refusal_of(command: list[str | Path], environment: dict[str, str]) -> str:
     """Returns the single line with which a command is refused."""
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd='/', timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd='/', timeout=120
+    )
     assert (done.returncode, done.stdout) == (2, ''), done.stderr
     return check_line(done.stderr.rstrip(), 'not installed')
 
@@ -200,7 +277,8 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
         'def narrow(cnn, x, num_classes):\n'
         '    x = cnn.relu(cnn.conv(x, my_layers.WIDTH, 5, "conv", strides=8))\n'
         '    return cnn.dense(cnn.global_avg_pool(x), num_classes, "logits")\n'
-        'register_model("narrow", narrow, data_set="imagenet", image_size=32, batch_size=2, learning_rate=0.1)\n'
+        'register_model("narrow", narrow, data_set="imagenet", image_size=32, batch_size=2, '
+        'learning_rate=0.1)\n'
     )
     command = binaries / 'tf_cnn_benchmarks'
     starts: list[list[str | Path]] = [[command], [binaries / 'python', '-m', 'tf_cnn_benchmarks']]
@@ -208,7 +286,9 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     assert commit == git(wheel.parent / 'copy', 'rev-parse', 'HEAD')
     for start in starts:
         shown = output_of([*start, '--version'], tmp_path, hostile)
-        assert re.match(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow ', shown)
+        assert re.match(
+            rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow ', shown
+        )
     for words, text in (
         (['--help'], '--variable_update'),
         (['models', 'resnet50'], 'resnet50'),
@@ -216,7 +296,13 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     ):
         assert text in output_of([command, *words], tmp_path, hostile)
     # `cluster` starts processes itself.
-    flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2', '--result_file=r.json']
+    flags = [
+        '--model_file=my_model.py',
+        '--model=narrow',
+        '--device=cpu',
+        '--num_batches=2',
+        '--result_file=r.json',
+    ]
     run = output_of([command, 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
     assert 'total images/sec: ' in run
     assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
@@ -228,21 +314,39 @@ def test_a_mode_of_a_user_runs_by_the_command_and_from_python(
     manager = python_block('extending.md', 'after_backward.py')
     (tmp_path / 'mine.py').write_text(manager)
     mode = ['--variable_mgr_file=mine.py', '--variable_update=after_backward']
-    flags = [*mode, '--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=2', '--num_warmup_batches=1']
+    flags = [
+        *mode,
+        '--model=lenet',
+        '--device=cpu',
+        '--batch_size=2',
+        '--num_batches=2',
+        '--num_warmup_batches=1',
+    ]
     command = binaries / 'tf_cnn_benchmarks'
     assert 'after_backward' in output_of([command, '--help', mode[0]], tmp_path, hostile)
     run = output_of([command, *flags, '--num_gpus=2', '--result_file=r.json'], tmp_path, hostile)
     assert re.search(r'^Variables: +after_backward$', run, flags=re.MULTILINE)
     digest = json.loads((tmp_path / 'r.json').read_text())['run']['variable_mgr_file_sha256']
     assert digest == hashlib.sha256(manager.encode()).hexdigest()
-    assert 'after_backward' in output_of([command, 'cluster', '--workers=2', '--', *flags], tmp_path, hostile)
+    assert 'after_backward' in output_of(
+        [command, 'cluster', '--workers=2', '--', *flags], tmp_path, hostile
+    )
     grid = '--grid=--variable_update=after_backward,replicated'
-    sweep: list[str | Path] = [command, 'sweep', grid, '--output=sweep', '--', *flags[:1], *flags[2:]]
+    sweep: list[str | Path] = [
+        command,
+        'sweep',
+        grid,
+        '--output=sweep',
+        '--',
+        *flags[:1],
+        *flags[2:],
+    ]
     assert '| after_backward' in output_of(sweep, tmp_path, hostile)
     (tmp_path / 'program.py').write_text(
         f'{manager}\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
-        'params = make_params(variable_update="after_backward", model="lenet", device="cpu", num_batches=2)\n'
+        'params = make_params(variable_update="after_backward", model="lenet", device="cpu", '
+        'num_batches=2)\n'
         'print(BenchmarkCNN(params).run().run.variable_update)\n'
     )
     assert output_of([binaries / 'python', 'program.py'], tmp_path, hostile) == 'after_backward\n'
@@ -272,7 +376,9 @@ def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes
         'import errors; from tf_cnn_benchmarks import make_params',
         'from tf_cnn_benchmarks import make_params; import errors',
     ):
-        found = output_of([binaries / 'python', '-c', f'{code}; print(errors.__file__)'], tmp_path, hostile)
+        found = output_of(
+            [binaries / 'python', '-c', f'{code}; print(errors.__file__)'], tmp_path, hostile
+        )
         assert found == f'{tmp_path / "errors.py"}\n'
 
 

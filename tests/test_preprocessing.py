@@ -1,4 +1,6 @@
-"""Images are what PIL makes of the same files, random draws stay within their ranges, and bad records fail the step."""
+"""Images are what PIL makes of the same files, random draws stay within their ranges, and bad
+records fail the step.
+"""
 
 import io
 import itertools
@@ -12,7 +14,14 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from preprocessing import RESIZE_METHODS, ImageOptions, draw, parse_example, preprocess, resize_and_distort
+from preprocessing import (
+    RESIZE_METHODS,
+    ImageOptions,
+    draw,
+    parse_example,
+    preprocess,
+    resize_and_distort,
+)
 from preprocessing import random_window as random_window_of
 from tests.support.graphs import open_session
 from tests.support.images import encoded, example
@@ -47,7 +56,9 @@ def pil_crop(file: bytes, options: ImageOptions) -> Image.Image:
 
 
 def pil_sampled(crop: Image.Image, options: ImageOptions, method: Image.Resampling) -> Image.Image:
-    """Resized by sampling at the centres of the new pixels, without the smoothing of Image.resize."""
+    """Resized by sampling at the centres of the new pixels, without the smoothing of
+    Image.resize.
+    """
     matrix = (crop.width / options.width, 0, 0, 0, crop.height / options.height, 0)
     return crop.transform((options.width, options.height), Image.Transform.AFFINE, matrix, method)
 
@@ -62,7 +73,11 @@ SIZES = [(224, 224), (96, 160), (600, 600)]
 @pytest.mark.parametrize('photograph', PHOTOGRAPHS)
 @pytest.mark.parametrize(
     ('method', 'size'),
-    [*itertools.product(['nearest', 'bilinear'], SIZES), ('bicubic', (600, 600)), ('area', (112, 112))],
+    [
+        *itertools.product(['nearest', 'bilinear'], SIZES),
+        ('bicubic', (600, 600)),
+        ('area', (112, 112)),
+    ],
 )
 def test_resizing_agrees_with_pil(photograph: str, size: tuple[int, int], method: str) -> None:
     file = encoded(PHOTOGRAPHS[photograph](), quality=95)
@@ -70,7 +85,9 @@ def test_resizing_agrees_with_pil(photograph: str, size: tuple[int, int], method
     crop = pil_crop(file, options)
     # Where PIL smooths as TensorFlow does.
     if method in ('bicubic', 'area'):
-        theirs = crop.resize(size, Image.Resampling.BICUBIC if method == 'bicubic' else Image.Resampling.BOX)
+        theirs = crop.resize(
+            size, Image.Resampling.BICUBIC if method == 'bicubic' else Image.Resampling.BOX
+        )
     else:
         theirs = pil_sampled(crop, options, Image.Resampling[method.upper()])
     images = run(file, options, times=2)
@@ -80,7 +97,7 @@ def test_resizing_agrees_with_pil(photograph: str, size: tuple[int, int], method
 
 @pytest.mark.parametrize('photograph', PHOTOGRAPHS)
 @pytest.mark.parametrize('method', [method for method in RESIZE_METHODS if method != 'round_robin'])
-def test_converted_and_larger_images_are_resized_as_tensorflow_resizes_their_bytes_then_clipped_and_rounded(
+def test_converted_and_larger_images_are_resized_like_bytes_then_clipped_and_rounded(
     method: str, photograph: str
 ) -> None:
     pixels = PHOTOGRAPHS[photograph]()
@@ -96,13 +113,20 @@ def test_converted_and_larger_images_are_resized_as_tensorflow_resizes_their_byt
 
 def test_round_robin_takes_the_methods_in_turn() -> None:
     file = encoded(PHOTOGRAPHS['china']())
-    by_position = [run(file, replace(EVALUATION, resize_method='round_robin'), position)[0] for position in range(5)]
+    by_position = [
+        run(file, replace(EVALUATION, resize_method='round_robin'), position)[0]
+        for position in range(5)
+    ]
     methods = [method for method in RESIZE_METHODS if method != 'round_robin']
     for position, method in enumerate([*methods, methods[0]]):
-        np.testing.assert_array_equal(by_position[position], run(file, replace(EVALUATION, resize_method=method))[0])
+        np.testing.assert_array_equal(
+            by_position[position], run(file, replace(EVALUATION, resize_method=method))[0]
+        )
 
 
-@pytest.mark.parametrize(('mode', 'channels'), [('L', 1), ('L', 3), ('RGB', 1), ('RGB', 3), ('CMYK', 3)])
+@pytest.mark.parametrize(
+    ('mode', 'channels'), [('L', 1), ('L', 3), ('RGB', 1), ('RGB', 3), ('CMYK', 3)]
+)
 def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode: str, channels: int) -> None:
     colors = Image.new('RGB', (64, 64), (200, 100, 50)).convert(mode)
     image = run(encoded(colors, quality=95), replace(EVALUATION, channels=channels))[0]
@@ -115,7 +139,9 @@ def windows(height: int, width: int, boxes: np.ndarray, count: int = 300) -> np.
     shape = [height, width, 3]
     with tf.Graph().as_default(), open_session() as session:
         seeds = draw(count, TRAINING).window_seeds
-        [drawn] = for_each_image(lambda seed: [random_window_of(tf.constant(shape), tf.constant(boxes), seed)], [seeds])
+        [drawn] = for_each_image(
+            lambda seed: [random_window_of(tf.constant(shape), tf.constant(boxes), seed)], [seeds]
+        )
         return session.run(drawn).T
 
 
@@ -146,13 +172,17 @@ def test_random_crops_cover_a_tenth_of_the_object() -> None:
 
 def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down() -> None:
     y, x = np.mgrid[0:120, 0:160]
-    images = run(encoded(np.stack([x, y * 2, 0 * x], -1).astype(np.uint8)), TRAINING, times=200).astype(int)
+    images = run(
+        encoded(np.stack([x, y * 2, 0 * x], -1).astype(np.uint8)), TRAINING, times=200
+    ).astype(int)
     mirrored = images[:, :, 0, 0].mean(1) > images[:, :, -1, 0].mean(1)
     assert 75 < mirrored.sum() < 125
     assert (images[:, 0, :, 1].mean(1) < images[:, -1, :, 1].mean(1)).all()
 
 
-@pytest.mark.parametrize('changes', [{}, {'distortions': True}, {'distortions': True, 'in_yiq': False}])
+@pytest.mark.parametrize(
+    'changes', [{}, {'distortions': True}, {'distortions': True, 'in_yiq': False}]
+)
 def test_random_draws_depend_on_seed_and_position_alone(changes: dict[str, Any]) -> None:
     file = encoded(PHOTOGRAPHS['china']())
     options = replace(TRAINING, seed=0, **changes)

@@ -1,4 +1,6 @@
-"""A variable manager changes the speed, never the mathematics: many towers take the step of one with all the images."""
+"""A variable manager changes the speed, never the mathematics: many towers take the step of one
+with all the images.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -27,7 +29,9 @@ GLOBAL_BATCH, NUM_CLASSES, IMAGE_SHAPE = 8, 5, (6, 6, 2)
 NUM_CPUS = 4
 
 # What each step feeds: other images for every step, and so for every tower.
-IMAGES = np.random.default_rng(2).normal(size=(NUM_STEPS, GLOBAL_BATCH, *IMAGE_SHAPE)).astype(np.float32)
+IMAGES = (
+    np.random.default_rng(2).normal(size=(NUM_STEPS, GLOBAL_BATCH, *IMAGE_SHAPE)).astype(np.float32)
+)
 LABELS = np.random.default_rng(3).integers(NUM_CLASSES, size=(NUM_STEPS, GLOBAL_BATCH))
 
 
@@ -66,8 +70,12 @@ SYNCHRONOUS = {
     'replicated-psgpu': Mode('replicated', algorithm=of_spec('psgpu')),
     'replicated-xring': Mode('replicated', algorithm=of_spec('xring')),
     'replicated-ranges': Mode('replicated', algorithm=of_spec('psgpu:100:xring')),
-    'replicated-halves': Mode('replicated', algorithm=lambda towers: by_halves(towers, [(0, len(towers) // 2)])),
-    'replicated-repacked': Mode('replicated', algorithm=of_spec('xring'), packing=Packing(num_chunks=3)),
+    'replicated-halves': Mode(
+        'replicated', algorithm=lambda towers: by_halves(towers, [(0, len(towers) // 2)])
+    ),
+    'replicated-repacked': Mode(
+        'replicated', algorithm=of_spec('xring'), packing=Packing(num_chunks=3)
+    ),
     'replicated-grouped': Mode('replicated', packing=Packing(max_bytes=200, max_group=2)),
 }
 INDEPENDENT = Mode('independent')
@@ -75,12 +83,16 @@ ALL = SYNCHRONOUS | {'independent': INDEPENDENT}
 
 
 def cross_entropy(variables: VariableSource, images: Any, labels: Any) -> Any:
-    """The mean over the images, by a network without dropout and batch norm, which differ between towers."""
+    """The mean over the images, by a network without dropout and batch norm, which differ between
+    towers.
+    """
     cnn = LayerBuilder(variables, 'NHWC', is_training=True)
     x = cnn.max_pool(cnn.relu(cnn.conv(cnn.images(images), 4, 3, 'conv')), 2, 2)
     x = cnn.relu(cnn.dense(cnn.flatten(x), 6, 'hidden'))
     logits = cnn.dense(x, NUM_CLASSES, 'logits')
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+    return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels)
+    )
 
 
 def weight_decay(values: Sequence[Any]) -> Any:
@@ -88,7 +100,9 @@ def weight_decay(values: Sequence[Any]) -> Any:
 
 
 def batch_placeholders() -> tuple[Any, Any]:
-    return tf.placeholder(tf.float32, [GLOBAL_BATCH, *IMAGE_SHAPE]), tf.placeholder(tf.int64, [GLOBAL_BATCH])
+    return tf.placeholder(tf.float32, [GLOBAL_BATCH, *IMAGE_SHAPE]), tf.placeholder(
+        tf.int64, [GLOBAL_BATCH]
+    )
 
 
 @dataclass(frozen=True)
@@ -100,27 +114,45 @@ class Trained:
 
 
 @functools.cache
-def trained(mode: str, num_towers: int, optimizer: str, rows: tuple[int, int] = (0, GLOBAL_BATCH)) -> Trained:
-    """Trains that many towers on equal parts of each step's batch, of which rows are the first and the end."""
+def trained(
+    mode: str, num_towers: int, optimizer: str, rows: tuple[int, int] = (0, GLOBAL_BATCH)
+) -> Trained:
+    """Trains that many towers on equal parts of each step's batch, of which rows are the first and
+    the end.
+    """
     manager = ALL[mode].make(num_towers)
     own_rows = slice(*rows)
     with tf.Graph().as_default(), open_session(NUM_CPUS) as session:
         images, labels = batch_placeholders()
         gradients = []
-        parts = zip(tf.split(images[own_rows], num_towers), tf.split(labels[own_rows], num_towers), strict=True)
+        parts = zip(
+            tf.split(images[own_rows], num_towers),
+            tf.split(labels[own_rows], num_towers),
+            strict=True,
+        )
         for number, (own_images, own_labels) in enumerate(parts):
             with manager.create_outer_variable_scope(number) as variables:
-                objective = cross_entropy(variables, own_images, own_labels) / manager.num_averaged_towers
-                values = [variable.value for variable in manager.trainable_variables_on_device(number)]
+                objective = (
+                    cross_entropy(variables, own_images, own_labels) / manager.num_averaged_towers
+                )
+                values = [
+                    variable.value for variable in manager.trainable_variables_on_device(number)
+                ]
                 if manager.leads(number):
                     objective += weight_decay(values)
                 gradients.append(tf.gradients(objective, values))
         global_step = manager.create_global_step()
-        step = OptimizerStep(OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None)
+        step = OptimizerStep(
+            OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None
+        )
         update, _ = manager.build_update(step, global_step, gradients)
-        weights = [{name: each.value for name, each in tower.items()} for tower in manager.variables]
+        weights = [
+            {name: each.value for name, each in tower.items()} for tower in manager.variables
+        ]
         post_init = manager.get_post_init_ops(step.slots)
-        session.run([manager.initializers, step.initializers, global_step.assign(tf.constant(0, tf.int64))])
+        session.run(
+            [manager.initializers, step.initializers, global_step.assign(tf.constant(0, tf.int64))]
+        )
         session.run(post_init)
         before = session.run(weights)
         for number in range(NUM_STEPS):
@@ -130,7 +162,9 @@ def trained(mode: str, num_towers: int, optimizer: str, rows: tuple[int, int] = 
 
 @functools.cache
 def trained_by_numpy(optimizer: str) -> Weights:
-    """The weights that the NumPy optimizer makes of the gradients of one tower without a manager."""
+    """The weights that the NumPy optimizer makes of the gradients of one tower without a
+    manager.
+    """
     with tf.Graph().as_default(), open_session() as session:
         images, labels = batch_placeholders()
         fed = PlaceholderVariables()
@@ -139,7 +173,9 @@ def trained_by_numpy(optimizer: str) -> Weights:
 
         def gradients_at(weights: Weights, step: int) -> Weights:
             batch = {images: IMAGES[step], labels: LABELS[step]}
-            return session.run(gradients, batch | {fed.values[name]: value for name, value in weights.items()})
+            return session.run(
+                gradients, batch | {fed.values[name]: value for name, value in weights.items()}
+            )
 
         start = trained('independent', 1, optimizer).before[0]
         return OPTIMIZERS[optimizer].numpy.train(start, gradients_at, LEARNING_RATE, NUM_STEPS)
@@ -148,14 +184,19 @@ def trained_by_numpy(optimizer: str) -> Weights:
 def difference(weights: Weights, expected: Weights) -> float:
     """The largest of any variable, relative to the variable's largest value."""
     assert weights.keys() == expected.keys()
-    return max(np.abs(weights[name] - value).max() / np.abs(value).max() for name, value in expected.items())
+    return max(
+        np.abs(weights[name] - value).max() / np.abs(value).max()
+        for name, value in expected.items()
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('num_towers', [1, 2, 4])
 @pytest.mark.parametrize('mode', SYNCHRONOUS)
-def test_towers_take_the_steps_of_one_with_the_whole_batch(mode: str, num_towers: int, optimizer: str) -> None:
+def test_towers_take_the_steps_of_one_with_the_whole_batch(
+    mode: str, num_towers: int, optimizer: str
+) -> None:
     after = trained(mode, num_towers, optimizer).after
     one_tower = trained('independent', 1, optimizer)
     assert difference(one_tower.before[0], one_tower.after[0]) > 0.01
@@ -170,7 +211,10 @@ def test_independent_towers_each_learn_from_their_own_images_alone(optimizer: st
     first, second = trained('independent', 2, optimizer).after
     half = GLOBAL_BATCH // 2
     assert difference(first, trained('independent', 1, optimizer, (0, half)).after[0]) < 1e-5
-    assert difference(second, trained('independent', 1, optimizer, (half, GLOBAL_BATCH)).after[0]) < 1e-5
+    assert (
+        difference(second, trained('independent', 1, optimizer, (half, GLOBAL_BATCH)).after[0])
+        < 1e-5
+    )
     assert difference(first, second) > 1e-3
     assert difference(first, trained('independent', 1, optimizer).after[0]) > 1e-3
 
@@ -188,7 +232,9 @@ def test_an_initial_value_follows_from_the_seed_and_the_name() -> None:
         with tf.Graph().as_default(), open_session() as session:
             manager = INDEPENDENT.make(1, seed)
             with manager.create_outer_variable_scope(0) as variables:
-                values = {name: variables.read(name, [20], truncated_normal(1.0)) for name in ('a', 'b')}
+                values = {
+                    name: variables.read(name, [20], truncated_normal(1.0)) for name in ('a', 'b')
+                }
             session.run(manager.initializers)
             return session.run(values)
 
@@ -217,7 +263,11 @@ def test_a_variable_goes_to_the_parameter_device_that_holds_the_fewest_bytes() -
 
 @pytest.mark.parametrize(
     ('mode', 'own_variables', 'num_averaged', 'leaders'),
-    [('ps', False, 3, [0]), ('replicated-pscpu', True, 3, [0]), ('independent', True, 1, [0, 1, 2])],
+    [
+        ('ps', False, 3, [0]),
+        ('replicated-pscpu', True, 3, [0]),
+        ('independent', True, 1, [0, 1, 2]),
+    ],
 )
 def test_a_mode_knows_how_its_towers_share_variables(
     mode: str, own_variables: bool, num_averaged: int, leaders: list[int]
@@ -233,9 +283,16 @@ def normalising_towers(manager: VariableMgr) -> None:
     """Builds towers with batch norm, of which the leading ones keep the moving averages."""
     for number in range(len(manager.get_devices())):
         with manager.create_outer_variable_scope(number) as variables:
-            cnn = LayerBuilder(variables, 'NHWC', is_training=True, keep_statistics=manager.leads(number))
+            cnn = LayerBuilder(
+                variables, 'NHWC', is_training=True, keep_statistics=manager.leads(number)
+            )
             with cnn.scope('block'):
-                cnn.batch_norm(cnn.conv(tf.ones([2, *IMAGE_SHAPE]) * (number + 1), 3, 1, 'conv', use_bias=False), 'bn')
+                cnn.batch_norm(
+                    cnn.conv(
+                        tf.ones([2, *IMAGE_SHAPE]) * (number + 1), 3, 1, 'conv', use_bias=False
+                    ),
+                    'bn',
+                )
 
 
 TRAINED = ['block/conv/kernel', 'block/bn/gamma', 'block/bn/beta']
@@ -248,7 +305,11 @@ def test_each_variable_is_saved_once_under_its_model_name(mode: str) -> None:
         manager = ALL[mode].make(4)
         normalising_towers(manager)
         saved = manager.savable_variables()
-        resources = [op.get_attr('shared_name').decode() for op in graph.get_operations() if op.type == 'VarHandleOp']
+        resources = [
+            op.get_attr('shared_name').decode()
+            for op in graph.get_operations()
+            if op.type == 'VarHandleOp'
+        ]
     assert list(saved) == MODEL_NAMES
     assert [variable.name for variable in saved.values()] == MODEL_NAMES
     assert len(set(resources)) == len(resources)
@@ -256,7 +317,9 @@ def test_each_variable_is_saved_once_under_its_model_name(mode: str) -> None:
     assert trainable == TRAINED
 
 
-@pytest.mark.parametrize(('mode', 'num_updates'), [('ps', 2), ('replicated-pscpu', 2), ('independent', 2 * 4)])
+@pytest.mark.parametrize(
+    ('mode', 'num_updates'), [('ps', 2), ('replicated-pscpu', 2), ('independent', 2 * 4)]
+)
 def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updates: int) -> None:
     with tf.Graph().as_default(), open_session(NUM_CPUS) as session:
         manager = ALL[mode].make(4)
@@ -264,12 +327,17 @@ def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updat
         session.run([manager.initializers])
         session.run(manager.get_post_init_ops({}))
         saved = manager.savable_variables()
-        kernel, before = session.run([saved['block/conv/kernel'].value, saved['block/bn/moving_mean'].value])
+        kernel, before = session.run(
+            [saved['block/conv/kernel'].value, saved['block/bn/moving_mean'].value]
+        )
         assert len(manager.assignments) == num_updates
         session.run(manager.assign_ops())
         after = session.run(saved['block/bn/moving_mean'].value)
-    # The first tower sees ones, whose mean after the convolution is the sum of the kernel over the input channels.
-    np.testing.assert_allclose(after, 0.9 * before + 0.1 * kernel.sum((0, 1, 2)), rtol=1e-5, atol=1e-6)
+    # The first tower sees ones, whose mean after the convolution is the sum of the kernel over the
+    # input channels.
+    np.testing.assert_allclose(
+        after, 0.9 * before + 0.1 * kernel.sum((0, 1, 2)), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_replicas_live_on_their_towers_and_post_init_makes_them_alike_after_a_restore() -> None:

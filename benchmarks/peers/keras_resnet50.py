@@ -12,14 +12,23 @@ os.environ['KERAS_BACKEND'] = 'tensorflow'
 import keras
 import tensorflow as tf
 
-from benchmarks.peers.measuring import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY, make_parser, run_steps
+from benchmarks.peers.measuring import (
+    IMAGE_SIZE,
+    LEARNING_RATE,
+    NUM_CLASSES,
+    WEIGHT_DECAY,
+    make_parser,
+    run_steps,
+)
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
     keras.mixed_precision.set_global_policy('mixed_bfloat16' if precision == 'bf16' else 'float32')
     images = tf.random.uniform([batch_size, IMAGE_SIZE, IMAGE_SIZE, 3], -1, 1)
     labels = tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32)
-    model = keras.applications.ResNet50(weights=None, classes=NUM_CLASSES, classifier_activation=None)
+    model = keras.applications.ResNet50(
+        weights=None, classes=NUM_CLASSES, classifier_activation=None
+    )
     for layer in model.layers:
         if not forward_only and hasattr(layer, 'kernel'):
             layer.kernel.regularizer = keras.regularizers.L2(WEIGHT_DECAY / 2)

@@ -1,4 +1,6 @@
-"""The flags of a peer, its timed steps, and its result, which `compare` and `report` read. Needs no TensorFlow."""
+"""The flags of a peer, its timed steps, and its result, which `compare` and `report` read. Needs no
+TensorFlow.
+"""
 
 import argparse
 import itertools
@@ -24,7 +26,8 @@ from tf_cnn.system.atomic import write_whole
 BLOCKS = (3, 4, 6, 3)
 WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
 IMAGE_SIZE = 224  # of ResNet-50
-# Constant, and low enough for random labels; the program's own schedule starts as low. It does not affect the speed.
+# Constant, and low enough for random labels; the program's own schedule starts as low. It does not
+# affect the speed.
 LEARNING_RATE = 0.005
 
 
@@ -48,7 +51,9 @@ def run_steps(
     *,
     is_synthetic: bool = True,
 ) -> None:
-    """Takes the steps (each returns the loss) of a network of this program, prints images/sec, writes the result."""
+    """Takes the steps (each returns the loss) of a network of this program, prints images/sec,
+    writes the result.
+    """
     disturbances, steps = Disturbances(), list[Step[StepValues]]()
     for number in range(-args.num_warmup_batches, args.num_batches):
         if not number:
@@ -59,7 +64,10 @@ def run_steps(
         values = StepValues(loss, steps_before=len(steps), steps_after=len(steps) + 1)
         steps.append(Step(phase, index, time.perf_counter() - start, values, start))
     disturbance = disturbances.stop()
-    gaps = [{Cause.OTHER: max(0.0, after.start - before.end)} for before, after in itertools.pairwise(steps)]
+    gaps = [
+        {Cause.OTHER: max(0.0, after.start - before.end)}
+        for before, after in itertools.pairwise(steps)
+    ]
     run = with_unknowns(
         sections.RunSection,
         role='forward-only' if args.forward_only else 'training',
@@ -88,11 +96,15 @@ def run_steps(
         write_whole(json.dumps(result.to_dict()), args.result_file)
 
 
-def _result(measured: Measured, model: str, peer: str, versions: Mapping[str, str], disturbance: Any) -> Result:
+def _result(
+    measured: Measured, model: str, peer: str, versions: Mapping[str, str], disturbance: Any
+) -> Result:
     """Returns a result, docs/results.md; a peer does not know its costs, energy and waits."""
     memory, machine = sections.MemorySection(host_peak_bytes(), {}), machine_facts()
     unix_at_zero = time.time() - time.perf_counter()
-    worker = sections.WorkerSection(None, machine['hostname'] or '', memory, measured.columns(unix_at_zero))
+    worker = sections.WorkerSection(
+        None, machine['hostname'] or '', memory, measured.columns(unix_at_zero)
+    )
     first, last = measured.steps[0].start, measured.steps[-1].end
     start, end = (datetime.fromtimestamp(unix_at_zero + one, UTC) for one in (first, last))
     return Result(
@@ -117,7 +129,9 @@ def _result(measured: Measured, model: str, peer: str, versions: Mapping[str, st
         input=with_unknowns(sections.InputSection),
         energy=with_unknowns(sections.EnergySection),
         evaluations=(),
-        machine=cast(sections.MachineFacts, {**machine, 'versions': {**machine['versions'], **versions}}),
+        machine=cast(
+            sections.MachineFacts, {**machine, 'versions': {**machine['versions'], **versions}}
+        ),
         environment=environment_facts(os.environ),
         disturbance=disturbance,
         warnings=(),

@@ -1,7 +1,7 @@
 """The networks of some models of this program, written directly with tf.nn's ops, in NHWC.
 
-Their variables are reference variables, the default of TensorFlow 1: an update changes them in place, whatever else
-reads them at that time.
+Their variables are reference variables, the default of TensorFlow 1: an update changes them in
+place, whatever else reads them at that time.
 """
 
 import functools
@@ -16,7 +16,9 @@ _MOMENTUM, _EPSILON = 0.9, 1e-5
 
 
 class Layers:
-    """The layers of a network. Their variables are float32, and are cast to the type of the activations."""
+    """The layers of a network. Their variables are float32, and are cast to the type of the
+    activations.
+    """
 
     def __init__(self, *, is_training: bool) -> None:
         self.kernels: list[tf.Variable] = []
@@ -24,7 +26,9 @@ class Layers:
         self.updates: list[tf.Operation] = []
         self._is_training = is_training
 
-    def conv(self, x: tf.Tensor, filters: int, size: tuple[int, int], strides: int, padding: str) -> tf.Tensor:
+    def conv(
+        self, x: tf.Tensor, filters: int, size: tuple[int, int], strides: int, padding: str
+    ) -> tf.Tensor:
         inputs = int(x.shape[3])
         kernel = self._kernel([*size, inputs, filters], (2 / (size[0] * size[1] * inputs)) ** 0.5)
         return tf.nn.conv2d(x, tf.cast(kernel, x.dtype), strides, padding)
@@ -46,7 +50,10 @@ class Layers:
             is_training=self._is_training,
         )
         if self._is_training:
-            self.updates += [mean.assign(found.batch_mean).op, variance.assign(found.batch_variance).op]
+            self.updates += [
+                mean.assign(found.batch_mean).op,
+                variance.assign(found.batch_variance).op,
+            ]
         return found.y
 
     def dense(self, x: tf.Tensor, units: int, deviation: float = 0.01) -> tf.Tensor:
@@ -54,7 +61,9 @@ class Layers:
         return self.bias(tf.matmul(x, tf.cast(weights, x.dtype)))
 
     def _kernel(self, shape: list[int], deviation: float) -> tf.Variable:
-        self.kernels.append(tf.Variable(tf.random.truncated_normal(shape, stddev=deviation), use_resource=False))
+        self.kernels.append(
+            tf.Variable(tf.random.truncated_normal(shape, stddev=deviation), use_resource=False)
+        )
         return self.kernels[-1]
 
     def _vector(self, size: int, value: float, *, trainable: bool = True) -> tf.Variable:
@@ -82,7 +91,9 @@ def _resnet50(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
     return layers.dense(tf.reduce_mean(x, [1, 2]), num_classes)
 
 
-def _normalised_conv(layers: Layers, x: tf.Tensor, filters: int, size: int, strides: int) -> tf.Tensor:
+def _normalised_conv(
+    layers: Layers, x: tf.Tensor, filters: int, size: int, strides: int
+) -> tf.Tensor:
     pad, padding = size // 2, 'SAME'
     # Explicit padding slows the gradients down, several times in bf16.
     if strides > 1 and pad:

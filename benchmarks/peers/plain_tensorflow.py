@@ -1,10 +1,12 @@
-"""A TensorFlow graph loop, as small and fast as a hand-written one can be, for ResNet-50 or `trivial` on records.
+"""A TensorFlow graph loop, as small and fast as a hand-written one can be, for ResNet-50 or
+`trivial` on records.
 
     python -m benchmarks.peers.plain_tensorflow --batch_size=32 --precision=bf16
     python -m benchmarks.peers.plain_tensorflow --data_dir=data/records --batch_size=64
 
-The graph contains nothing of this program. The pipeline of records follows TensorFlow's guides and has its defaults, so
-libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which this program turns off.
+The graph contains nothing of this program. The pipeline of records follows TensorFlow's guides and
+has its defaults, so libjpeg-turbo also smooths the colours between pixels (fancy upscaling), which
+this program turns off.
 """
 
 import os
@@ -26,20 +28,27 @@ def make_step(
     forward_only: bool,
     pipeline: Callable[[], tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> Callable[[], float]:
-    """Returns a function that takes a step of a network of NETWORKS in a new session, and returns the loss.
+    """Returns a function that takes a step of a network of NETWORKS in a new session, and returns
+    the loss.
 
-    The pipeline adds the images and labels to the graph; None for random ones, which stay in variables.
+    The pipeline adds the images and labels to the graph; None for random ones, which stay in
+    variables.
     """
     network, layers = NETWORKS[model], Layers(is_training=not forward_only)
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         images, labels = pipeline() if pipeline else _random_images(batch_size, network)
         inputs = tf.cast(images, tf.bfloat16 if precision == 'bf16' else tf.float32)
         logits = tf.cast(network.build(layers, inputs, network.num_classes), tf.float32)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels)
+        )
         ops = layers.updates
         if forward_only:
             # A forward step of the program finds the accuracy, too, as one of the original did.
-            ops = [tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, labels, k), tf.float32)) for k in (1, 5)]
+            ops = [
+                tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, labels, k), tf.float32))
+                for k in (1, 5)
+            ]
         else:
             # The returned loss includes weight decay, as in the program.
             loss += WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in layers.kernels])
@@ -62,7 +71,9 @@ def _random_images(batch_size: int, network: PlainNetwork) -> tuple[tf.Tensor, t
 
 
 def make_pipeline(data_dir: str, batch_size: int) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns a function that adds the pipeline: images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32."""
+    """Returns a function that adds the pipeline: images [N, 227, 227, 3] float32 in [-1, 1], and
+    labels [N] int32.
+    """
     image_size = NETWORKS['trivial'].image_size
     # The features that all records have.
     types = {'image/encoded': tf.string, 'image/class/label': tf.int64}
@@ -88,24 +99,36 @@ def make_pipeline(data_dir: str, batch_size: int) -> Callable[[], tuple[tf.Tenso
 
     def pipeline() -> tuple[tf.Tensor, tf.Tensor]:
         files = tf.data.Dataset.list_files(f'{data_dir}/train-*')
-        records = files.interleave(tf.data.TFRecordDataset, cycle_length=10, num_parallel_calls=tf.data.AUTOTUNE)
+        records = files.interleave(
+            tf.data.TFRecordDataset, cycle_length=10, num_parallel_calls=tf.data.AUTOTUNE
+        )
         records = records.shuffle(10_000).repeat()
-        batches = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE).batch(batch_size, drop_remainder=True)
+        batches = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE).batch(
+            batch_size, drop_remainder=True
+        )
         return tf.data.make_one_shot_iterator(batches.prefetch(tf.data.AUTOTUNE)).get_next()
 
     return pipeline
 
 
 def main() -> None:
-    parser = make_parser('ResNet-50, or the trivial model on records, in a plain TensorFlow graph loop.')
-    parser.add_argument('--data_dir', help='train --model=trivial on the train-*-of-* shards in this folder')
+    parser = make_parser(
+        'ResNet-50, or the trivial model on records, in a plain TensorFlow graph loop.'
+    )
+    parser.add_argument(
+        '--data_dir', help='train --model=trivial on the train-*-of-* shards in this folder'
+    )
     args = parser.parse_args()
     model, pipeline, peer = 'resnet50', None, 'plain TensorFlow'
     if args.data_dir:
         model, peer = 'trivial', 'plain tf.data'
         pipeline = make_pipeline(args.data_dir, args.batch_size)
-    step = make_step(model, args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline)
-    run_steps(args, peer, {'tensorflow': tf.version.VERSION}, step, model=model, is_synthetic=not pipeline)
+    step = make_step(
+        model, args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline
+    )
+    run_steps(
+        args, peer, {'tensorflow': tf.version.VERSION}, step, model=model, is_synthetic=not pipeline
+    )
 
 
 if __name__ == '__main__':

@@ -16,7 +16,8 @@ from benchmarks.peers.measuring import BLOCKS, IMAGE_SIZE, NUM_CLASSES, WEIGHT_D
 
 def _conv(channels: int, filters: int, size: int, strides: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(channels, filters, size, strides, size // 2, bias=False), nn.BatchNorm2d(filters, momentum=0.1)
+        nn.Conv2d(channels, filters, size, strides, size // 2, bias=False),
+        nn.BatchNorm2d(filters, momentum=0.1),
     )
 
 
@@ -43,14 +44,23 @@ def make_network() -> nn.Module:
     channels = 64
     for stage, num_blocks in enumerate(BLOCKS):
         for index in range(num_blocks):
-            layers.append(_Block(channels, 64 << stage, 2 if stage and not index else 1, project=not index))
+            layers.append(
+                _Block(channels, 64 << stage, 2 if stage and not index else 1, project=not index)
+            )
             channels = 256 << stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, NUM_CLASSES))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, NUM_CLASSES)
+    )
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
     model = make_network().to(memory_format=torch.channels_last)
-    images = torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE).mul_(2).sub_(1).to(memory_format=torch.channels_last)
+    images = (
+        torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE)
+        .mul_(2)
+        .sub_(1)
+        .to(memory_format=torch.channels_last)
+    )
     labels = torch.randint(0, NUM_CLASSES, (batch_size,))
     is_bf16 = precision == 'bf16'
     if forward_only:

@@ -20,11 +20,15 @@ from tf_cnn.inputs.layout import shard_name
 pytestmark = pytest.mark.graph
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / 'benchmarks'
-SCRIPTS = sorted(path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text())
+SCRIPTS = sorted(
+    path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text()
+)
 
 
 @pytest.mark.parametrize('path', SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_has_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_has_help(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if path.stem == 'pytorch_resnet50':
         pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     # In this process, which imports TensorFlow once.
@@ -36,35 +40,63 @@ def test_a_script_has_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
-def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_the_model(model: str) -> None:
+def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_the_model(
+    model: str,
+) -> None:
     from benchmarks.peers.plain_networks import NETWORKS, Layers
 
     network, facts = NETWORKS[model], MODELS.find_model(model)
-    shape, num_classes = [2, network.image_size, network.image_size, 3], DATA_SETS[facts.data_set].num_classes
+    shape, num_classes = (
+        [2, network.image_size, network.image_size, 3],
+        DATA_SETS[facts.data_set].num_classes,
+    )
     with tf.Graph().as_default() as by_hand:
         layers = Layers(is_training=True)
         logits = network.build(layers, tf.placeholder(tf.bfloat16, shape), network.num_classes)
     with tf.Graph().as_default() as ours:
         images, variables = tf.placeholder(tf.float32, shape), PlaceholderVariables()
-        build_network(facts.network, images, num_classes, variables, 'NHWC', is_training=True, dtype=tf.bfloat16)
+        build_network(
+            facts.network,
+            images,
+            num_classes,
+            variables,
+            'NHWC',
+            is_training=True,
+            dtype=tf.bfloat16,
+        )
     assert (network.image_size, network.num_classes) == (facts.image_size, num_classes)
     assert (logits.shape.as_list(), logits.dtype) == ([2, num_classes], tf.bfloat16)
     assert products_of(by_hand) == products_of(ours)
     assert layers_of(by_hand) == layers_of(ours)
-    sizes = [int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.others)]
+    sizes = [
+        int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.others)
+    ]
     parameters, _ = read_table()[model, facts.data_set, facts.image_size]
     assert sum(sizes) == parameters
 
 
 def layers_of(graph: tf.Graph) -> Counter[tuple[str, Any]]:
     """How often each other layer is in the graph; batch norm with what is added to the variance."""
-    types = {'Relu', 'MaxPool', 'AvgPool', 'BiasAdd', 'FusedBatchNormV3', 'RandomUniform', 'Mean', 'SelectV2'}
-    ops = [op for op in graph.get_operations() if op.type in types and 'initial' not in op.name.lower()]
+    types = {
+        'Relu',
+        'MaxPool',
+        'AvgPool',
+        'BiasAdd',
+        'FusedBatchNormV3',
+        'RandomUniform',
+        'Mean',
+        'SelectV2',
+    }
+    ops = [
+        op for op in graph.get_operations() if op.type in types and 'initial' not in op.name.lower()
+    ]
     return Counter((op.type, op.get_attr('epsilon') if 'Norm' in op.type else None) for op in ops)
 
 
 def products_of(graph: tf.Graph) -> Counter[tuple[str, str]]:
-    """How often each convolution and each product is in the graph, by the shapes of kernel and result."""
+    """How often each convolution and each product is in the graph, by the shapes of kernel and
+    result.
+    """
     ops = [op for op in graph.get_operations() if op.type in ('Conv2D', 'MatMul')]
     return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
@@ -73,7 +105,10 @@ def test_the_plain_pipeline_makes_batches_of_records(tmp_path: Path) -> None:
     from benchmarks.peers.plain_tensorflow import make_pipeline
 
     pixels = np.linspace(0, 255, 40 * 50 * 3).reshape([40, 50, 3]).astype(np.uint8)
-    write_shard(tmp_path / shard_name('train', 0, 1), [example(encoded(pixels), label) for label in range(8)])
+    write_shard(
+        tmp_path / shard_name('train', 0, 1),
+        [example(encoded(pixels), label) for label in range(8)],
+    )
     with tf.Graph().as_default(), tf.Session() as session:
         images, labels = session.run(make_pipeline(str(tmp_path), 4)())
     assert (images.shape, images.dtype, labels.dtype) == ((4, 227, 227, 3), np.float32, np.int32)
@@ -119,7 +154,9 @@ def test_the_network_of_the_article_is_that_of_its_tutorial() -> None:
 def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     from benchmarks import resident_data
 
-    experiment = resident_data.Experiment(resident_data.make_data(4096), batch_size=64, num_batches=120)
+    experiment = resident_data.Experiment(
+        resident_data.make_data(4096), batch_size=64, num_batches=120
+    )
     untrained = resident_data.train('feed_dict', experiment._replace(num_batches=0))
     trained = {name: resident_data.train(name, experiment) for name in resident_data.WAYS}
     for name, training in trained.items():
@@ -127,5 +164,7 @@ def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
     # The loop takes the same steps.
     assert trained['device, loop in the graph']['loss'] == trained['device']['loss']
     # Filling the buffer is preparation, not part of the steps.
-    small, large = (trained[f'tf.data, buffer of {size}']['s of preparation'] for size in ('1,000', '1,000,000'))
+    small, large = (
+        trained[f'tf.data, buffer of {size}']['s of preparation'] for size in ('1,000', '1,000,000')
+    )
     assert 0 < 3 * small < large

@@ -1,4 +1,6 @@
-"""Contestants of the scripts in benchmarks/: commands and functions in rounds, their ratios, and results of peers."""
+"""Contestants of the scripts in benchmarks/: commands and functions in rounds, their ratios, and
+results of peers.
+"""
 
 import itertools
 import json
@@ -28,7 +30,9 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
     taken = take_runs(commands, 2, tmp_path / 'out')
     # What failed in its first run is not repeated.
     assert sizes_in(tmp_path) == [10, 12, 3, 12, 10]
-    rates = {name: [found and found['images/sec'] for found in runs] for name, runs in taken.items()}
+    rates = {
+        name: [found and found['images/sec'] for found in runs] for name, runs in taken.items()
+    }
     assert rates == {'with 10': [100.0] * 2, 'with 12': [120.0] * 2, 'with 3': [None]}
     # compare reads the folder of a contestant.
     assert len(read_side(str(tmp_path / 'out' / 'results' / 'with_10')).groups[0].results) == 2
@@ -45,23 +49,41 @@ def test_commands_take_turns_and_an_interrupted_script_goes_on(
     assert cells[-1] == ['with 12 / with 10', '1.200', '']
 
 
-def test_functions_take_turns_and_three_rounds_have_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
+def test_functions_take_turns_and_three_rounds_have_an_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     counting = itertools.count(1)
     taken = take_turns({name: lambda: {'s': float(next(counting))} for name in 'ab'}, 3)
-    assert {name: [one['s'] for one in found] for name, found in taken.items()} == {'a': [1, 4, 6], 'b': [2, 3, 5]}
+    assert {name: [one['s'] for one in found] for name, found in taken.items()} == {
+        'a': [1, 4, 6],
+        'b': [2, 3, 5],
+    }
     # What disturbs both turns of a round does not widen it.
-    turns = {name: [{'s': factor * noise} for noise in (1.0, 1.7, 0.4)] for name, factor in (('a', 2), ('b', 1.6))}
+    turns = {
+        name: [{'s': factor * noise} for noise in (1.0, 1.7, 0.4)]
+        for name, factor in (('a', 2), ('b', 1.6))
+    }
     assert print_report(turns, [('a', 'b')]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split('|')[2:4] == [' 1.250 ', ' 1.250 to 1.250 ']
+    assert capsys.readouterr().out.splitlines()[-1].split('|')[2:4] == [
+        ' 1.250 ',
+        ' 1.250 to 1.250 ',
+    ]
 
 
-def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_of_a_peer_can_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ['--batch_size=4', '--num_batches=12', '--precision=bf16', '--forward_only']
     args = make_parser('A peer.').parse_args([*words, f'--result_file={tmp_path / "peer.json"}'])
     run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(100_000))))
     found = read_result(Path(args.result_file))
     assert isinstance(found, Result)
-    facts = {'data_set': 'imagenet', 'is_synthetic': True, 'image_size': 224, 'role': 'forward-only'}
+    facts = {
+        'data_set': 'imagenet',
+        'is_synthetic': True,
+        'image_size': 224,
+        'role': 'forward-only',
+    }
     assert found.work == {'model': 'resnet50', **facts}
     assert found.step_seconds().size == 12
     assert 0 < sum(found.step_seconds()) <= found.throughput.wall_seconds

@@ -37,10 +37,18 @@ def commands_of(
 @pytest.mark.unit
 def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
     commands = commands_of('--model=lenet', '--num_batches=3', num_ps=2, num_workers=3)
-    assert [command.name for command in commands] == ['ps 0', 'ps 1', 'worker 0', 'worker 1', 'worker 2']
+    assert [command.name for command in commands] == [
+        'ps 0',
+        'ps 1',
+        'worker 0',
+        'worker 1',
+        'worker 2',
+    ]
     assert [command.is_server for command in commands] == [True, True, False, False, False]
     assert [command.has_result for command in commands] == [False, False, True, False, False]
-    assert {command.argv[:2] for command in commands} == {(sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))}
+    assert {command.argv[:2] for command in commands} == {
+        (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
+    }
     for command in commands:
         params = parse_argv(command.argv[2:]).params
         assert (params.model, params.num_batches) == ('lenet', 3)
@@ -54,7 +62,9 @@ def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
 @pytest.mark.unit
 def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
     flags = ('--variable_update=distributed_all_reduce', '--device=cpu', '--graph_file=graph')
-    commands = commands_of(*flags, num_ps=0, cores=[(0,), (1,)], controller_hosts=['127.0.0.1:3000'])
+    commands = commands_of(
+        *flags, num_ps=0, cores=[(0,), (1,)], controller_hosts=['127.0.0.1:3000']
+    )
     assert [command.name for command in commands] == ['worker 0', 'worker 1', 'controller 0']
     assert [command.is_server for command in commands] == [True, True, False]
     assert [command.has_result for command in commands] == [False, False, True]
@@ -73,20 +83,36 @@ def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
 def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> None:
     flag_file = tmp_path / 'flags'
     flag_file.write_text(f'--graph_file={tmp_path}/graph\n')
-    flags = ('--trace_file=trace', f'--flagfile={flag_file}', '--partitioned_graph_file_prefix=parts', '--train_dir=d')
+    flags = (
+        '--trace_file=trace',
+        f'--flagfile={flag_file}',
+        '--partitioned_graph_file_prefix=parts',
+        '--train_dir=d',
+    )
     found = {command.name: parse_argv(command.argv[2:]).params for command in commands_of(*flags)}
     chief = found.pop('worker 0')
     assert (chief.trace_file, chief.graph_file) == ('trace', f'{tmp_path}/graph')
     assert (chief.partitioned_graph_file_prefix, chief.train_dir) == ('parts', 'd')
     for params in found.values():
-        files = (params.trace_file, params.graph_file, params.partitioned_graph_file_prefix, params.tfprof_file)
+        files = (
+            params.trace_file,
+            params.graph_file,
+            params.partitioned_graph_file_prefix,
+            params.tfprof_file,
+        )
         assert files == (None, None, None, None)
         assert params.train_dir == 'd'
 
 
 @pytest.mark.unit
 def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
-    around = {'TF_CONFIG': '{}', 'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
+    around = {
+        'TF_CONFIG': '{}',
+        'SLURM_PROCID': '3',
+        'OMPI_COMM_WORLD_RANK': '1',
+        'PMI_RANK': '1',
+        'PMIX_RANK': '0',
+    }
     kept = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
     for command in commands_of(environment={**around, **kept}):
         assert command.env == kept
@@ -134,12 +160,19 @@ def replace_program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
 @pytest.mark.distributed
 @pytest.mark.parametrize('verbose', ['', 'cluster', 'run'])
 def test_a_cluster_prints_its_result_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verbose: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    verbose: str,
 ) -> None:
     replace_program(tmp_path, monkeypatch, PROGRAM)
     monkeypatch.setenv('TF_CONFIG', '{}')
     own_flags = ['--ps=2', *(['--verbose'] if verbose == 'cluster' else [])]
-    run_flags = ['--model=lenet', f'--graph_file={tmp_path / "graph"}', *(['--verbose=1'] if verbose == 'run' else [])]
+    run_flags = [
+        '--model=lenet',
+        f'--graph_file={tmp_path / "graph"}',
+        *(['--verbose=1'] if verbose == 'run' else []),
+    ]
     assert cluster_command.main([*own_flags, '--', *run_flags]) == 0
     out, err = capsys.readouterr()
     assert out == 'total images/sec: 2.00\n'
@@ -171,11 +204,15 @@ def test_the_flags_of_the_subcommand_take_effect(
     argv = ['--workers=3', '--restart=1', '--verbose']
     assert cluster_command.main([*argv, '--', '--variable_update=collective_all_reduce']) == 5
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(STARTED)[0] for line in lines if STARTED in line] == ['worker 0', 'worker 1', 'worker 2'] * 2
+    assert [line.split(STARTED)[0] for line in lines if STARTED in line] == [
+        'worker 0',
+        'worker 1',
+        'worker 2',
+    ] * 2
     assert len([line for line in lines if '1 of 1 time' in line]) == 1
 
 
-# ---- GPUs: each worker sees its own, and nobody else any -------------------------------------------------------------
+# ---- GPUs: each worker sees its own, and nobody else any -----------------------------------------
 
 
 @pytest.fixture
@@ -190,9 +227,19 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.unit
 def test_each_worker_gets_its_gpus_and_parameter_servers_none() -> None:
     environment = {'PATH': '/bin', 'CUDA_VISIBLE_DEVICES': '0,1,2,3'}
-    for gpus, expected in ((['0,1', '2,3'], ['', '0,1', '2,3', '0,1,2,3']), (None, ['0,1,2,3'] * 4)):
-        commands = make_commands((), members(['h:1'], ['h:2', 'h:3'], ['h:4'], gpus=gpus), environment)
-        assert [command.name for command in commands] == ['ps 0', 'worker 0', 'worker 1', 'controller 0']
+    for gpus, expected in (
+        (['0,1', '2,3'], ['', '0,1', '2,3', '0,1,2,3']),
+        (None, ['0,1,2,3'] * 4),
+    ):
+        commands = make_commands(
+            (), members(['h:1'], ['h:2', 'h:3'], ['h:4'], gpus=gpus), environment
+        )
+        assert [command.name for command in commands] == [
+            'ps 0',
+            'worker 0',
+            'worker 1',
+            'controller 0',
+        ]
         assert [(command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands] == expected
 
 
@@ -202,12 +249,20 @@ def test_each_worker_gets_its_gpus_and_parameter_servers_none() -> None:
     ('flag', 'listed', 'expected'),
     [
         ('--num_gpus=2', None, {'ps 0': '', 'worker 0': '0,1', 'worker 1': '2,3'}),
-        ('', 'GPU-35a2,GPU-15a2,GPU-05a2', {'ps 0': '', 'worker 0': 'GPU-35a2', 'worker 1': 'GPU-15a2'}),
+        (
+            '',
+            'GPU-35a2,GPU-15a2,GPU-05a2',
+            {'ps 0': '', 'worker 0': 'GPU-35a2', 'worker 1': 'GPU-15a2'},
+        ),
         # They share the chosen ones out.
         ('--gpu_indices=3,1', None, {'ps 0': '', 'worker 0': '3', 'worker 1': '1'}),
         ('--device=cpu', None, {'ps 0': '', 'worker 0': '', 'worker 1': ''}),
         # The controller needs to know whether there are GPUs, and hides them itself.
-        ('--variable_update=distributed_all_reduce', None, {'controller 0': 'None', 'worker 0': '0', 'worker 1': '1'}),
+        (
+            '--variable_update=distributed_all_reduce',
+            None,
+            {'controller 0': 'None', 'worker 0': '0', 'worker 1': '1'},
+        ),
     ],
 )
 def test_the_processes_see_their_gpus(

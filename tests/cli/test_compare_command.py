@@ -1,4 +1,6 @@
-"""The subcommand `compare`: what it prints for results, folders, logs and histories, and what it refuses."""
+"""The subcommand `compare`: what it prints for results, folders, logs and histories, and what it
+refuses.
+"""
 
 import csv
 import json
@@ -49,7 +51,9 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_compare(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
-    """What the subcommand prints; standard error must be empty, or for code 1 one line, which is appended."""
+    """What the subcommand prints; standard error must be empty, or for code 1 one line, which is
+    appended.
+    """
     assert tf_cnn_benchmarks.main(['compare', *argv]) == code
     out, err = capsys.readouterr()
     assert len(err.splitlines()) == code
@@ -63,7 +67,11 @@ def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, An
 
 
 def write_repeats(
-    folder: str, rate: float, batch_sizes: tuple[int, ...] = (32,), flags: Mapping[str, Any] | None = None, **parts: Any
+    folder: str,
+    rate: float,
+    batch_sizes: tuple[int, ...] = (32,),
+    flags: Mapping[str, Any] | None = None,
+    **parts: Any,
 ) -> None:
     for number in range(3):
         for batch_size in batch_sizes:
@@ -73,10 +81,22 @@ def write_repeats(
             write_sample(path, rate=rate * (1 + 0.002 * number), seed=seed, flags=given, **parts)
 
 
-def test_two_results_are_compared_and_what_differs_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_results_are_compared_and_what_differs_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_sample(Path('a.json'), seed=1)
-    slow = [{'code': 'outliers', 'text': '3 steps took long'}, {'code': 'evil', 'text': 'x\x1b[2J\nfake line'}]
-    write_sample(Path('b.json'), seed=2, rate=80, warnings=slow, flags={'batch_size': 64}, machine={'hostname': 'beta'})
+    slow = [
+        {'code': 'outliers', 'text': '3 steps took long'},
+        {'code': 'evil', 'text': 'x\x1b[2J\nfake line'},
+    ]
+    write_sample(
+        Path('b.json'),
+        seed=2,
+        rate=80,
+        warnings=slow,
+        flags={'batch_size': 64},
+        machine={'hostname': 'beta'},
+    )
     lines = run_compare(capsys, 'a.json', 'b.json').splitlines()
     titles, _, first, second, *told = lines
     columns = 'run shape runs images/sec 95 % ratio 95 % verdict doubtful runs'
@@ -99,16 +119,31 @@ def test_the_doubtful_runs_of_a_row_are_counted_and_named_with_their_causes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for number in range(3):
-        write_sample(Path(f'good/{number}.json'), seconds=[0.02 + number / 1e4] * 400, flags={'batch_size': 32})
-    for number, (rate, code) in enumerate([(2403.6, 'drift'), (2163.8, None), (1553.2, 'machine_loaded')]):
+        write_sample(
+            Path(f'good/{number}.json'),
+            seconds=[0.02 + number / 1e4] * 400,
+            flags={'batch_size': 32},
+        )
+    for number, (rate, code) in enumerate(
+        [(2403.6, 'drift'), (2163.8, None), (1553.2, 'machine_loaded')]
+    ):
         warnings = [{'code': code, 'text': 'so it was'}] if code else []
         path = Path(f'bad/{number}.json')
-        write_sample(path, seconds=[32 / rate] * 400, gap=0, seed=number, warnings=warnings, flags={'batch_size': 32})
+        write_sample(
+            path,
+            seconds=[32 / rate] * 400,
+            gap=0,
+            seed=number,
+            warnings=warnings,
+            flags={'batch_size': 32},
+        )
     lines = run_compare(capsys, 'good', 'bad').splitlines()
     assert lines[2].endswith('baseline')
     assert lines[3].endswith('2 of 3: other programs (1), drift (1)')
     (line,) = (line for line in lines if line.startswith('bad: doubtful'))
-    assert line == 'bad: doubtful: bad/0.json (2403.60, drift), bad/2.json (1553.20, machine_loaded)'
+    assert (
+        line == 'bad: doubtful: bad/0.json (2403.60, drift), bad/2.json (1553.20, machine_loaded)'
+    )
     (line,) = (line for line in lines if line.startswith('! '))
     check_line(line, '2 of 6 runs were disturbed', 'other programs (1 run', 'drift (1 run')
     good, bad = rows_of(capsys, 'good', 'bad')
@@ -124,7 +159,9 @@ def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = rows_of(capsys, 'a', 'b')
     assert (first['is_baseline'], first['ratio'], first['verdict']) == (True, None, None)
     assert second['baseline'] == 'a'
-    assert second['ratio'] == pytest.approx(second['images_per_second'] / first['images_per_second'])
+    assert second['ratio'] == pytest.approx(
+        second['images_per_second'] / first['images_per_second']
+    )
     assert second['ratio_low'] < second['ratio'] < second['ratio_high'] < 1
     assert (second['verdict'], second['is_significant']) == ('slower', True)
     assert (second['num_runs'], second['num_steps']) == (3, 150)
@@ -133,7 +170,9 @@ def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert second['different_machine'] == second['different_work'] == {}
 
 
-def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_has_the_keys_of_json_and_markdown_is_a_table_and_a_list(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_sample(Path('a.json'))
     write_sample(Path('c.json'), flags={'batch_size': 64})
     rows = rows_of(capsys, 'a.json', 'c.json')
@@ -158,7 +197,9 @@ def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[s
     rows = rows_of(capsys, 'old', 'new')
     compared = {row['name']: row['baseline'] for row in rows if row['ratio']}
     assert compared == {f'new: batch_size={size}': f'old: batch_size={size}' for size in (32, 64)}
-    by_size = {(row['argument'], row['flags'].get('batch_size')): row for row in rows if row['num_runs']}
+    by_size = {
+        (row['argument'], row['flags'].get('batch_size')): row for row in rows if row['num_runs']
+    }
     for size in (32, 64):
         row = by_size['new', size]
         assert (row['num_runs'], row['verdict']) == (3, 'slower')
@@ -174,13 +215,21 @@ def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[s
     assert 'it ran out of memory' in left_out['new/none.json']
     assert 'new/notes.json' in run_compare(capsys, 'old', 'new')
     # An incomplete run beside complete repeats does not count.
-    write_sample(Path('new/cut.json'), rate=20, flags={**flags, 'batch_size': 32}, **new, **cut_off('interrupted'))
+    write_sample(
+        Path('new/cut.json'),
+        rate=20,
+        flags={**flags, 'batch_size': 32},
+        **new,
+        **cut_off('interrupted'),
+    )
     rows = rows_of(capsys, 'old', 'new')
     assert [row['num_runs'] for row in rows if row['name'] == 'new: batch_size=32'] == [3]
     assert any('interrupted' in row['remark'] for row in rows if row['files'] == ['new/cut.json'])
 
 
-def test_fail_below_fails_for_significantly_slower_results_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fail_below_fails_for_significantly_slower_results_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_repeats('a', 100)
     write_repeats('slow', 80)
     for number, noise in enumerate((0.7, 0.9, 0.3)):
@@ -192,17 +241,26 @@ def test_fail_below_fails_for_significantly_slower_results_only(capsys: pytest.C
     run_compare(capsys, 'slow', 'a', '--fail_below=0.95')
     # A single run cannot be judged, which scripts must see.
     assert tf_cnn_benchmarks.main(['compare', 'a', 'slow/32-0.json', '--fail_below=0.95']) == 0
-    check_line(capsys.readouterr().err.strip(), '--fail_below=0.95', 'slow/32-0.json', 'too few runs')
+    check_line(
+        capsys.readouterr().err.strip(), '--fail_below=0.95', 'slow/32-0.json', 'too few runs'
+    )
 
 
-def test_the_time_between_steps_counts_and_different_work_needs_force(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_between_steps_counts_and_different_work_needs_force(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_sample(Path('a.json'), gap=0.0)
     write_sample(Path('b.json'), gap=0.1)
     assert rows_of(capsys, 'a.json', 'b.json')[1]['ratio'] < 0.8
     write_sample(Path('c.json'), run={'role': 'forward-only'}, flags={'model': 'trivial'})
     row = rows_of(capsys, 'a.json', 'c.json', '--force')[1]
-    assert row['different_work'] == {'model': ['lenet', 'trivial'], 'role': ['training', 'forward-only']}
-    assert 'different work: model lenet -> trivial' in run_compare(capsys, 'a.json', 'c.json', '--force')
+    assert row['different_work'] == {
+        'model': ['lenet', 'trivial'],
+        'role': ['training', 'forward-only'],
+    }
+    assert 'different work: model lenet -> trivial' in run_compare(
+        capsys, 'a.json', 'c.json', '--force'
+    )
 
 
 def test_a_log_is_compared_with_a_result(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +281,9 @@ def test_a_log_is_compared_with_a_result(capsys: pytest.CaptureFixture[str]) -> 
 def test_results_are_judged_by_earlier_ones(capsys: pytest.CaptureFixture[str]) -> None:
     Path('earlier').mkdir()
     for number in range(12):
-        document = sample_document(rate=100 + number % 3, seed=number, started_at=f'2026-10-{number + 1:02}T08:00:00Z')
+        document = sample_document(
+            rate=100 + number % 3, seed=number, started_at=f'2026-10-{number + 1:02}T08:00:00Z'
+        )
         Path(f'earlier/{number}.json').write_text(json.dumps(document))
     for name, rate in (('same', 101), ('slow', 80)):
         write_sample(Path(f'{name}.json'), rate=rate, seed=99)
@@ -248,7 +308,10 @@ def test_results_are_judged_by_earlier_ones(capsys: pytest.CaptureFixture[str]) 
 def test_an_outlying_run_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for number, rate in enumerate((100, 101, 99, 50, 100, 102)):
         for folder, own, seed in (('a', rate, number), ('b', 80 + number % 2, 50 + number)):
-            write_sample(Path(folder, f'{number}.json'), seconds=step_seconds(32 / own, noise=0.001, seed=seed))
+            write_sample(
+                Path(folder, f'{number}.json'),
+                seconds=step_seconds(32 / own, noise=0.001, seed=seed),
+            )
     (line,) = [line for line in run_compare(capsys, 'a', 'b').splitlines() if 'far from' in line]
     check_line(line, 'a: ', 'a/3.json (49.9', 'far from the others')
     first, second = rows_of(capsys, 'a', 'b')
@@ -256,7 +319,9 @@ def test_an_outlying_run_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert second['outliers'] == {}
 
 
-def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_repeats('old', 100)
     write_repeats('new', 100.5, flags={'xla': True})
     write_sample(Path('earlier/9.json'), seed=9)
@@ -266,7 +331,10 @@ def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest
     Path('new/evaluation.json').write_text(json.dumps(evaluation))
     run_compare(capsys, 'old', 'new', '--fail_below=0.9')
     bad = Path('new/bad.json')
-    for text, reason in (('{"schema', 'JSON'), (json.dumps(sample_failure(reason='out of memory')), 'out of memory')):
+    for text, reason in (
+        ('{"schema', 'JSON'),
+        (json.dumps(sample_failure(reason='out of memory')), 'out of memory'),
+    ):
         bad.write_text(text)
         run_compare(capsys, 'old', 'new')
         for argv in (('old', 'new'), ('new', '--against=earlier')):
@@ -286,7 +354,12 @@ def test_two_commands_run_in_turns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path))
-    argv = ['compare', '--run=--model=lenet --batch_size=8', '--run', '--model=lenet --batch_size=16']
+    argv = [
+        'compare',
+        '--run=--model=lenet --batch_size=8',
+        '--run',
+        '--model=lenet --batch_size=16',
+    ]
     assert tf_cnn_benchmarks.main([*argv, '--rounds=3', '--output=out', '--format=json']) == 0
     out, err = capsys.readouterr()
     # Each round is backwards after the one before.
@@ -311,17 +384,28 @@ def test_two_commands_run_in_turns(
     assert len(sizes_in(tmp_path)) == 8
     # A run that fails ends the comparison, with its reason.
     behaviours: dict[str, object] = {'--batch_size=16': 'fail'}
-    monkeypatch.setattr(tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
+    monkeypatch.setattr(
+        tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours)
+    )
     assert tf_cnn_benchmarks.main([*argv, '--output=failed']) == 1
-    check_line(capsys.readouterr().err.splitlines()[-1], '--batch_size=16', 'the disk is on fire', 'failed')
+    check_line(
+        capsys.readouterr().err.splitlines()[-1], '--batch_size=16', 'the disk is on fire', 'failed'
+    )
 
 
 def test_ctrl_c_ends_the_turns_and_the_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    argv = ['compare', '--run=--batch_size=8 --wait_for_idle=5', '--run=--batch_size=16', '--output=stopped']
+    argv = [
+        'compare',
+        '--run=--batch_size=8 --wait_for_idle=5',
+        '--run=--batch_size=16',
+        '--output=stopped',
+    ]
     behaviours: dict[str, object] = {f'--batch_size={size}': {'5': 'wait'} for size in (8, 16)}
-    monkeypatch.setattr(tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
+    monkeypatch.setattr(
+        tf_cnn.cli.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours)
+    )
     with interrupt_when_waiting(tmp_path):
         assert tf_cnn_benchmarks.main(argv) == 130
     check_line(capsys.readouterr().err.splitlines()[-2], 'stopped')
@@ -352,7 +436,9 @@ def test_standard_input_is_a_result_or_a_log(
         check_line(capsys.readouterr().err.strip(), fact)
 
 
-def test_settings_of_one_folder_are_compared_within_their_batch_size(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_one_folder_are_compared_within_their_batch_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for mode, rate in (('replicated', 100), ('independent', 120)):
         write_repeats(f'all/{mode}', rate, (32, 64), flags={'variable_update': mode})
     # No other setting has this batch size.
@@ -367,11 +453,15 @@ def test_settings_of_one_folder_are_compared_within_their_batch_size(capsys: pyt
         'batch_size=64 variable_update=replicated': second,
         'batch_size=16 variable_update=replicated': first,
     }
-    assert [*rows['batch_size=64 variable_update=replicated']['different_flags']] == ['variable_update']
+    assert [*rows['batch_size=64 variable_update=replicated']['different_flags']] == [
+        'variable_update'
+    ]
     page = summarize_collection(collect(['all'])).rows
     for row in page:
         assert row.base
-        same_size = [other for other in page if other.traits['batch size'] == row.traits['batch size']]
+        same_size = [
+            other for other in page if other.traits['batch size'] == row.traits['batch size']
+        ]
         assert len(same_size) == 1 or row.base.traits['batch size'] == row.traits['batch size']
     # Where every setting has a batch size of its own, batch sizes are compared.
     write_repeats('sizes', 100, (32, 64, 128))

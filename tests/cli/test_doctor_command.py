@@ -1,4 +1,6 @@
-"""The subcommand `doctor`: what it prints, its exit codes, and what becomes of processes that crash or hang."""
+"""The subcommand `doctor`: what it prints, its exit codes, and what becomes of processes that crash
+or hang.
+"""
 
 import json
 import os
@@ -23,7 +25,12 @@ PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'doctor')
 
 def run_doctor(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PROGRAM, *argv], capture_output=True, text=True, cwd=ROOT, timeout=300, env={**os.environ, **environ}
+        [*PROGRAM, *argv],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+        env={**os.environ, **environ},
     )
 
 
@@ -37,12 +44,18 @@ def test_json_goes_to_standard_output_and_the_lines_to_standard_error() -> None:
     assert set(document['checks'][0]) == {'name', 'outcome', 'found', 'advice', 'figures'}
     first, *rows, last = ran.stderr.splitlines()
     assert (first, last.split()[:2]) == ('checking gpu ...', ['3', 'checks'])
-    assert [row.split()[:2] for row in rows] == [[check['outcome'], check['name']] for check in document['checks']]
+    assert [row.split()[:2] for row in rows] == [
+        [check['outcome'], check['name']] for check in document['checks']
+    ]
 
 
-def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run(tmp_path: Path) -> None:
+def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run(
+    tmp_path: Path,
+) -> None:
     (tmp_path / 'tensorflow').mkdir()
-    (tmp_path / 'tensorflow' / '__init__.py').write_text('raise ImportError("libstdc++.so.6: too old")')
+    (tmp_path / 'tensorflow' / '__init__.py').write_text(
+        'raise ImportError("libstdc++.so.6: too old")'
+    )
     ran = run_doctor('--only=tensorflow,placement,processes', PYTHONPATH=str(tmp_path))
     assert ran.returncode == 1
     wrong, advice, *own, placement, processes, _ = ran.stdout.splitlines()
@@ -50,10 +63,13 @@ def test_a_damaged_tensorflow_is_told_with_its_own_lines_and_the_rest_is_not_run
     assert 'libstdc++.so.6: too old' in wrong
     assert 'install' in advice
     assert own[-1].endswith('ImportError: libstdc++.so.6: too old')
-    assert [row.split()[:2] for row in (placement, processes)] == [[SKIPPED, 'placement'], [SKIPPED, 'processes']]
+    assert [row.split()[:2] for row in (placement, processes)] == [
+        [SKIPPED, 'placement'],
+        [SKIPPED, 'processes'],
+    ]
 
 
-# ---- processes that fail ---------------------------------------------------------------------------------------------
+# ---- processes that fail -------------------------------------------------------------------------
 
 PROCESS = """
 import faulthandler, json, os, signal, sys, time
@@ -68,8 +84,16 @@ THREE = "say(['x/a', 'x/b', 'x/c']); fine('x/a'); print('it begins', flush=True)
     ('code', 'outcomes', 'facts'),
     [
         (f'{THREE}os.kill(os.getpid(), signal.SIGSEGV)', ['ok', 'wrong', 'skipped'], ['signal 11']),
-        (f'{THREE}os.kill(os.getpid(), signal.SIGILL)', ['ok', 'wrong', 'skipped'], ['signal 4', 'processor']),
-        (f"{THREE}out.write('{{\"na'); out.flush(); os._exit(7)", ['ok', 'wrong', 'skipped'], ['exit code 7']),
+        (
+            f'{THREE}os.kill(os.getpid(), signal.SIGILL)',
+            ['ok', 'wrong', 'skipped'],
+            ['signal 4', 'processor'],
+        ),
+        (
+            f"{THREE}out.write('{{\"na'); out.flush(); os._exit(7)",
+            ['ok', 'wrong', 'skipped'],
+            ['exit code 7'],
+        ),
         (f'{THREE}os._exit(0)', ['ok', 'wrong', 'skipped'], ['ended early']),
         (f'{THREE}fine("x/b"); fine("x/c"); os.abort()', ['ok', 'ok', 'ok', 'wrong'], ['signal 6']),
         ('import nothing_of_this_name', ['wrong'], ['exit code 1', 'nothing_of_this_name']),
@@ -93,7 +117,8 @@ def test_a_process_that_hangs_ends_with_its_descendants(tmp_path: Path) -> None:
     script.write_text(
         f'{PROCESS}{THREE}import subprocess\n'
         f'child = subprocess.Popen(["sleep", "600"], start_new_session=True)\n'
-        f'print(child.pid, flush=True); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'
+        'print(child.pid, flush=True); signal.signal(signal.SIGTERM, signal.SIG_IGN); '
+        'time.sleep(600)'
     )
     findings, log = run_family('x', 3, (sys.executable, str(script)))
     assert [finding.outcome for finding in findings] == [OK, WRONG, SKIPPED]
@@ -104,11 +129,16 @@ def test_a_process_that_hangs_ends_with_its_descendants(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ('number', 'code', 'word'), [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')]
+    ('number', 'code', 'word'),
+    [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')],
 )
-def test_after_an_interrupt_what_was_found_is_printed(number: signal.Signals, code: int, word: str) -> None:
+def test_after_an_interrupt_what_was_found_is_printed(
+    number: signal.Signals, code: int, word: str
+) -> None:
     command = [*PROGRAM, '--only=gpu,placement', '--json']
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
         try:
             assert process.stderr is not None
             while next(process.stderr) != 'checking placement ...\n':
@@ -126,6 +156,14 @@ def test_after_an_interrupt_what_was_found_is_printed(number: signal.Signals, co
 def test_everything_that_runs_on_a_cpu_is_well() -> None:
     ran = run_doctor('--json', CUDA_VISIBLE_DEVICES='')
     outcomes = {check['name']: check['outcome'] for check in json.loads(ran.stdout)['checks']}
-    assert (ran.returncode, [name for name, outcome in outcomes.items() if outcome == WRONG]) == (0, [])
-    names = ('tensorflow/devices', 'placement/xring', 'all_reduce/xring/bf16', 'processes/collectives')
+    assert (ran.returncode, [name for name, outcome in outcomes.items() if outcome == WRONG]) == (
+        0,
+        [],
+    )
+    names = (
+        'tensorflow/devices',
+        'placement/xring',
+        'all_reduce/xring/bf16',
+        'processes/collectives',
+    )
     assert [outcomes[name] for name in names] == [OK] * 4

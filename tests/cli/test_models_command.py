@@ -22,7 +22,17 @@ def run_models(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = run_models(capsys).splitlines()
-    assert lines[0].split() == ['model', 'data', 'set', 'parameters', 'GMACs/image', 'image', 'size', 'batch', 'size']
+    assert lines[0].split() == [
+        'model',
+        'data',
+        'set',
+        'parameters',
+        'GMACs/image',
+        'image',
+        'size',
+        'batch',
+        'size',
+    ]
     rows = [line.split() for line in lines[2:]]
     assert [row[0] for row in rows] == [facts.name for facts in MODELS.list_facts()]
     assert ['resnet50', 'imagenet', '25,559,081', '3.858', '224', '64'] in rows
@@ -33,7 +43,12 @@ def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(run_models(capsys, '--json', 'resnet50*'))
-    assert [row['name'] for row in listed] == ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
+    assert [row['name'] for row in listed] == [
+        'resnet50',
+        'resnet50_v1.5',
+        'resnet50_v2',
+        'resnet50_v2.5',
+    ]
     assert listed[0] == {
         'name': 'resnet50',
         'dataset': 'imagenet',
@@ -72,6 +87,9 @@ def test_a_network_that_fails_is_an_error_of_one_line(
 ) -> None:
     path = tmp_path / 'mine.py'
     register = "register_model('mine', lambda cnn, images, num_classes: mine(images))"
-    path.write_text(f'from models.registry import register_model\n\n\ndef mine(images):\n    {body}\n\n\n{register}\n')
+    path.write_text(
+        'from models.registry import register_model\n\n\ndef mine(images):\n    '
+        f'{body}\n\n\n{register}\n'
+    )
     assert tf_cnn_benchmarks.main(['models', 'mine', f'--model_file={path}']) == 2
     check_line(capsys.readouterr().err, 'mine')

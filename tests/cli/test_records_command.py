@@ -1,4 +1,6 @@
-"""The subcommand `records`: its options, and what it prints about the shards that it writes or checks."""
+"""The subcommand `records`: its options, and what it prints about the shards that it writes or
+checks.
+"""
 
 import re
 import sys
@@ -88,7 +90,9 @@ def test_a_check_of_good_shards_prints_what_they_hold(
     line_with(capsys.readouterr().out, '0..1000', 'ImageNet', 'labels.txt')
 
 
-def test_a_missing_shard_is_named(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_shard_is_named(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_files(tmp_path, content(shards))
     missing = shard_paths(tmp_path)[2]
     missing.unlink()

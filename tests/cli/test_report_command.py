@@ -38,11 +38,20 @@ def limited_file_size(size: int) -> Iterator[None]:
 
 
 def test_the_page_and_the_plots_are_written(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (results / 'other.json').write_text('[]')
-    argv = ['report', 'results', '--title=A <title>', '--plots=figures/new', '--output=new/page.html']
+    argv = [
+        'report',
+        'results',
+        '--title=A <title>',
+        '--plots=figures/new',
+        '--output=new/page.html',
+    ]
     assert tf_cnn_benchmarks.main(argv) == 0
     out, err = capsys.readouterr()
     check_line(out.strip(), 'new/page.html', '1 result in')
@@ -58,15 +67,25 @@ def test_the_page_and_the_plots_are_written(
 
 
 def test_no_warning_of_a_library_reaches_the_user(tmp_path: Path) -> None:
-    """Letters that the font lacks, numbers beyond the range of arithmetic, wrong settings of matplotlib."""
+    """Letters that the font lacks, numbers beyond the range of arithmetic, wrong settings of
+    matplotlib.
+    """
     for number, seconds in enumerate([1e-90, 1e-5, 1e90]):
-        write_sample(tmp_path / f'results/{number}.json', seconds=[seconds] * 20, flags={'num_gpus': number + 1})
+        write_sample(
+            tmp_path / f'results/{number}.json',
+            seconds=[seconds] * 20,
+            flags={'num_gpus': number + 1},
+        )
     for number, rate in enumerate([1e-100, 1e100, 1e-9]):
-        document = sample_document(seed=number, flags={'model': '\N{CJK UNIFIED IDEOGRAPH-6A21}\x07\x1b[31m'})
+        document = sample_document(
+            seed=number, flags={'model': '\N{CJK UNIFIED IDEOGRAPH-6A21}\x07\x1b[31m'}
+        )
         document['throughput'] |= {'images_per_second': rate, 'images': 0}
         (tmp_path / f'results/rate{number}.json').write_text(json.dumps(document))
     (tmp_path / 'matplotlibrc').write_text('no.such.key: 1\nfont.family: no such font\n')
-    code, out, err = run_process('report', 'results', '--plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing')
+    code, out, err = run_process(
+        'report', 'results', '--plots=plots', cwd=tmp_path, MPLCONFIGDIR='/proc/nothing'
+    )
     assert code == 0
     check_line(out.strip(), 'report.html: 6 results')
     (line,) = err
@@ -81,13 +100,17 @@ def test_no_warning_of_a_library_reaches_the_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('name', ['jinja2', 'matplotlib'])
-def test_a_missing_extra_is_named(results: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_missing_extra_is_named(
+    results: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with refused(name, to_install(name)):
         report.main([str(results)])
 
 
-def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Path, tmp_path: Path) -> None:
+def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(
+    results: Path, tmp_path: Path
+) -> None:
     page = tmp_path / 'page.html'
     page.write_text('<!doctype html>old')
     with limited_file_size(10_000), failed(page):
@@ -97,7 +120,9 @@ def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Pat
 
 
 @pytest.mark.parametrize('is_there', [False, True])
-def test_a_plot_is_whole_or_not_there_if_the_disk_is_full(results: Path, tmp_path: Path, is_there: bool) -> None:
+def test_a_plot_is_whole_or_not_there_if_the_disk_is_full(
+    results: Path, tmp_path: Path, is_there: bool
+) -> None:
     argv = [str(results), '--output=/dev/null', f'--plots={tmp_path / "plots"}']
     if is_there:
         report.main(argv)

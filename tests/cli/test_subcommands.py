@@ -28,32 +28,53 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 @pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_a_subcommand_prints_its_help_in_every_spelling(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_subcommand_prints_its_help_in_every_spelling(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = printed(capsys, name, '--help')
-    assert text.startswith(f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}'.rstrip() + '\n')
+    assert text.startswith(
+        f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}'.rstrip() + '\n'
+    )
     assert f'\n  tf_cnn_benchmarks {name}' in text
-    assert [*re.findall(r'^  --(?:\[no\])?(\w+)', text, re.MULTILINE)] == [*specs_of(DECLARATIONS[name].options)]
+    assert [*re.findall(r'^  --(?:\[no\])?(\w+)', text, re.MULTILINE)] == [
+        *specs_of(DECLARATIONS[name].options)
+    ]
     assert text == printed(capsys, 'help', name) == printed(capsys, f'--help={name}')
 
 
 @pytest.mark.parametrize('name', SUBCOMMANDS)
-def test_all_mistakes_are_told_at_once_each_in_a_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_mistakes_are_told_at_once_each_in_a_line(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     switches = [spec for spec in specs_of(DECLARATIONS[name].options).values() if spec.type is bool]
-    wrong = ['--zzqq', *(f'--no{spec.name}=1' for spec in switches), *(f'--{spec.name}=x' for spec in switches)]
+    wrong = [
+        '--zzqq',
+        *(f'--no{spec.name}=1' for spec in switches),
+        *(f'--{spec.name}=x' for spec in switches),
+    ]
     assert main([name, *wrong]) == 2
     out, err = capsys.readouterr()
     assert out == ''
-    lines = [line.removeprefix('tf_cnn_benchmarks: error: ').partition(':')[0] for line in err.splitlines()]
+    lines = [
+        line.removeprefix('tf_cnn_benchmarks: error: ').partition(':')[0]
+        for line in err.splitlines()
+    ]
     assert sorted(lines) == sorted(wrong)
 
 
-@pytest.mark.parametrize('name', [name for name in SUBCOMMANDS if specs_of(DECLARATIONS[name].options)])
+@pytest.mark.parametrize(
+    'name', [name for name in SUBCOMMANDS if specs_of(DECLARATIONS[name].options)]
+)
 @pytest.mark.parametrize('empty', ['', "''"])
-def test_a_flag_with_an_empty_value_is_refused(name: str, empty: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_with_an_empty_value_is_refused(
+    name: str, empty: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     wrong = [f'--{flag}={empty}' for flag in specs_of(DECLARATIONS[name].options)]
     assert main([name, *wrong]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if 'it has no value' in line]
-    assert [line.partition(': it has')[0] for line in lines] == [f'tf_cnn_benchmarks: error: {flag}' for flag in wrong]
+    assert [line.partition(': it has')[0] for line in lines] == [
+        f'tf_cnn_benchmarks: error: {flag}' for flag in wrong
+    ]
 
 
 def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +86,15 @@ def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch
         ('models', ['~*'], ('~*',)),
     ):
         assert DECLARATIONS[name].parse(argv).positional == positional
-    assert DECLARATIONS['report'].parse(['x', '--output=~/page.html']).options.output == '/home/me/page.html'
+    assert (
+        DECLARATIONS['report'].parse(['x', '--output=~/page.html']).options.output
+        == '/home/me/page.html'
+    )
 
 
-def test_the_help_of_the_program_is_printed_in_every_spelling(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_the_program_is_printed_in_every_spelling(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for argv in (['help'], ['--help'], ['--help=true'], ['-h'], ['--help', '--model=lenet']):
         assert printed(capsys, *argv) == format_help(SUBCOMMANDS)
     for argv in (['help', 'all'], ['--help=all']):

@@ -1,4 +1,6 @@
-"""Wrong use of each subcommand: exit code 2 and one line that names it, before anything is written or started."""
+"""Wrong use of each subcommand: exit code 2 and one line that names it, before anything is written
+or started.
+"""
 
 import json
 import shlex
@@ -8,7 +10,12 @@ import pytest
 
 import tf_cnn_benchmarks
 from tests.support.outputs import check_line
-from tests.support.sample_results import sample_document, sample_failure, untimed_document, write_sample
+from tests.support.sample_results import (
+    sample_document,
+    sample_failure,
+    untimed_document,
+    write_sample,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -18,9 +25,25 @@ WRONG = [
     ('cluster --ps=0', '--ps=0', '--variable_update=parameter_server'),
     (f'cluster --ps=1 -- {MODE}collective_all_reduce', '--ps=1', f'{MODE}collective_all_reduce'),
     (f'cluster -- {MODE}independent', f'{MODE}independent', 'cluster', 'parameter_server'),
-    (f'cluster -- {MODE}distributed_replicated --nocross_replica_sync', '', '--cross_replica_sync=False', MODE),
-    (f'cluster -- {MODE}collective_all_reduce --forward_only', '', '--forward_only', MODE, '--ps_hosts'),
-    ('cluster -- --precision=bf16 --fp16_vars', '', '--fp16_vars', '--variable_update=parameter_server'),
+    (
+        f'cluster -- {MODE}distributed_replicated --nocross_replica_sync',
+        '',
+        '--cross_replica_sync=False',
+        MODE,
+    ),
+    (
+        f'cluster -- {MODE}collective_all_reduce --forward_only',
+        '',
+        '--forward_only',
+        MODE,
+        '--ps_hosts',
+    ),
+    (
+        'cluster -- --precision=bf16 --fp16_vars',
+        '',
+        '--fp16_vars',
+        '--variable_update=parameter_server',
+    ),
     ('cluster --workers=0', '--workers=0', '1'),
     ('cluster --worker=3', '--worker', 'cluster', '--workers'),
     ('cluster lenet', 'lenet', 'cluster', 'after --'),
@@ -48,7 +71,16 @@ WRONG = [
     ('compare', 'compare'),
     ('compare one.json --against=missing', 'missing'),
     ('compare empty --against=empty', 'empty'),
-    ('compare one.json other.json', '', 'one.json', 'other.json', 'lenet', 'trivial', 'forward-only', '--force'),
+    (
+        'compare one.json other.json',
+        '',
+        'one.json',
+        'other.json',
+        'lenet',
+        'trivial',
+        'forward-only',
+        '--force',
+    ),
     ('compare a b --rounds=3', '--rounds', '--run'),
     ('compare --run=--model=lenet', '--run=--model=lenet', '1 time'),
     ('compare --run=--model=lenet --run=--model=lenet a', '--run', 'RESULT'),
@@ -97,7 +129,11 @@ WRONG = [
     ('sweep exchange -- --hosts=a,a', '', '--hosts=a,a'),
     ('sweep exchange -- --ssh=ssh', '--ssh=ssh', '--hosts'),
     ('sweep precision -- --hosts=a,b', '--hosts=a,b', 'one process'),
-    (f'sweep --grid=shape=4*1 -- --hosts=a:1,b:1 {MODE}collective_all_reduce', '', '--hosts=a:1,b:1'),
+    (
+        f'sweep --grid=shape=4*1 -- --hosts=a:1,b:1 {MODE}collective_all_reduce',
+        '',
+        '--hosts=a:1,b:1',
+    ),
 ]
 
 
@@ -128,7 +164,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize('row', WRONG, ids=lambda row: row[0])
 def test_wrong_use_is_refused_in_one_line(
-    row: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    row: tuple[str, ...],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
     before = {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}

@@ -1,4 +1,6 @@
-"""A cluster whose tasks can be stopped and replaced: TensorFlow servers in this process, each behind a relay."""
+"""A cluster whose tasks can be stopped and replaced: TensorFlow servers in this process, each
+behind a relay.
+"""
 
 import contextlib
 import functools
@@ -46,12 +48,16 @@ def relays() -> dict[str, Relay]:
 
 @functools.cache
 def server_of(name: str, number: int) -> tf.train.Server:
-    """The server of a process that runs the named task; different numbers stand for different processes.
+    """The server of a process that runs the named task; different numbers stand for different
+    processes.
 
     Clusters reuse servers, since each server has 80 threads that never end.
     """
     job, index = name.split()
-    spec = {job: [relay.address for name, relay in relays().items() if name.startswith(job)] for job in _JOBS}
+    spec = {
+        job: [relay.address for name, relay in relays().items() if name.startswith(job)]
+        for job in _JOBS
+    }
     # Any free port: the other tasks connect through the relay.
     spec[job][int(index)] = '127.0.0.1:0'
     return tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=int(index))
@@ -61,7 +67,9 @@ class LocalCluster:
     """A cluster whose tasks, named 'worker 0' and so on, can be stopped and replaced."""
 
     def __init__(self, num_ps: int, num_workers: int, *, together: bool = True) -> None:
-        names = [f'ps {index}' for index in range(num_ps)] + [f'worker {index}' for index in range(num_workers)]
+        names = [f'ps {index}' for index in range(num_ps)] + [
+            f'worker {index}' for index in range(num_workers)
+        ]
         self.relays = {name: relays()[name] for name in names}
         self.detectors: list[FailureWatch] = []
         self._num_starts = dict.fromkeys(names, 0)
@@ -70,7 +78,10 @@ class LocalCluster:
     def cluster(self, name: str) -> Cluster:
         """The cluster, seen from the task of that name."""
         job, index = name.split()
-        hosts = {job: tuple(r.address for name, r in self.relays.items() if name.startswith(job)) for job in _JOBS}
+        hosts = {
+            job: tuple(r.address for name, r in self.relays.items() if name.startswith(job))
+            for job in _JOBS
+        }
         return Cluster(hosts['ps'], hosts['worker'], job, int(index), 'the flags')
 
     def task(self, name: str) -> Task:
@@ -110,9 +121,13 @@ class LocalCluster:
 def _wipe(server: tf.train.Server, keeper: Task) -> None:
     """Deletes the contents of the key-value store on this task, if it has one."""
     with tf.Graph().as_default() as graph, tf.device(f'{keeper.device}/cpu:0'):
-        table = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store')
+        table = tf.raw_ops.MutableHashTableV2(
+            key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
+        )
         wiped = tf.raw_ops.DestroyResourceOp(resource=table)
-    with tf.Session(server.target, graph=graph, config=tf.ConfigProto(device_filters=[keeper.device])) as session:
+    with tf.Session(
+        server.target, graph=graph, config=tf.ConfigProto(device_filters=[keeper.device])
+    ) as session:
         session.run(wiped)
 
 

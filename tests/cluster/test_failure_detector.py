@@ -1,4 +1,6 @@
-"""Workers find out which other tasks are lost; servers serve until their workers have ended or are given up."""
+"""Workers find out which other tasks are lost; servers serve until their workers have ended or are
+given up.
+"""
 
 import socket
 import threading
@@ -30,7 +32,10 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 def test_only_tasks_that_are_there_answer() -> None:
     with socket.create_server(('127.0.0.1', 0)) as mute, socket.socket() as silent:
         silent.bind(('127.0.0.1', 0))
-        tasks = [Task('worker', index, f'127.0.0.1:{end.getsockname()[1]}') for index, end in enumerate((mute, silent))]
+        tasks = [
+            Task('worker', index, f'127.0.0.1:{end.getsockname()[1]}')
+            for index, end in enumerate((mute, silent))
+        ]
         # One accepts connections and says nothing, at the other nobody listens.
         assert Health().incarnations(tasks) == dict.fromkeys(tasks)
 
@@ -43,7 +48,9 @@ class Detecting:
         self._interrupted: Future[None] = Future()
         join_all(members)
         self.detector = FailureDetector(members['worker 0'].rendezvous)
-        self.watch = FailureWatch(self.detector, self.saved_after.append, lambda: self._interrupted.set_result(None))
+        self.watch = FailureWatch(
+            self.detector, self.saved_after.append, lambda: self._interrupted.set_result(None)
+        )
         cluster.detectors.append(self.watch)
         self.watch.start()
 
@@ -61,7 +68,9 @@ class Detecting:
 
 @pytest.mark.parametrize('is_replaced', [False, True])
 @pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
-def test_a_task_that_is_gone_or_replaced_is_lost(lost: str, is_replaced: bool, make_cluster: Make) -> None:
+def test_a_task_that_is_gone_or_replaced_is_lost(
+    lost: str, is_replaced: bool, make_cluster: Make
+) -> None:
     cluster = make_cluster()
     detecting = Detecting(cluster, cluster.start_all())
     cluster.stop(lost)
@@ -72,8 +81,12 @@ def test_a_task_that_is_gone_or_replaced_is_lost(lost: str, is_replaced: bool, m
     check_line(str(failure), failure.task)
 
 
-@pytest.mark.parametrize(('name', 'has_gone'), [('worker 1', False), ('worker 1', True), ('ps 0', False)])
-def test_a_task_that_failed_is_named_with_its_reason(name: str, has_gone: bool, make_cluster: Make) -> None:
+@pytest.mark.parametrize(
+    ('name', 'has_gone'), [('worker 1', False), ('worker 1', True), ('ps 0', False)]
+)
+def test_a_task_that_failed_is_named_with_its_reason(
+    name: str, has_gone: bool, make_cluster: Make
+) -> None:
     cluster = make_cluster(2)
     members = cluster.start_all()
     detecting = Detecting(cluster, members)
@@ -118,7 +131,9 @@ def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Make) -> None:
     detecting.assert_calm()
 
 
-def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(make_cluster: Make) -> None:
+def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster(together=False)
     detecting = Detecting(cluster, cluster.start_all())
     cluster.stop('worker 1')
@@ -127,7 +142,7 @@ def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(mak
     assert detecting.failure().task == cluster.task('ps 0')
 
 
-# ---- the limit of a step ---------------------------------------------------------------------------------------------
+# ---- the limit of a step -------------------------------------------------------------------------
 
 
 class Clock:
@@ -183,7 +198,9 @@ def test_if_all_workers_wait_in_the_same_step_all_other_tasks_are_named(make_clu
         check_line(limits[0].check(), cluster.task('ps 0'), cluster.task('worker 1'))
 
 
-def test_a_step_has_no_limit_while_another_worker_saves_and_twice_that_of_the_longest_step(make_cluster: Make) -> None:
+def test_a_step_has_no_limit_while_another_worker_saves_and_twice_that_of_the_longest_step(
+    make_cluster: Make,
+) -> None:
     cluster, clock = make_cluster(), Clock()
     members = cluster.start_all()
     join_all(members)
@@ -214,7 +231,7 @@ def test_an_asynchronous_worker_waits_for_servers_only(make_cluster: Make) -> No
     assert str(cluster.task('worker 1')) not in str(failure)
 
 
-# ---- the end of parameter servers ------------------------------------------------------------------------------------
+# ---- the end of parameter servers ----------------------------------------------------------------
 
 
 def begin_serving(member: Member, *, connect: Timeout = PATIENT) -> 'Future[None]':
@@ -241,7 +258,9 @@ def test_a_server_ends_when_all_workers_have_ended_and_reports_why_one_failed(
     serve(members['ps 0'].rendezvous, PATIENT, 0.0, print)
 
 
-def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(make_cluster: Make) -> None:
+def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster(2)
     old = cluster.start_all()
     join_all(old)
@@ -252,7 +271,10 @@ def test_a_server_that_comes_back_early_does_not_end_with_the_earlier_training(m
         old[name].rendezvous.end(1, 'ps 1 was lost')
         cluster.stop(name)
     assert_waits(serving)
-    members = {'ps 0': cluster.start('ps 0'), **{name: cluster.start(name) for name in ('worker 0', 'worker 1')}}
+    members = {
+        'ps 0': cluster.start('ps 0'),
+        **{name: cluster.start(name) for name in ('worker 0', 'worker 1')},
+    }
     join_all(members)
     for name in ('worker 0', 'worker 1'):
         members[name].rendezvous.end(0)
@@ -278,7 +300,9 @@ def test_a_server_ends_and_names_the_task_that_was_lost(lost: str, make_cluster:
         result(serving)
 
 
-def test_a_server_waits_for_workers_that_come_back_and_gives_up_when_all_are_lost(make_cluster: Make) -> None:
+def test_a_server_waits_for_workers_that_come_back_and_gives_up_when_all_are_lost(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     join_all(members)

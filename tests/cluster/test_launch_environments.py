@@ -1,4 +1,6 @@
-"""A process that Slurm, Open MPI or another launcher started finds its cluster and its role in the environment."""
+"""A process that Slurm, Open MPI or another launcher started finds its cluster and its role in the
+environment.
+"""
 
 from typing import Any
 
@@ -32,10 +34,13 @@ HOSTS_TO_WRITE = ('--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
 
 
 @pytest.mark.parametrize(
-    ('rank', 'environ'), [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))]
+    ('rank', 'environ'),
+    [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))],
 )
 def test_ranks_alone_do_not_tell_where_a_controller_is(rank: str, environ: dict[str, str]) -> None:
-    with refused(rank, '--variable_update=distributed_all_reduce', '--controller_host=', '--worker_hosts='):
+    with refused(
+        rank, '--variable_update=distributed_all_reduce', '--controller_host=', '--worker_hosts='
+    ):
         find(environ, variable_update='distributed_all_reduce')
 
 
@@ -44,7 +49,9 @@ def test_ranks_alone_do_not_tell_where_a_controller_is(rank: str, environ: dict[
     [
         slurm_batch(),
         # `srun --ntasks=1` and the shell of `salloc`.
-        slurm_step(0, SLURM_STEP_NUM_TASKS='1', SLURM_STEP_TASKS_PER_NODE='1', SLURM_STEP_NODELIST='gpu01'),
+        slurm_step(
+            0, SLURM_STEP_NUM_TASKS='1', SLURM_STEP_TASKS_PER_NODE='1', SLURM_STEP_NODELIST='gpu01'
+        ),
         open_mpi(0, 1, 1),
         hydra(0, 1, 1),
     ],
@@ -53,7 +60,7 @@ def test_a_process_that_was_started_alone_is_in_no_cluster(environ: dict[str, st
     assert find(environ) is None
 
 
-# ---- Slurm -----------------------------------------------------------------------------------------------------------
+# ---- Slurm ---------------------------------------------------------------------------------------
 
 
 def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers() -> None:
@@ -63,24 +70,37 @@ def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers() -> None:
         assert cluster == Cluster(SLURM_HOSTS[:2], SLURM_HOSTS[2:], job, index, 'Slurm')
         assert cluster.own.host == SLURM_HOSTS[rank]
         # srun numbers its tasks for MPI, too.
-        assert found(slurm_step(rank, PMI_RANK=str(rank), PMI_SIZE='5', PMI_FD='9'), num_ps=2) == cluster
+        assert (
+            found(slurm_step(rank, PMI_RANK=str(rank), PMI_SIZE='5', PMI_FD='9'), num_ps=2)
+            == cluster
+        )
     assert found(slurm_step(3), **COLLECTIVE) == Cluster((), SLURM_HOSTS, 'worker', 3, 'Slurm')
 
 
 def test_a_step_on_one_node_talks_over_loopback() -> None:
     environ = slurm_step(
-        1, SLURM_STEP_NODELIST='gpu01', SLURM_STEP_NUM_TASKS='2', SLURM_STEP_TASKS_PER_NODE='2', SLURM_JOB_ID='0'
+        1,
+        SLURM_STEP_NODELIST='gpu01',
+        SLURM_STEP_NUM_TASKS='2',
+        SLURM_STEP_TASKS_PER_NODE='2',
+        SLURM_JOB_ID='0',
     )
-    assert found(environ) == Cluster(('127.0.0.1:10000',), ('127.0.0.1:10001',), 'worker', 0, 'Slurm')
+    assert found(environ) == Cluster(
+        ('127.0.0.1:10000',), ('127.0.0.1:10001',), 'worker', 0, 'Slurm'
+    )
 
 
 def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> None:
     ids = [(job, step) for job in range(40) for step in range(3)]
     environs = [slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step)) for job, step in ids]
-    ports = [host for environ in environs for host in set(found(environ, **COLLECTIVE).worker_hosts)]
+    ports = [
+        host for environ in environs for host in set(found(environ, **COLLECTIVE).worker_hosts)
+    ]
     assert len(set(ports)) == len(ports)
     # From 30000 they are those of Kubernetes, from 32768 of Linux itself.
-    last = found(slurm_step(0, SLURM_JOB_ID=str(2**31 // 300 * 300 + 299)), **COLLECTIVE).worker_hosts[2]
+    last = found(
+        slurm_step(0, SLURM_JOB_ID=str(2**31 // 300 * 300 + 299)), **COLLECTIVE
+    ).worker_hosts[2]
     assert 29_000 < int(last.partition(':')[2]) < 30_000
 
 
@@ -93,7 +113,9 @@ def test_the_ports_of_a_node_begin_where_asked() -> None:
 def test_a_cyclic_distribution_is_refused_by_every_task(rank: int) -> None:
     # Slurm's own numbers for 3, 1 and 1 tasks: rank 3 is back on the first node.
     node, local_rank = [('gpu01', 0), ('gpu02', 0), ('gpu03', 0), ('gpu01', 1), ('gpu01', 2)][rank]
-    environ = slurm_step(rank, SLURMD_NODENAME=node, SLURM_LOCALID=str(local_rank), SLURM_DISTRIBUTION='cyclic')
+    environ = slurm_step(
+        rank, SLURMD_NODENAME=node, SLURM_LOCALID=str(local_rank), SLURM_DISTRIBUTION='cyclic'
+    )
     filled = 'gpu01 with 3, gpu02 with 1, gpu03 with 1'
     with refused(f'SLURM_PROCID={rank}', filled, 'srun --distribution=block', *HOSTS_TO_WRITE):
         find(environ)
@@ -101,7 +123,11 @@ def test_a_cyclic_distribution_is_refused_by_every_task(rank: int) -> None:
 
 def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
     environ = slurm_step(
-        3, SLURM_PROCID='1', SLURM_STEP_NUM_TASKS='3', SLURM_STEP_TASKS_PER_NODE='1(x3)', SLURM_DISTRIBUTION='cyclic'
+        3,
+        SLURM_PROCID='1',
+        SLURM_STEP_NUM_TASKS='3',
+        SLURM_STEP_TASKS_PER_NODE='1(x3)',
+        SLURM_DISTRIBUTION='cyclic',
     )
     assert str(found(environ).own) == 'worker 0 (gpu02:10448)'
 
@@ -120,11 +146,16 @@ def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
                 'SLURM_STEP_TASKS_PER_NODE': '',
             }.items()
         ),
-        ({'SLURM_PROCID': '5'}, ('SLURM_PROCID=5', 'SLURM_STEP_NUM_TASKS=5', '--job_name', '--task_index')),
+        (
+            {'SLURM_PROCID': '5'},
+            ('SLURM_PROCID=5', 'SLURM_STEP_NUM_TASKS=5', '--job_name', '--task_index'),
+        ),
         ({'SLURM_PROCID': 'x'}, ('SLURM_PROCID=x', '--job_name', '--task_index')),
     ],
 )
-def test_slurm_variables_that_cannot_be_right_are_refused(changes: dict[str, str], facts: tuple[str, ...]) -> None:
+def test_slurm_variables_that_cannot_be_right_are_refused(
+    changes: dict[str, str], facts: tuple[str, ...]
+) -> None:
     with refused(*facts):
         find(slurm_step(1, **changes))
 
@@ -134,7 +165,8 @@ def test_at_least_one_rank_must_be_a_worker() -> None:
         find(slurm_step(0), num_ps=5)
 
 
-# As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as in the last one.
+# As `scontrol show hostnames` of Slurm 22.05 writes them; it takes no text behind brackets, as in
+# the last one.
 @pytest.mark.parametrize(
     ('text', 'names'),
     [
@@ -154,12 +186,14 @@ def test_node_lists_are_read_as_slurm_reads_them(text: str, names: str) -> None:
     assert expand_nodes(text) == names.split()
 
 
-@pytest.mark.parametrize(('text', 'counts'), [('4', [4]), ('2(x3),1', [2, 2, 2, 1]), ('1,12(x2)', [1, 12, 12])])
+@pytest.mark.parametrize(
+    ('text', 'counts'), [('4', [4]), ('2(x3),1', [2, 2, 2, 1]), ('1,12(x2)', [1, 12, 12])]
+)
 def test_task_counts_are_read_as_slurm_writes_them(text: str, counts: list[int]) -> None:
     assert expand_counts(text) == counts
 
 
-# ---- Open MPI and others ---------------------------------------------------------------------------------------------
+# ---- Open MPI and others -------------------------------------------------------------------------
 
 
 def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback_and_derive_the_same_port() -> None:
@@ -185,7 +219,12 @@ NUMBERS = ('RANK', 'SIZE', 'LOCAL_RANK', 'LOCAL_SIZE')
 
 
 def torchrun(rank: int, size: int, local_size: int) -> dict[str, str]:
-    numbers = {'RANK': rank, 'WORLD_SIZE': size, 'LOCAL_RANK': rank % local_size, 'LOCAL_WORLD_SIZE': local_size}
+    numbers = {
+        'RANK': rank,
+        'WORLD_SIZE': size,
+        'LOCAL_RANK': rank % local_size,
+        'LOCAL_WORLD_SIZE': local_size,
+    }
     return {**{name: str(number) for name, number in numbers.items()}, 'MASTER_PORT': '1'}
 
 
@@ -225,7 +264,7 @@ def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
     assert str(found(environ, worker_hosts='a:1,b:1,c:1', **COLLECTIVE).own) == 'worker 1 (b:1)'
 
 
-# ---- alone -----------------------------------------------------------------------------------------------------------
+# ---- alone ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,7 +273,10 @@ def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
         ({}, None),
         ({'RANK': '1', 'WORLD_SIZE': '3'}, 'RANK=1 WORLD_SIZE=3'),
         ({'RANK': '0'}, 'RANK=0'),
-        ({'RANK': '0', 'WORLD_SIZE': '1', 'SLURM_NTASKS': '4', 'PMI_SIZE': '1', 'PMI_RANK': '0'}, None),
+        (
+            {'RANK': '0', 'WORLD_SIZE': '1', 'SLURM_NTASKS': '4', 'PMI_SIZE': '1', 'PMI_RANK': '0'},
+            None,
+        ),
         ({'RANK': 'major'}, None),
         ({'JOB_COMPLETION_INDEX': '0'}, 'JOB_COMPLETION_INDEX=0'),
         ({'FLUX_TASK_RANK': '1', 'FLUX_JOB_SIZE': '2'}, 'FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2'),
@@ -242,10 +284,15 @@ def test_ranks_whose_hosts_nobody_names_are_refused_and_take_those_of_the_flags(
         (slurm_batch(), 'SLURM_PROCID=0 SLURM_NTASKS=5'),
         ({'PMI_RANK': '1', 'PMI_SIZE': '3'}, 'PMI_RANK=1 PMI_SIZE=3'),
         (open_mpi(0, 1, 1), None),
-        ({**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}, 'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5'),
+        (
+            {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')},
+            'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5',
+        ),
     ],
 )
-def test_what_numbers_a_process_that_runs_alone_is_named(environ: dict[str, str], named: str | None) -> None:
+def test_what_numbers_a_process_that_runs_alone_is_named(
+    environ: dict[str, str], named: str | None
+) -> None:
     assert find(environ) is None
     told = find_unjoined(environ)
     assert (told or '').startswith(named or '')
@@ -261,13 +308,20 @@ def test_what_numbers_a_process_that_runs_alone_is_named(environ: dict[str, str]
         (tf_config('evaluator', 0, worker=['a:1']), 'TF_CONFIG'),
     ],
 )
-def test_a_command_that_starts_runs_is_not_started_several_times(environ: dict[str, str], named: str) -> None:
+def test_a_command_that_starts_runs_is_not_started_several_times(
+    environ: dict[str, str], named: str
+) -> None:
     with refused(named, 'sweep'):
         environment_of_runs(environ, 'sweep')
 
 
 def test_runs_of_a_command_inherit_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    environ: dict[str, Any] = {**hydra(0, 1, 1), **torchrun(0, 1, 1), 'JOB_COMPLETION_INDEX': '2', 'LANG': 'C'}
+    environ: dict[str, Any] = {
+        **hydra(0, 1, 1),
+        **torchrun(0, 1, 1),
+        'JOB_COMPLETION_INDEX': '2',
+        'LANG': 'C',
+    }
     left = environment_of_runs(environ, 'sweep')
     assert left == without_clusters(environ)
     assert find_unjoined(left) is None

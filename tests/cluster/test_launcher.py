@@ -1,6 +1,7 @@
 """The launcher starts the processes of a cluster, shows their lines and ends them.
 
-The processes are small programs that wait for what they need on FIFOs, so that nothing depends on time.
+The processes are small programs that wait for what they need on FIFOs, so that nothing depends on
+time.
 """
 
 import contextlib
@@ -18,7 +19,15 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line, failed
-from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, terminal
+from tests.support.programs import (
+    CORES,
+    Watched,
+    check_error,
+    check_warning,
+    program,
+    run,
+    terminal,
+)
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.launch.agent import ANSWER, hello
 from tf_cnn.launch.hosts import Command, Host, LocalProcess
@@ -54,12 +63,15 @@ def write(stream, number):
     for line in range(500):
         stream.write(f'{number}:{line}:' + 'x' * (line * 7 % 300) + '\\n')
         stream.flush()
-threads = [threading.Thread(target=write, args=(s, i)) for i, s in enumerate((sys.stdout, sys.stderr))]
+streams = enumerate((sys.stdout, sys.stderr))
+threads = [threading.Thread(target=write, args=(s, i)) for i, s in streams]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
     names = [f'worker {index}' for index in range(4)] + ['ps 0']
-    exit_code, out, err = run(*(program(name, code, has_result=name == 'worker 0') for name in names))
+    exit_code, out, err = run(
+        *(program(name, code, has_result=name == 'worker 0') for name in names)
+    )
     assert exit_code == 0
 
     def expected(stream: int) -> list[str]:
@@ -70,7 +82,9 @@ for thread in threads: thread.join()
         prefix = f'{name:<8} | '
         lines = [line.removeprefix(prefix) for line in err if line.startswith(prefix)]
         assert [line for line in lines if line[0] == '1'] == expected(1)
-        assert [line for line in lines if line[0] == '0'] == ([] if name == 'worker 0' else expected(0))
+        assert [line for line in lines if line[0] == '0'] == (
+            [] if name == 'worker 0' else expected(0)
+        )
     assert len(err) == 9 * 500
 
 
@@ -82,7 +96,12 @@ print('total images/sec: 1.00')
 """
     names = ['ps 0', 'worker 0', 'worker 1']
     commands = [
-        program(name, code.replace('NAME', name), is_server=name == 'ps 0', has_result=name == 'worker 0')
+        program(
+            name,
+            code.replace('NAME', name),
+            is_server=name == 'ps 0',
+            has_result=name == 'worker 0',
+        )
         for name in names
     ]
     exit_code, out, err = run(*commands, quiet=True)
@@ -98,14 +117,18 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str])
     ready = fifo('ready')
     many = 'for number in range(100): print(number, file=sys.stderr)\n'
     waiting = program('worker 0', many + opened(ready, 'w') + 'wait()', has_result=True)
-    # The launcher has read what a process has written before it ended; of another, as much as it could.
-    # All on one stream, since nothing says in which order two are read.
-    failing = program('worker 1', opened(ready, 'r') + "print(*range(100), 'why', sep='\\n'); sys.exit(3)")
+    # The launcher has read what a process has written before it ended; of another, as much as it
+    # could. All on one stream, since nothing says in which order two are read.
+    failing = program(
+        'worker 1', opened(ready, 'r') + "print(*range(100), 'why', sep='\\n'); sys.exit(3)"
+    )
     exit_code, out, err = run(waiting, failing, quiet=True)
     *lines, error = err
     assert (exit_code, out) == (3, [])
     check_error(error, 'worker 1', '3', 'worker 0')
-    of_failed = [line.removeprefix('worker 1 | ') for line in lines if line.startswith('worker 1 | ')]
+    of_failed = [
+        line.removeprefix('worker 1 | ') for line in lines if line.startswith('worker 1 | ')
+    ]
     assert of_failed == [*map(str, range(61, 100)), 'why']
     of_other = [line for line in lines if line.startswith('worker 0 | ')]
     assert len(of_other) <= 40
@@ -115,7 +138,8 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str])
 def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo: Callable[[str], str]) -> None:
     ready = fifo('ready')
     code = (
-        f"print('text', file=sys.stderr, flush=True); open({ready!r}, 'w').close(); os.kill(os.getppid(), 15); wait()"
+        f"print('text', file=sys.stderr, flush=True); open({ready!r}, 'w').close(); "
+        'os.kill(os.getppid(), 15); wait()'
     )
     reader = program('worker 1', opened(ready, 'r') + 'wait()')
     exit_code, _, [error] = run(program('worker 0', code), reader, quiet=True)
@@ -123,15 +147,23 @@ def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo: Callable[[str],
     check_error(error, 'SIGTERM', 'worker 0', 'worker 1')
 
 
-def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(fifo: Callable[[str], str]) -> None:
+def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(
+    fifo: Callable[[str], str],
+) -> None:
     first = fifo('first')
     chief = f"""
 print('Building the graph', file=sys.stderr, flush=True)
 open({first!r}).close()
 print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
 """
-    commands = [program('worker 0', chief, has_result=True), program('worker 1', "print('Waiting')")]
-    code = f'import sys; from tf_cnn.launch.launcher import Command, launch\nsys.exit(launch({commands!r}, quiet=True))'
+    commands = [
+        program('worker 0', chief, has_result=True),
+        program('worker 1', "print('Waiting')"),
+    ]
+    code = (
+        'import sys; from tf_cnn.launch.launcher import Command, '
+        f'launch\nsys.exit(launch({commands!r}, quiet=True))'
+    )
     with terminal([sys.executable, '-c', code], cwd=ROOT) as seen:
         seen.read('Building the graph')
         open(first, 'w').close()
@@ -172,7 +204,9 @@ def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
     code: str, exit_code: int, facts: list[str]
 ) -> None:
     found, out, [error] = run(
-        program('ps 0', 'wait()', is_server=True), program('worker 0', 'wait()'), program('worker 3', code)
+        program('ps 0', 'wait()', is_server=True),
+        program('worker 0', 'wait()'),
+        program('worker 3', code),
     )
     assert (found, out) == (exit_code, [])
     # Which failed, how, and which are stopped.
@@ -180,7 +214,8 @@ def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
 
 
 @pytest.mark.parametrize(
-    ('at_sigterm', 'grace_secs'), [('on_sigterm(lambda: os._exit(99))', 60), ('on_sigterm(lambda: None)', 0.1)]
+    ('at_sigterm', 'grace_secs'),
+    [('on_sigterm(lambda: os._exit(99))', 60), ('on_sigterm(lambda: None)', 0.1)],
 )
 def test_the_exit_code_of_a_process_that_was_stopped_does_not_count_and_one_that_stays_is_killed(
     at_sigterm: str, grace_secs: float, fifo: Callable[[str], str]
@@ -214,17 +249,26 @@ on_sigterm(save)
     assert run(server, chief, failing, grace_secs=60)[:2] == (1, ['saved'])
 
 
-def test_after_a_failure_all_are_started_again_as_often_as_allowed(tmp_path: Path, fifo: Callable[[str], str]) -> None:
+def test_after_a_failure_all_are_started_again_as_often_as_allowed(
+    tmp_path: Path, fifo: Callable[[str], str]
+) -> None:
     log, ready = tmp_path / 'log', fifo('ready')
-    failing = f"open({str(log)!r}, 'a').write('x'); sys.exit(CODE if len(open({str(log)!r}).read()) < 3 else 0)"
-    other = program('worker 1', f"open({str(tmp_path / 'other')!r}, 'a').write('x')\n" + opened(ready, 'w'))
+    failing = (
+        f"open({str(log)!r}, 'a').write('x'); sys.exit(CODE if len(open({str(log)!r}).read()) "
+        '< 3 else 0)'
+    )
+    other = program(
+        'worker 1', f"open({str(tmp_path / 'other')!r}, 'a').write('x')\n" + opened(ready, 'w')
+    )
     first = program('worker 0', opened(ready, 'r') + failing.replace('CODE', '7'))
     exit_code, _, err = run(first, other, num_restarts=2)
     assert (exit_code, log.read_text(), (tmp_path / 'other').read_text()) == (0, 'xxx', 'xxx')
     for number, warning in enumerate([line for line in err if 'warning' in line], 1):
         check_warning(warning, f'{number} of 2')
     log.write_text('')
-    exit_code, _, [_, _, error] = run(program('worker 0', failing.replace('CODE', '7')), num_restarts=1)
+    exit_code, _, [_, _, error] = run(
+        program('worker 0', failing.replace('CODE', '7')), num_restarts=1
+    )
     assert (exit_code, log.read_text()) == (7, 'xx')
     check_error(error, 'worker 0', '7')
     # Wrong use would fail again.
@@ -266,13 +310,17 @@ def test_a_program_that_does_not_exist_is_named() -> None:
 
 
 def test_a_process_has_its_cores_and_environment_and_no_input() -> None:
-    code = "print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ['NAME'], sys.stdin.read()]))"
+    code = (
+        "print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ['NAME'], sys.stdin.read()]))"
+    )
     for cores in (None, (CORES[-1],)):
         _, out, _ = run(program('a', code, env={'NAME': 'value'}, cores=cores, has_result=True))
         assert json.loads(out[0]) == [[*(cores or CORES)], 'value', '']
 
 
-def test_a_process_that_cannot_be_started_is_named_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_named_and_none_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started: list[LocalProcess] = []
 
     def start(host: Host, command: Command, **callbacks: Any) -> LocalProcess:
@@ -287,7 +335,7 @@ def test_a_process_that_cannot_be_started_is_named_and_none_is_left(monkeypatch:
     assert started[0].exit_code() == -signal.SIGKILL
 
 
-# ---- the agent on another host ---------------------------------------------------------------------------------------
+# ---- the agent on another host -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(('wanted', 'found'), [('here', 'here'), ('no such folder', 'home')])
@@ -321,7 +369,9 @@ def reached_by(script: str, folder: Path) -> Iterator[SshHost]:
     ssh = folder / 'ssh'
     ssh.write_text(f'#!/bin/sh\n{script}')
     ssh.chmod(0o700)
-    with connections(['somewhere'], Reach((str(ssh),), sys.executable, str(ROOT), str(folder))) as (host,):
+    with connections(['somewhere'], Reach((str(ssh),), sys.executable, str(ROOT), str(folder))) as (
+        host,
+    ):
         yield host
 
 
@@ -335,13 +385,19 @@ exec sh -c "$command"
 
 def test_what_a_login_script_prints_is_no_answer_of_the_agent(tmp_path: Path) -> None:
     with reached_by(_NOISY_SSH, tmp_path) as host:
-        assert [one.name for one in host.prepare([('ps', 0), ('worker', 0)])] == ['ps 0', 'worker 0']
+        assert [one.name for one in host.prepare([('ps', 0), ('worker', 0)])] == [
+            'ps 0',
+            'worker 0',
+        ]
 
 
 def test_a_connection_that_is_lost_within_a_line_has_ended(tmp_path: Path) -> None:
     greeting = ANSWER + json.dumps({'hello': hello()})
     lost = f"echo '{greeting}'\nread request\nprintf '%s' '{ANSWER}{{\"memb'"
-    with reached_by(lost, tmp_path) as host, pytest.raises(RunError, match='somewhere: the connection has'):
+    with (
+        reached_by(lost, tmp_path) as host,
+        pytest.raises(RunError, match='somewhere: the connection has'),
+    ):
         host.prepare([('ps', 0)])
 
 

@@ -1,4 +1,6 @@
-"""How the processes of a cluster meet and part: who joins, who is missed, and who stays until the others have left."""
+"""How the processes of a cluster meet and part: who joins, who is missed, and who stays until the
+others have left.
+"""
 
 import itertools
 import time
@@ -29,7 +31,9 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 @pytest.mark.parametrize(
-    'order', [*itertools.permutations(['ps 0', 'worker 0', 'worker 1']), ('worker 1', 'worker 0')], ids=', '.join
+    'order',
+    [*itertools.permutations(['ps 0', 'worker 0', 'worker 1']), ('worker 1', 'worker 0')],
+    ids=', '.join,
 )
 def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster: Make) -> None:
     cluster = make_cluster(sum(name.startswith('ps') for name in order))
@@ -48,7 +52,9 @@ def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster:
     assert memberships == [Membership(incarnations, workers, {'step': 10, 'end': None})] * 2
 
 
-def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(make_cluster: Make) -> None:
+def test_a_task_that_comes_back_waits_for_the_new_processes_of_the_others(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster(2)
     old = cluster.start_all()
     (before, _) = join_all(old)
@@ -88,7 +94,9 @@ def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Make) 
     assert result(chief).members[str(cluster.task('worker 1'))] == again.incarnation
 
 
-def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(make_cluster: Make) -> None:
+def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     (first, _) = join_all(members)
@@ -104,13 +112,21 @@ def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(make_c
     assert members['worker 1'].rendezvous.restart == 0
 
 
-@pytest.mark.parametrize('absent', [('ps 0',), ('worker 0',), ('ps 1', 'worker 0', 'worker 2')], ids=', '.join)
-def test_all_tasks_that_did_not_answer_are_named_and_no_others(absent: tuple[str, ...], make_cluster: Make) -> None:
+@pytest.mark.parametrize(
+    'absent', [('ps 0',), ('worker 0',), ('ps 1', 'worker 0', 'worker 2')], ids=', '.join
+)
+def test_all_tasks_that_did_not_answer_are_named_and_no_others(
+    absent: tuple[str, ...], make_cluster: Make
+) -> None:
     cluster = make_cluster(2, 3)
     member = [cluster.start(name) for name in cluster.relays if name not in absent][-1]
     with failed('--connect_timeout_secs=1', *(cluster.task(name) for name in absent)) as error:
         result(member.join(SOON))
-    assert not [name for name in cluster.relays if name not in absent and str(cluster.task(name)) in str(error.value)]
+    assert not [
+        name
+        for name in cluster.relays
+        if name not in absent and str(cluster.task(name)) in str(error.value)
+    ]
     # One that answers, and does not join, is named, too.
     for name in absent:
         cluster.start(name)
@@ -135,7 +151,9 @@ def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(make_clus
 
 
 @pytest.mark.parametrize('num_ps', [0, 1])
-def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(num_ps: int, make_cluster: Make) -> None:
+def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
+    num_ps: int, make_cluster: Make
+) -> None:
     cluster = make_cluster(num_ps, 3 - num_ps)
     members = cluster.start_all()
     (_, keeper), (_, leaving), (lost, _) = members.items()
@@ -164,7 +182,9 @@ def test_a_process_with_other_settings_is_refused_by_a_cluster_that_is_running_w
     if is_late:
         cluster.stop('worker 1')
         cluster.start('worker 1')
-        stranger = Rendezvous(cluster.cluster('worker 1'), together=False, settings={'worker_hosts': 'a:1'})
+        stranger = Rendezvous(
+            cluster.cluster('worker 1'), together=False, settings={'worker_hosts': 'a:1'}
+        )
     else:
         # It believes that it trains alone with these parameter servers.
         ps_hosts = tuple(cluster.task(name).host for name in ('ps 0', 'ps 1'))
@@ -206,7 +226,9 @@ def test_a_process_whose_address_is_another_one_is_refused_and_the_cluster_goes_
     assert generation in (None, *join_all(members))
 
 
-def test_a_worker_that_took_all_steps_belongs_to_the_next_training_when_it_is_started_again(make_cluster: Make) -> None:
+def test_a_worker_that_took_all_steps_belongs_to_the_next_training_when_it_is_started_again(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster(together=False)
     members = cluster.start_all()
     join_all(members)
@@ -215,10 +237,12 @@ def test_a_worker_that_took_all_steps_belongs_to_the_next_training_when_it_is_st
         result(cluster.start('worker 1').join(SOON))
 
 
-# ---- the key-value store ---------------------------------------------------------------------------------------------
+# ---- the key-value store -------------------------------------------------------------------------
 
 
-def test_all_tasks_read_what_one_has_written_until_the_task_that_keeps_it_is_lost(make_cluster: Make) -> None:
+def test_all_tasks_read_what_one_has_written_until_the_task_that_keeps_it_is_lost(
+    make_cluster: Make,
+) -> None:
     cluster = make_cluster()
     rendezvous = cluster.start_all()['worker 0'].rendezvous
     stores = [KeyValueStore(cluster.task('ps 0'), timeout_secs=1) for _ in range(3)]

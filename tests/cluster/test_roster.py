@@ -34,8 +34,14 @@ def test_a_list_of_hosts_may_end_with_a_comma() -> None:
     ('text', 'expected'),
     [
         # Open MPI
-        ('# ours\na slots=4\nb  slots=2 max_slots=8  # half of it\n\nc\r\n', {'a': 4, 'b': 2, 'c': None}),
-        ('n1 slots=2 max-slots=4\nn2 slots = 2\nn3 max_slots = 4 slots=1', {'n1': 2, 'n2': 2, 'n3': 1}),
+        (
+            '# ours\na slots=4\nb  slots=2 max_slots=8  # half of it\n\nc\r\n',
+            {'a': 4, 'b': 2, 'c': None},
+        ),
+        (
+            'n1 slots=2 max-slots=4\nn2 slots = 2\nn3 max_slots = 4 slots=1',
+            {'n1': 2, 'n2': 2, 'n3': 1},
+        ),
         ('[fd00::2] slots=1\n[fd00::a]', {'fd00::2': 1, 'fd00::a': None}),
         # MPICH and Intel MPI; PBS, `srun hostname`: a line for each slot
         ('a:4\n[fd00::1]:2', {'a': 4, 'fd00::1': 2}),
@@ -43,7 +49,9 @@ def test_a_list_of_hosts_may_end_with_a_comma() -> None:
         ('a:2\nb\na:2', {'a': 4, 'b': None}),
     ],
 )
-def test_host_files_of_other_launchers_are_read(text: str, expected: dict[str, int | None], tmp_path: Path) -> None:
+def test_host_files_of_other_launchers_are_read(
+    text: str, expected: dict[str, int | None], tmp_path: Path
+) -> None:
     path = tmp_path / 'hosts'
     path.write_text(text)
     assert read_host_file(str(path)) == expected
@@ -107,7 +115,9 @@ def test_workers_fill_the_slots_and_servers_go_round(
     hosts: str, workers: int | None, num_ps: int, controllers: int, expected: list[str]
 ) -> None:
     layout = lay_out(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)
-    assert [' '.join(f'{job}{index}' for job, index in here) for here in layout.values()] == expected
+    assert [
+        ' '.join(f'{job}{index}' for job, index in here) for here in layout.values()
+    ] == expected
 
 
 @pytest.mark.parametrize(
@@ -137,8 +147,16 @@ def test_options_that_do_not_fit_are_refused(argv: list[str], facts: list[str]) 
     [
         ('me@a,b', 'parameter_server --ps=1', 'ps 0 on me@a, worker 0 on me@a, worker 1 on b'),
         # An address that is taken host by host is another process's.
-        ('a,b', 'parameter_server --ps=3', 'ps 0 on a, ps 1 on b, ps 2 on a, worker 0 on a, worker 1 on b'),
-        ('a:0,b:2', 'parameter_server --ps=2', 'ps 0 on a, ps 1 on a, worker 0 on b, worker 1 on b'),
+        (
+            'a,b',
+            'parameter_server --ps=3',
+            'ps 0 on a, ps 1 on b, ps 2 on a, worker 0 on a, worker 1 on b',
+        ),
+        (
+            'a:0,b:2',
+            'parameter_server --ps=2',
+            'ps 0 on a, ps 1 on a, worker 0 on b, worker 1 on b',
+        ),
         ('a,b', 'distributed_all_reduce', 'worker 0 on a, worker 1 on b, controller 0 on a'),
     ],
 )
@@ -146,10 +164,20 @@ def test_printed_commands_make_the_same_cluster_with_each_process_on_its_host(
     hosts: str, mode: str, titles: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variable_update, *servers = mode.split()
-    run_flags = ['--model=lenet', '--device=cpu', '--graph_file=the graph', f'--variable_update={variable_update}']
+    run_flags = [
+        '--model=lenet',
+        '--device=cpu',
+        '--graph_file=the graph',
+        f'--variable_update={variable_update}',
+    ]
     # These folders are on the hosts, which look for them.
     run_flags += ['--data_dir=/no/such/folder', f'--train_dir={tmp_path / "training"}']
-    options = [f'--hosts={hosts}', *servers, '--remote_python=/opt/python', '--remote_dir=/opt/program']
+    options = [
+        f'--hosts={hosts}',
+        *servers,
+        '--remote_python=/opt/python',
+        '--remote_dir=/opt/program',
+    ]
     assert cluster_command.main([*options, '--dry_run', '--', *run_flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[::2] == [f'# {title}' for title in titles.split(', ')]
@@ -169,8 +197,15 @@ def test_printed_commands_make_the_same_cluster_with_each_process_on_its_host(
     assert not list(tmp_path.iterdir())
 
 
-def test_commands_for_this_machine_run_as_they_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cluster_command.main(['--dry_run', '--', '--model=lenet', '--device=cpu', '--num_batches=3']) == 0
+def test_commands_for_this_machine_run_as_they_are_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        cluster_command.main(
+            ['--dry_run', '--', '--model=lenet', '--device=cpu', '--num_batches=3']
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[::2] == ['# ps 0', '# worker 0', '# worker 1']
     version = subprocess.run(f'{lines[1]} --version', shell=True, capture_output=True, text=True)

@@ -1,4 +1,6 @@
-"""A signal to the launcher, even kill -9, ends all that it has started; one to a run ends it between two steps."""
+"""A signal to the launcher, even kill -9, ends all that it has started; one to a run ends it
+between two steps.
+"""
 
 import contextlib
 import os
@@ -21,7 +23,9 @@ ROOT = Path(cluster_command.__file__).resolve().parents[2]
 
 @contextlib.contextmanager
 def launched(*commands: Command) -> Iterator[tuple[subprocess.Popen[str], Watched]]:
-    """A launcher in a process of its own, whose commands have all written a line to standard output."""
+    """A launcher in a process of its own, whose commands have all written a line to standard
+    output.
+    """
     # SIGINT is ignored where the tests run in the background of a shell, SIGHUP under nohup.
     code = (
         'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
@@ -31,7 +35,11 @@ def launched(*commands: Command) -> Iterator[tuple[subprocess.Popen[str], Watche
     with (
         contextlib.ExitStack() as stack,
         subprocess.Popen(
-            [sys.executable, '-c', code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, '-c', code],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         ) as launcher,
     ):
         stack.callback(launcher.kill)
@@ -77,7 +85,9 @@ on_sigterm(end)
         os.killpg(launcher.pid, signal.SIGINT)
         _, err = launcher.communicate(timeout=60)
         assert launcher.returncode == 130
-        assert [line for line in err.splitlines() if line.startswith('worker 0 | ')] == ['worker 0 | SIGTERM']
+        assert [line for line in err.splitlines() if line.startswith('worker 0 | ')] == [
+            'worker 0 | SIGTERM'
+        ]
         processes.assert_all_end()
 
 
@@ -96,7 +106,7 @@ def test_signals_work_as_before_when_all_have_ended() -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-# ---- a process of the run --------------------------------------------------------------------------------------------
+# ---- a process of the run ------------------------------------------------------------------------
 
 
 def ended(code: str) -> tuple[int, str, str]:
@@ -108,7 +118,9 @@ def ended(code: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize('number', [1, 2, 10, 12, 14, 15, 24])
-def test_a_signal_that_arrives_where_an_exception_would_be_lost_is_raised_by_the_next_phase(number: int) -> None:
+def test_a_signal_that_arrives_where_an_exception_would_be_lost_is_raised_by_the_next_phase(
+    number: int,
+) -> None:
     code = f"""
 class Swallowing:
     def __del__(self):
@@ -123,11 +135,17 @@ with SIGNALS.storing():
     SIGNALS.ask()
 """
     word = 'interrupted' if number == signal.SIGINT else 'stopped'
-    assert ended(code) == (0, f'goes on\n{128 + number} {word} by {signal.Signals(number).name}\n', '')
+    assert ended(code) == (
+        0,
+        f'goes on\n{128 + number} {word} by {signal.Signals(number).name}\n',
+        '',
+    )
 
 
 @pytest.mark.parametrize(('grace_secs', 'steps'), [(0.1, '1'), (30, '1 2')])
-def test_when_no_phase_asks_in_time_a_thread_finishes_and_ends_the_process(grace_secs: float, steps: str) -> None:
+def test_when_no_phase_asks_in_time_a_thread_finishes_and_ends_the_process(
+    grace_secs: float, steps: str
+) -> None:
     code = f"""
 steps = ['1']
 finish = lambda stop: print(stop.reason, *steps)

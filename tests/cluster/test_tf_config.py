@@ -1,4 +1,6 @@
-"""TF_CONFIG, as the training operator of Kubeflow sets it, names the cluster and the task of this process."""
+"""TF_CONFIG, as the training operator of Kubeflow sets it, names the cluster and the task of this
+process.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.machines import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
+from tests.support.machines import (
+    COLLECTIVE,
+    FLAGS,
+    HOSTS,
+    TF_JOB,
+    find,
+    found,
+    replicas,
+    tf_config,
+)
 from tests.support.outputs import refused
 from tf_cnn.cluster.discovery import as_evaluator, find_cluster
 from tf_cnn.params import Params, make_params
@@ -52,7 +63,10 @@ def test_a_master_is_a_chief_and_workers_without_one_begin_at_0() -> None:
     ('flags', 'facts'),
     [
         ({}, ['--variable_update=parameter_server']),
-        ({'variable_update': 'distributed_all_reduce', 'controller_host': 'a:1'}, ['--controller_host=']),
+        (
+            {'variable_update': 'distributed_all_reduce', 'controller_host': 'a:1'},
+            ['--controller_host='],
+        ),
     ],
 )
 def test_a_tf_job_without_ps_is_for_collectives(flags: dict[str, Any], facts: list[str]) -> None:
@@ -90,11 +104,14 @@ WORKER_0, PS_0 = (f'"task": {{"type": "{job}", "index": 0}}}}' for job in ('work
         ('{"cluster":', []),
         ('[1]', ['object']),
         (
-            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "' + '9' * 5000 + '"}}',
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "'
+            + '9' * 5000
+            + '"}}',
             ['$.task.index'],
         ),
         ('{"cluster": {"worker": "a:1"}}', ['$.cluster[...]', 'array']),
-        # With enableDynamicWorker, a ps gets a TF_CONFIG that lists itself alone, and a worker no cluster.
+        # With enableDynamicWorker, a ps gets a TF_CONFIG that lists itself alone, and a worker no
+        # cluster.
         ('{"cluster": {"worker": {}, "ps": ["b:1"]}, ' + PS_0, ['$.cluster[...]', 'array']),
         ('{"cluster": {"ps": ["b:1"]}, ' + PS_0, ['ps 0', '0 workers']),
         ('{"cluster": {"worker": ["a"]}}', ['cluster', 'worker', "'a'", 'HOST:PORT']),
@@ -104,7 +121,10 @@ WORKER_0, PS_0 = (f'"task": {{"type": "{job}", "index": 0}}}}' for job in ('work
         ('{"clusters": {"worker": ["a:1", "b:1"]}}', ['"clusters"']),
         ('{"cluster": {"workers": ["a:1", "b:1"]}}', ['workers', 'unknown']),
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', ['2 chiefs']),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', ['worker 1', '1 worker host']),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+            ['worker 1', '1 worker host'],
+        ),
         ('{"cluster": {"worker": ["a:1"]}, ' + PS_0, ['ps 0']),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else '',
@@ -114,17 +134,30 @@ def test_a_malformed_tf_config_is_refused(text: str, facts: list[str]) -> None:
         find({'TF_CONFIG': text})
 
 
-@pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated', 'collective_all_reduce'])
+@pytest.mark.parametrize(
+    'mode', ['parameter_server', 'distributed_replicated', 'collective_all_reduce']
+)
 def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends(mode: str) -> None:
     environ = tf_config('evaluator', 0, **TF_JOB)
     given: dict[str, Any] = {'train_dir': '/train', 'variable_update': mode}
-    training = make_params(eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9, num_epochs=90, **given)
+    training = make_params(
+        eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9, num_epochs=90, **given
+    )
     params = as_evaluator(training, environ)
     # The length of the training is not how much is evaluated.
     assert params.num_epochs is None
-    assert (params.eval, params.eval_interval_secs > 0, params.evaluates_in_training) == (True, True, False)
+    assert (params.eval, params.eval_interval_secs > 0, params.evaluates_in_training) == (
+        True,
+        True,
+        False,
+    )
     assert find_cluster(params, environ) is None
-    assert as_evaluator(make_params(eval=True, eval_interval_secs=3, **given), environ).eval_interval_secs == 3
+    assert (
+        as_evaluator(
+            make_params(eval=True, eval_interval_secs=3, **given), environ
+        ).eval_interval_secs
+        == 3
+    )
     with refused('TF_CONFIG', '--train_dir'):
         as_evaluator(Params(), environ)
 
@@ -135,6 +168,8 @@ def test_an_evaluator_cannot_have_the_role_of_another_task(flags: dict[str, Any]
         as_evaluator(make_params(train_dir='/train', **flags), tf_config('evaluator', 0, **TF_JOB))
 
 
-@pytest.mark.parametrize('environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}])
+@pytest.mark.parametrize(
+    'environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}]
+)
 def test_only_an_evaluator_has_its_flags_changed(environ: Mapping[str, str]) -> None:
     assert as_evaluator(Params(), environ) == Params()

@@ -1,4 +1,6 @@
-"""A cluster knows its tasks, which hosts are public, and the first flag in which two of its tasks differ."""
+"""A cluster knows its tasks, which hosts are public, and the first flag in which two of its tasks
+differ.
+"""
 
 import dataclasses
 import socket
@@ -57,26 +59,38 @@ def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyP
     def look_up(name: str, port: None) -> list[tuple[Any, ...]]:
         if name not in addresses:
             raise socket.gaierror(socket.EAI_NONAME, 'Name or service not known')
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, '', (address, 0)) for address in addresses[name]]
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, '', (address, 0)) for address in addresses[name]
+        ]
 
     monkeypatch.setattr(socket, 'getaddrinfo', look_up)
-    assert public_hosts(Cluster(('both:1', 'gone:1'), ('inside:1', 'both:2'), 'worker', 0, FLAGS)) == ('both',)
+    assert public_hosts(
+        Cluster(('both:1', 'gone:1'), ('inside:1', 'both:2'), 'worker', 0, FLAGS)
+    ) == ('both',)
 
 
-# ---- agreement -------------------------------------------------------------------------------------------------------
+# ---- agreement -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ('first', 'second', 'facts'),
     [
-        ({'num_batches': 100, 'model': 'lenet'}, {'num_batches': 90}, ('--num_batches=100', '--num_batches=90')),
+        (
+            {'num_batches': 100, 'model': 'lenet'},
+            {'num_batches': 90},
+            ('--num_batches=100', '--num_batches=90'),
+        ),
         ({'num_epochs': None}, {'num_epochs': 1.5}, ('no --num_epochs', '--num_epochs=1.5')),
         (
             {'SHA-256 of --model_file': None},
             {'SHA-256 of --model_file': 64 * 'a'},
             ('no --model_file', f'--model_file with SHA-256 {12 * "a"}...'),
         ),
-        ({'training images': 8}, {'training images': 7}, ('8 training images', '7 training images')),
+        (
+            {'training images': 8},
+            {'training images': 7},
+            ('8 training images', '7 training images'),
+        ),
         (
             settings_of(CLUSTER, {}),
             settings_of(dataclasses.replace(CLUSTER, worker_hosts=('b:1',)), {}),
@@ -90,17 +104,41 @@ def test_the_first_difference_names_the_flag_both_values_and_both_tasks(
     assert find_difference({}) is None
     assert find_difference({'worker 0': first, 'worker 1': dict(first)}) is None
     check_line(
-        find_difference({'worker 0': first, 'worker 1': second}), f'{facts[0]} in worker 0', f'{facts[1]} in worker 1'
+        find_difference({'worker 0': first, 'worker 1': second}),
+        f'{facts[0]} in worker 0',
+        f'{facts[1]} in worker 1',
     )
 
 
 def test_a_server_compares_only_what_it_has_and_what_concerns_one_process_may_differ() -> None:
     worker = flags_to_agree_on(make_params(model='lenet', num_batches=7), serves=False)
-    assert find_difference({'ps 0': flags_to_agree_on(make_params(), serves=True), 'worker 0': worker}) is None
+    assert (
+        find_difference({'ps 0': flags_to_agree_on(make_params(), serves=True), 'worker 0': worker})
+        is None
+    )
     apart = flags_to_agree_on(make_params(cross_replica_sync=False), serves=True)
     assert find_difference({'ps 0': apart, 'worker 0': worker})
-    shared = {'model', 'batch_size', 'num_gpus', 'num_batches', 'optimizer', 'momentum', 'variable_update'}
-    assert shared | {'precision', 'all_reduce_spec', 'num_eval_batches', 'forward_only'} <= set(worker)
-    own = {'job_name', 'task_index', 'train_dir', 'data_dir', 'device', 'num_intra_threads', 'verbose', 'display_every'}
+    shared = {
+        'model',
+        'batch_size',
+        'num_gpus',
+        'num_batches',
+        'optimizer',
+        'momentum',
+        'variable_update',
+    }
+    assert shared | {'precision', 'all_reduce_spec', 'num_eval_batches', 'forward_only'} <= set(
+        worker
+    )
+    own = {
+        'job_name',
+        'task_index',
+        'train_dir',
+        'data_dir',
+        'device',
+        'num_intra_threads',
+        'verbose',
+        'display_every',
+    }
     assert not own & set(worker)
     assert own | set(worker) <= set(SPECS)

@@ -37,7 +37,9 @@ Step\tImg/sec\ttotal_loss
 RATES = (95.8, 95.2, 95.9, 95.5, 95.7, 95.6, 95.9, 95.8, 95.7, 95.8, 95.8)
 
 
-def a_log(rates: tuple[float, ...] = RATES, total: float | None = 95.83, banner: str = BANNER) -> str:
+def a_log(
+    rates: tuple[float, ...] = RATES, total: float | None = 95.83, banner: str = BANNER
+) -> str:
     numbers = [1, *range(10, 10 * len(rates), 10)][: len(rates)]
     lines = [
         f'{number}\timages/sec: {rate:.1f} +/- 0.1 (jitter = 0.4)\t7.427'
@@ -56,7 +58,12 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
     record = one(a_log())
     assert record.is_complete
     assert (record.model.name, record.shape, record.images_per_second) == ('resnet50', '2*2', 95.83)
-    expected = {'model': 'resnet50', 'data_set': 'imagenet', 'is_synthetic': True, 'image_size': None}
+    expected = {
+        'model': 'resnet50',
+        'data_set': 'imagenet',
+        'is_synthetic': True,
+        'image_size': None,
+    }
     assert record.work == {**expected, 'role': 'training'}
     assert record.run.batch_size == 32
     assert record.run.data_format == 'NCHW'
@@ -68,8 +75,13 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
 
 def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
     assert 'tf32' not in one(a_log()).facts
-    added = BANNER.replace('NCHW', 'NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision:   fp16')
-    assert (one(a_log(banner=added)).run.data_format, one(a_log(banner=added)).run.precision) == ('NHWC', 'fp16')
+    added = BANNER.replace(
+        'NCHW', 'NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision:   fp16'
+    )
+    assert (one(a_log(banner=added)).run.data_format, one(a_log(banner=added)).run.precision) == (
+        'NHWC',
+        'fp16',
+    )
     added = BANNER.replace('NCHW', f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}')
     facts = one(a_log(banner=added)).facts
     assert (facts['data_format'], facts['precision'], facts['tf32']) == ('NCHW', 'fp32', True)
@@ -92,14 +104,22 @@ DECORATIONS: dict[str, Callable[[str], str]] = {
     'ts': before_lines('May 04 10:00:00 '),
     'journalctl': before_lines('May 04 10:00:00 host7 python3[4711]: '),
     'srun': before_lines('0: '),
-    'numbered': lambda text: ''.join(f'{number}:{line}\n' for number, line in enumerate(text.splitlines())),
-    'stderr': lambda text: text.replace('\n', '\n2019-05-04 10:00:00: I tensorflow/core: 12 devices, 3 images\n'),
+    'numbered': lambda text: ''.join(
+        f'{number}:{line}\n' for number, line in enumerate(text.splitlines())
+    ),
+    'stderr': lambda text: text.replace(
+        '\n', '\n2019-05-04 10:00:00: I tensorflow/core: 12 devices, 3 images\n'
+    ),
     'lscpu': lambda text: f'CPU family:  6\nModel:       85\nModel name:  a processor\n{text}',
     'mixed ranks': lambda text: (
         'ps 0 | Running parameter server\n'
-        + ''.join(f'worker {worker} | {line}\r\n' for line in text.splitlines() for worker in (0, 1))
+        + ''.join(
+            f'worker {worker} | {line}\r\n' for line in text.splitlines() for worker in (0, 1)
+        )
     ),
-    'ranks in turn': lambda text: ''.join(before_lines(f'[1,{rank}]<stdout>:')(text) for rank in range(2)),
+    'ranks in turn': lambda text: ''.join(
+        before_lines(f'[1,{rank}]<stdout>:')(text) for rank in range(2)
+    ),
 }
 
 
@@ -117,14 +137,21 @@ def test_a_log_is_read_whatever_stands_around_its_lines(change: Callable[[str], 
     [
         ('horovod', [f'horovod/gpu:{rank}' for rank in range(8)], '8*1', 8),
         ('distributed_all_reduce', [f'job:worker/task{rank}/gpu:0' for rank in range(2)], '2*1', 1),
-        ('distributed_replicated', ['/job:worker/task:0/gpu:0', '/job:worker/task:0/gpu:1'], '2*2', 2),
+        (
+            'distributed_replicated',
+            ['/job:worker/task:0/gpu:0', '/job:worker/task:0/gpu:1'],
+            '2*2',
+            2,
+        ),
     ],
 )
 def test_the_devices_of_all_workers_are_told_from_those_of_one(
     mode: str, devices: list[str], shape: str, num_tasks: int
 ) -> None:
     banner = BANNER.replace("['/gpu:0', '/gpu:1']", str(devices)).replace('parameter_server', mode)
-    banner = banner.replace('128 global', f'{32 * 8 if mode == "horovod" else 64 if shape == "2*1" else 128} global')
+    banner = banner.replace(
+        '128 global', f'{32 * 8 if mode == "horovod" else 64 if shape == "2*1" else 128} global'
+    )
     assert one(a_log(banner=banner)).shape == shape
     # The tasks of one job print one result; more of them are several runs.
     tasks = [a_log(banner=banner.replace('task:0', f'task:{task}')) for task in range(num_tasks)]
@@ -143,8 +170,16 @@ def without(*labels: str) -> str:
     ('first', 'second', 'facts'),
     [
         # Of a job with two workers, the output of one.
-        (BANNER, BANNER.replace('parameter_server', 'distributed_replicated'), ['2 runs', 'distributed_replicated']),
-        (BANNER, BANNER.replace('128', '256').replace('32 per', '64 per'), ['2 runs', '256 global']),
+        (
+            BANNER,
+            BANNER.replace('parameter_server', 'distributed_replicated'),
+            ['2 runs', 'distributed_replicated'],
+        ),
+        (
+            BANNER,
+            BANNER.replace('128', '256').replace('32 per', '64 per'),
+            ['2 runs', '256 global'],
+        ),
         (BANNER, BANNER.replace('sgd', 'momentum'), ['2 runs', 'Optimizer: sgd and momentum']),
         (BANNER, BANNER.replace('1.13', '1.15'), ['2 runs', 'TensorFlow: 1.13 and 1.15']),
         (
@@ -154,7 +189,11 @@ def without(*labels: str) -> str:
         ),
         # How many workers there are is not known.
         (without('Devices', 'Batch'), without('Devices', 'Batch'), ['2 runs']),
-        (without('Devices'), without('Devices', 'Sync').replace('parameter_server', 'replicated'), ['2 runs']),
+        (
+            without('Devices'),
+            without('Devices', 'Sync').replace('parameter_server', 'replicated'),
+            ['2 runs'],
+        ),
     ],
 )
 @pytest.mark.parametrize('of_first', [{}, {'total': None}, {'rates': (), 'total': None}])

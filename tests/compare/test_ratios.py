@@ -1,4 +1,6 @@
-"""Throughputs, their ratios and intervals, held against SciPy and simulations whose true ratio is known."""
+"""Throughputs, their ratios and intervals, held against SciPy and simulations whose true ratio is
+known.
+"""
 
 import math
 
@@ -18,11 +20,15 @@ pytestmark = pytest.mark.unit
 
 @given(st.floats(1, 1e5))
 def test_quantiles_are_those_of_scipy(degrees_of_freedom: float) -> None:
-    assert t_quantile(degrees_of_freedom) == pytest.approx(stats.t.ppf(0.975, degrees_of_freedom), rel=1e-7)
+    assert t_quantile(degrees_of_freedom) == pytest.approx(
+        stats.t.ppf(0.975, degrees_of_freedom), rel=1e-7
+    )
 
 
 @given(st.lists(st.floats(80, 120), min_size=3, max_size=20))
-def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(rates: list[float]) -> None:
+def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(
+    rates: list[float],
+) -> None:
     seconds = [1 / rate for rate in rates]
     mean = sum(seconds) / len(seconds)
     found = estimate_runs(rates)
@@ -41,18 +47,26 @@ def test_the_rate_of_runs_of_unequal_length_is_all_images_over_all_seconds() -> 
     assert found.images_per_second == pytest.approx(sum(images) / sum(seconds))
     # The jackknife estimates the same error without the formula.
     size = len(images)
-    left_out = [(sum(seconds) - s) / (sum(images) - i) for i, s in zip(images, seconds, strict=True)]
+    left_out = [
+        (sum(seconds) - s) / (sum(images) - i) for i, s in zip(images, seconds, strict=True)
+    ]
     middle = sum(left_out) / size
     jackknife = (size - 1) / size * sum((value - middle) ** 2 for value in left_out)
-    assert math.sqrt(found.variance) == pytest.approx(math.sqrt(jackknife) * found.images_per_second, rel=0.15)
+    assert math.sqrt(found.variance) == pytest.approx(
+        math.sqrt(jackknife) * found.images_per_second, rel=0.15
+    )
 
 
 @pytest.mark.parametrize('num_runs', [3, 5, 10])
-def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(num_runs: int) -> None:
+def test_the_interval_contains_the_true_ratio_in_95_percent_of_simulated_pairs(
+    num_runs: int,
+) -> None:
     draw = np.random.default_rng(num_runs)
     hits = 0
     for _ in range(400):
-        before, after = (estimate_runs(rate * np.exp(draw.normal(0, 0.03, num_runs))) for rate in (100, 90))
+        before, after = (
+            estimate_runs(rate * np.exp(draw.normal(0, 0.03, num_runs))) for rate in (100, 90)
+        )
         interval = compare(before, after).interval
         assert interval
         hits += interval[0] <= 0.9 <= interval[1]
@@ -79,14 +93,20 @@ def test_the_ratio_of_repeated_runs_has_the_interval_of_welch() -> None:
 
 
 @pytest.mark.parametrize(('num_before', 'num_after'), [(1, 1), (5, 2)])
-def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval(num_before: int, num_after: int) -> None:
+def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval(
+    num_before: int, num_after: int
+) -> None:
     before, after = (
         estimate([steady(rate + number) for number in range(count)])
         for rate, count in ((100, num_before), (50, num_after))
     )
     assert (after.interval, after.plus_minus) == (None, None)
     found = compare(before, after)
-    assert (found.interval, found.verdict, found.is_significant) == (None, Significance.FEW_RUNS, False)
+    assert (found.interval, found.verdict, found.is_significant) == (
+        None,
+        Significance.FEW_RUNS,
+        False,
+    )
     assert found.value == pytest.approx(0.5, rel=0.05)
 
 

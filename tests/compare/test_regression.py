@@ -14,7 +14,9 @@ pytestmark = pytest.mark.unit
 
 
 def a_run(number: int, rate: float = 100.0, **changes: Any) -> dict[str, Any]:
-    document = sample_document(rate=rate, seed=number, started_at=f'2026-10-01T{number:02}:00:00Z', **changes)
+    document = sample_document(
+        rate=rate, seed=number, started_at=f'2026-10-01T{number:02}:00:00Z', **changes
+    )
     return {**document, 'id': f'run-{number}'}
 
 
@@ -24,7 +26,9 @@ def as_records(documents: list[dict[str, Any]]) -> list[Result]:
 
 @pytest.mark.parametrize(('noise', 'share'), [(0.03, 0.06), (0.005, 0.01)])
 @pytest.mark.parametrize('count', [*MULTIPLES, 30])
-def test_at_most_one_in_20_of_equal_runs_is_called_slower_or_faster(count: int, noise: float, share: float) -> None:
+def test_at_most_one_in_20_of_equal_runs_is_called_slower_or_faster(
+    count: int, noise: float, share: float
+) -> None:
     # What differs by less than the least tolerance is as before; few runs do not show that.
     if noise == 0.005 and count < 6:
         return
@@ -84,14 +88,19 @@ def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine() -> Non
     assert found.changes['program.git_commit'] == ('abc', 'def')
     slower = judge(as_records([a_run(20, 86)]), as_records(history))
     assert (slower.verdict, slower.is_slower) == ('slower than the 10 runs before', True)
-    assert judge(as_records([a_run(20, 96)]), as_records(history)).verdict == 'faster than the 10 runs before'
+    assert (
+        judge(as_records([a_run(20, 96)]), as_records(history)).verdict
+        == 'faster than the 10 runs before'
+    )
 
 
 def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict() -> None:
     runs = as_records([a_run(number) for number in range(3)])
     found = judge(runs[2:], runs)
     assert (found.verdict, found.interval, found.is_slower) == ('too few runs: 2 of 3', None, False)
-    runs = as_records([a_run(number, rate) for number, rate in enumerate((20, 400, 90, 1500, 5, 700))])
+    runs = as_records(
+        [a_run(number, rate) for number, rate in enumerate((20, 400, 90, 1500, 5, 700))]
+    )
     found = judge(runs[5:], runs)
     assert (found.verdict, found.interval) == ('the runs before differ too much', None)
 

@@ -1,4 +1,6 @@
-"""The page of results in Chromium, driven by Selenium: it is whole without a network, and everybody can read it."""
+"""The page of results in Chromium, driven by Selenium: it is whole without a network, and everybody
+can read it.
+"""
 
 import base64
 import json
@@ -20,7 +22,8 @@ from tf_cnn.results.collection import collect
 pytestmark = pytest.mark.unit
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-# Of a host, a warning and a reason; and of a flag that stands in plots. They try to become part of the page.
+# Of a host, a warning and a reason; and of a flag that stands in plots. They try to become part of
+# the page.
 HOSTILE = '<img src=x onerror="document.title=1">&amp;$x_1$'
 HOSTILE_FLAG = '<i>&lt;$x$'
 ARGUMENTS = (
@@ -96,19 +99,39 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 def test_the_page_asks_for_nothing_and_texts_with_html_stay_texts(page: Page) -> None:
     page.open()
-    messages = [json.loads(entry['message'])['message'] for entry in page.driver.get_log('performance')]
-    asked = [one['params']['request']['url'] for one in messages if one['method'] == 'Network.requestWillBeSent']
+    messages = [
+        json.loads(entry['message'])['message'] for entry in page.driver.get_log('performance')
+    ]
+    asked = [
+        one['params']['request']['url']
+        for one in messages
+        if one['method'] == 'Network.requestWillBeSent'
+    ]
     assert page.url in asked
-    assert [url for url in asked if url != page.url and not url.startswith(('data:', 'chrome:'))] == []
+    assert [
+        url for url in asked if url != page.url and not url.startswith(('data:', 'chrome:'))
+    ] == []
     # Includes warnings and breaches of the content policy.
     assert page.driver.get_log('browser') == []
     assert page.run("return document.querySelectorAll('img:not(figure > img)').length") == 0
     assert page.driver.title == 'Images per second: lenet'
     text = page.run('return document.body.textContent')
     # The flag stands in labels of plots, too, which are pictures that the browser could read.
-    for expected in (f'alpha{HOSTILE}', f'it ran out of memory {HOSTILE}', '<b>damaged.json', HOSTILE_FLAG):
+    for expected in (
+        f'alpha{HOSTILE}',
+        f'it ran out of memory {HOSTILE}',
+        '<b>damaged.json',
+        HOSTILE_FLAG,
+    ):
         assert expected in text
-    assert min(page.run("return [...document.querySelectorAll('figure img')].map((img) => img.naturalWidth)")) > 0
+    assert (
+        min(
+            page.run(
+                "return [...document.querySelectorAll('figure img')].map((img) => img.naturalWidth)"
+            )
+        )
+        > 0
+    )
 
 
 @pytest.mark.parametrize('width', [360, 1280])
@@ -117,13 +140,15 @@ def test_no_window_is_too_narrow(page: Page, width: int) -> None:
     assert page.run('return document.documentElement.scrollWidth') <= width
     # Why a run failed can be read without scrolling sideways.
     (left, right) = page.run(
-        """const reason = [...document.querySelectorAll('li')].find((item) => item.textContent.includes('ran out of'));
+        """const items = [...document.querySelectorAll('li')];
+        const reason = items.find((item) => item.textContent.includes('ran out of'));
         const box = reason.getBoundingClientRect(); return [box.left, box.right]"""
     )
     assert 0 <= left < right <= width
     # Plots fit, and their texts of 12 pixels are not scaled down to nothing.
     shown = page.run(
-        """return [...document.querySelectorAll('figure img')].map((img) => img.getBoundingClientRect())
+        """return [...document.querySelectorAll('figure img')]
+        .map((img) => img.getBoundingClientRect())
         .map((box) => [box.left, box.right])"""
     )
     assert all(left >= 0 and right <= width for left, right in shown)
@@ -138,8 +163,13 @@ def test_nobody_is_kept_out(page: Page, dark: bool) -> None:
     page.run(next(Path(axe.__file__).parent.rglob('axe.min.js')).read_text(encoding='utf-8'))
     # The version for Python before 3.12 does not know that HTML 5.2 allows <div> in <dl>.
     options = {'resultTypes': ['violations'], 'rules': {'dlitem': {'enabled': False}}}
-    found = page.driver.execute_async_script('axe.run(document, arguments[0]).then(arguments[1])', options)
-    assert [(fault['id'], [node['html'][:80] for node in fault['nodes']][:3]) for fault in found['violations']] == []
+    found = page.driver.execute_async_script(
+        'axe.run(document, arguments[0]).then(arguments[1])', options
+    )
+    assert [
+        (fault['id'], [node['html'][:80] for node in fault['nodes']][:3])
+        for fault in found['violations']
+    ] == []
     names = page.run("return [...document.querySelectorAll('img')].map((img) => img.alt)")
     assert len(names) == 3
     assert all(': ' in name for name in names)

@@ -44,7 +44,10 @@ def page_of(*results: Result, failures: tuple[Failure, ...] = ()) -> Page:
 def rows_of(html: str) -> list[list[str]]:
     """The cells of the page's table, row by row."""
     table = html[html.index('<table id="table">') :]
-    return [re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)]
+    return [
+        re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row)
+        for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)
+    ]
 
 
 def plots_of(*results: Result) -> dict[str, Plot]:
@@ -62,12 +65,23 @@ def test_one_result_or_failures_alone_are_a_page_without_empty_plots() -> None:
 
 
 def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
-    shapes = itertools.product(('replicated', 'parameter_server'), (32, 64, 128, 256, 512), (1, 2, 4))
-    settings = [{'variable_update': mode, 'batch_size': size, 'num_gpus': gpus} for mode, size, gpus in shapes]
-    page = page_of(*(sample_record(rate=100 + seed, seed=seed, flags=one) for seed, one in enumerate(settings)))
+    shapes = itertools.product(
+        ('replicated', 'parameter_server'), (32, 64, 128, 256, 512), (1, 2, 4)
+    )
+    settings = [
+        {'variable_update': mode, 'batch_size': size, 'num_gpus': gpus}
+        for mode, size, gpus in shapes
+    ]
+    page = page_of(
+        *(sample_record(rate=100 + seed, seed=seed, flags=one) for seed, one in enumerate(settings))
+    )
     assert [plot.name for plot in page.plots] == ['rates', 'scaling', 'steps']
     check_line(page.plots[1].finding, 'the rate of ', 'of ideal')
-    check_line(page.html[page.html.index('<strong>alpha</strong>') :].partition('</li>')[0], 'Example CPU', '2 cores')
+    check_line(
+        page.html[page.html.index('<strong>alpha</strong>') :].partition('</li>')[0],
+        'Example CPU',
+        '2 cores',
+    )
     assert len(page.html.encode()) < 300_000
     ids = re.findall(r'<\w+[^>]* id="([^"]*)"', page.html)
     assert len(ids) == len(set(ids))
@@ -75,10 +89,21 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
 
 def test_the_command_of_a_setting_has_each_flag_once_and_no_file_of_a_run() -> None:
     document = sample_document(flags={'repeat': 1, 'model': 'lenet', 'result_file': '/tmp/a.json'})
-    document['command']['argv'] = ['--repeat=3', '--model', 'alexnet', '--model=lenet', '--result_file', '/tmp/a.json']
+    document['command']['argv'] = [
+        '--repeat=3',
+        '--model',
+        'alexnet',
+        '--model=lenet',
+        '--result_file',
+        '/tmp/a.json',
+    ]
     document['command']['argv'].append('--repeat=1')
     (command,) = re.findall(r'<code[^>]*>(.*?)</code>', page_of(record_of(document)).html)
-    given = [text for name, text in document['command']['given'].items() if name not in ('repeat', 'result_file')]
+    given = [
+        text
+        for name, text in document['command']['given'].items()
+        if name not in ('repeat', 'result_file')
+    ]
     assert '--model=lenet' in given
     assert shlex.split(command) == ['tf_cnn_benchmarks', *given]
 
@@ -92,7 +117,11 @@ def test_the_link_to_the_warnings_ends_a_sentence() -> None:
 def test_scaling_is_told_within_one_setting() -> None:
     rates = {(16, 1): 100, (16, 2): 150, (64, 1): 200, (64, 2): 300}
     results = [
-        sample_record(seconds=[size * devices / rate] * 20, gap=0, flags={'batch_size': size, 'num_gpus': devices})
+        sample_record(
+            seconds=[size * devices / rate] * 20,
+            gap=0,
+            flags={'batch_size': size, 'num_gpus': devices},
+        )
         for (size, devices), rate in rates.items()
     ]
     check_line(plots_of(*results)['scaling'].finding, 'batch 64', '1.50 times', '75 % of ideal')
@@ -105,7 +134,12 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
         document['energy'] |= {'source': 'RAPL', 'joules': joules, 'joules_per_image': joules}
         return record_of(document)
 
-    page = page_of(result(32, 2.0, 0.98), result(32, 3.0, 0.5, 0.99), result(32, None, 0.5, 0.6, 0.7), result(64, None))
+    page = page_of(
+        result(32, 2.0, 0.98),
+        result(32, 3.0, 0.5, 0.99),
+        result(32, None, 0.5, 0.6, 0.7),
+        result(64, None),
+    )
     heading, first, second = rows_of(page.html)[:3]
     known = [heading.index(name) for name in ('J per image', 'time to accuracy')]
     # Means over the runs that know them: (2 + 3) / 2 J, and (10 + 20) / 2 s.
@@ -119,7 +153,8 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
 def test_plots_show_at_most_12_settings_and_say_so() -> None:
     results = [
         sample_record(
-            seconds=step_seconds(size / (100 + size + repeat), num_steps=4, seed=size), flags={'batch_size': size}
+            seconds=step_seconds(size / (100 + size + repeat), num_steps=4, seed=size),
+            flags={'batch_size': size},
         )
         for size in range(1, 18)
         for repeat in range(3)
@@ -130,14 +165,18 @@ def test_plots_show_at_most_12_settings_and_say_so() -> None:
 
 def test_the_boxes_of_the_steps_are_those_of_all_repeats() -> None:
     seconds = [[0.01] * 90 + [0.02] * 10, [0.01] * 100]
-    plot = plots_of(*(sample_record(seconds=found, gap=0, seed=seed) for seed, found in enumerate(seconds)))['steps']
+    plot = plots_of(
+        *(sample_record(seconds=found, gap=0, seed=seed) for seed, found in enumerate(seconds))
+    )['steps']
     check_line(plot.finding, 'slowest step took 2.00 times the median')
     assert plot.figure.axes[0].get_xlabel() == 'step time in % of the median'
 
 
 def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
     warnings = [{'code': 'others', 'text': 'others used up to 76 % of the cores'}]
-    html = page_of(*(sample_record(seed=seed, warnings=warnings if seed else []) for seed in range(4))).html
+    html = page_of(
+        *(sample_record(seed=seed, warnings=warnings if seed else []) for seed in range(4))
+    ).html
     (line,) = re.findall('<li><strong>others</strong>.*', html)
     check_line(line, 'others used up to 76 %', '3 of 4 runs')
 
@@ -145,11 +184,19 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
 def test_doubtful_runs_are_marked_one_by_one() -> None:
     results = [
         sample_record(
-            seconds=[32 / rate] * 400, gap=0, seed=seed, warnings=[{'code': code, 'text': ''}] if code else []
+            seconds=[32 / rate] * 400,
+            gap=0,
+            seed=seed,
+            warnings=[{'code': code, 'text': ''}] if code else [],
         )
-        for seed, (rate, code) in enumerate([(2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded')])
+        for seed, (rate, code) in enumerate(
+            [(2403.6, 'drift'), (2163.8, ''), (1553.2, 'machine_loaded')]
+        )
     ]
-    steady = [sample_record(seconds=[0.02] * 400, seed=seed, flags={'batch_size': 64}) for seed in range(3)]
+    steady = [
+        sample_record(seconds=[0.02] * 400, seed=seed, flags={'batch_size': 64})
+        for seed in range(3)
+    ]
     page = page_of(*results, *steady)
     heading, first, second = rows_of(page.html)[:3]
     column = heading.index('doubtful runs')
@@ -160,7 +207,9 @@ def test_doubtful_runs_are_marked_one_by_one() -> None:
     # Each run is a dot, and a doubtful one is hollow.
     plot = page.plots[0]
     dots = [line for line in plot.figure.axes[0].lines if line.get_marker() == 'o']
-    hollow = sorted(float(np.ravel(dot.get_xdata())[0]) for dot in dots if dot.get_markerfacecolor() == 'white')
+    hollow = sorted(
+        float(np.ravel(dot.get_xdata())[0]) for dot in dots if dot.get_markerfacecolor() == 'white'
+    )
     assert len(dots) == 6
     assert hollow == pytest.approx([1553.2, 2403.6])
     assert 'hollow' in plot.help
@@ -178,10 +227,16 @@ def test_an_interval_that_a_plot_cuts_off_ends_in_an_arrow() -> None:
     for rates, expected in ((steady, []), (wide, ['>'])):
         plots = plots_of(*runs(steady, 1, variable_update='independent'), *runs(rates, 1))
         assert [
-            line.get_marker() for line in plots['rates'].figure.axes[0].lines if line.get_marker() == '>'
+            line.get_marker()
+            for line in plots['rates'].figure.axes[0].lines
+            if line.get_marker() == '>'
         ] == expected
     axes = plots_of(*runs(steady, 1), *runs(wide, 2))['scaling'].figure.axes[0]
-    (arrow,) = (line for line in axes.lines if line.get_marker() in ('^', 'v') and line.get_linestyle() == 'None')
+    (arrow,) = (
+        line
+        for line in axes.lines
+        if line.get_marker() in ('^', 'v') and line.get_linestyle() == 'None'
+    )
     assert float(np.ravel(arrow.get_ydata())[0]) in axes.get_ylim()
 
 
@@ -203,15 +258,33 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     # The first row is not the first to be measured, and one model follows another.
     text = """
     published_in = "a book"
-    include = [
-        { model = "lenet", variable_update = "parameter_server", shape = "2*1+1", published = 40 },
-        { model = "lenet", variable_update = "replicated", shape = "1*2", published = 60.5, published_speed_up = 1.51 },
-        { model = "lenet", variable_update = "replicated", shape = "1*4" },
-        { model = "alexnet", variable_update = "replicated", shape = "1*1", published = 10, published_speed_up = 0.3 },
-        { model = "alexnet", variable_update = "replicated", shape = "1*2" },
-    ]
     [flags]
     device = "cpu"
+    [[include]]
+    model = "lenet"
+    variable_update = "parameter_server"
+    shape = "2*1+1"
+    published = 40
+    [[include]]
+    model = "lenet"
+    variable_update = "replicated"
+    shape = "1*2"
+    published = 60.5
+    published_speed_up = 1.51
+    [[include]]
+    model = "lenet"
+    variable_update = "replicated"
+    shape = "1*4"
+    [[include]]
+    model = "alexnet"
+    variable_update = "replicated"
+    shape = "1*1"
+    published = 10
+    published_speed_up = 0.3
+    [[include]]
+    model = "alexnet"
+    variable_update = "replicated"
+    shape = "1*2"
     """
     folders: list[str] = []
     for name in ('before', 'after'):
@@ -251,7 +324,10 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     html = make_page(collect(folders[:1]), now=NOW).html
     assert 'Published: a book' in html
     assert 'Beside the published numbers' in html
-    rows = [re.findall(r'>([\d.]+)<', row)[-3:] for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL)]
+    rows = [
+        re.findall(r'>([\d.]+)<', row)[-3:]
+        for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL)
+    ]
     assert ['60.50', '1.51', '1'] in rows
     assert ['10.00', '0.3', '1'] in rows
     (tmp_path / 'after' / 'sweep.json').write_text('[]')
@@ -274,7 +350,10 @@ def test_two_folders_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.Monk
                 )
     html = make_page(collect(['before', 'after']), now=NOW).html
     table = html[html.index('<table id="folders">') :].partition('</table>')[0]
-    rows = [re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)]
+    rows = [
+        re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row)
+        for row in re.findall(r'<tr>(.*?)</tr>', table, re.DOTALL)
+    ]
     assert rows[0] == ['setting', 'before', 'after', 'ratio', '95 %', 'verdict']
     assert [(row[0].replace('_<wbr>', '_'), row[-1]) for row in rows[1:]] == [
         ('batch_size=32', 'faster'),
@@ -285,7 +364,9 @@ def test_two_folders_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path: Path) -> None:
     for seed in range(3):
-        write_sample(tmp_path / f'first/{seed}.json', rate=7, seed=seed, flags={'model': 'resnet50'})
+        write_sample(
+            tmp_path / f'first/{seed}.json', rate=7, seed=seed, flags={'model': 'resnet50'}
+        )
         write_sample(tmp_path / f'second/{seed}.json', rate=2000, seed=seed)
     folders = [str(tmp_path / name) for name in ('first', 'second')]
     assert tf_cnn_benchmarks.main(['compare', *folders]) == 2
@@ -293,7 +374,10 @@ def test_different_work_is_compared_neither_between_folders_nor_in_one(tmp_path:
     assert '<table id="folders">' not in page.html
     assert 'they hold different work: model resnet50 -&gt; lenet' in page.html
     for text in ('faster', 'leads', 'highest', 'times'):
-        assert text not in page.plots[0].finding + page.html.partition('Plots')[0].partition('Longer')[0]
+        assert (
+            text
+            not in page.plots[0].finding + page.html.partition('Plots')[0].partition('Longer')[0]
+        )
     heading, *rows = rows_of(page.html)
     assert [row[heading.index('verdict')] for row in rows[:2]] == ['baseline', 'baseline']
 

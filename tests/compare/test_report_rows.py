@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from tests.support.outputs import check_line
-from tests.support.sample_results import cut_off, failed_run, record_of, sample_document, sample_record, step_seconds
+from tests.support.sample_results import (
+    cut_off,
+    failed_run,
+    record_of,
+    sample_document,
+    sample_record,
+    step_seconds,
+)
 from tf_cnn.compare.ratios import estimate
 from tf_cnn.compare.report_rows import Summary, answers, names_of, number, summarize_collection
 from tf_cnn.results.collection import Collection
@@ -44,7 +51,9 @@ def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None
     documents = [sample_document(flags={'num_gpus': number}) for number in (1, 2, 2)]
     for document, gpus in zip(documents, ('0', '0,1', '2,3'), strict=True):
         document['environment'] = {'CUDA_VISIBLE_DEVICES': gpus}
-    one, two, others = (record_of(document, f'{index}.json') for index, document in enumerate(documents))
+    one, two, others = (
+        record_of(document, f'{index}.json') for index, document in enumerate(documents)
+    )
     assert 'CUDA_VISIBLE_DEVICES' not in summary_of(one, two).columns
     assert 'CUDA_VISIBLE_DEVICES' in summary_of(one, others).columns
 
@@ -58,8 +67,13 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
 
 
-def test_runs_that_differ_only_in_what_changes_no_step_are_one_row_with_the_interval_of_their_mean() -> None:
-    runs = [sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed}) for seed in (1, 2, 3)]
+def test_runs_that_differ_in_what_changes_no_step_are_one_row_with_the_interval_of_their_mean() -> (
+    None
+):
+    runs = [
+        sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed})
+        for seed in (1, 2, 3)
+    ]
     (row,) = summary_of(*runs).rows
     found = estimate(runs)
     assert (row.interval, row.rate, len(row.runs)) == (found.interval, found.images_per_second, 3)
@@ -85,9 +99,14 @@ def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_spe
 
 
 def test_failures_are_named_by_what_tells_them_from_results() -> None:
-    failures = (failed_run(model='resnet50', shape='1*2'), failed_run('other.json', model='resnet50'))
+    failures = (
+        failed_run(model='resnet50', shape='1*2'),
+        failed_run('other.json', model='resnet50'),
+    )
     failures[0].command.given = {'model': '--model=resnet50'}
-    summary = summary_of(sample_record(flags={'variable_update': 'parameter_server'}), failures=failures)
+    summary = summary_of(
+        sample_record(flags={'variable_update': 'parameter_server'}), failures=failures
+    )
     labels = [row.label for row in summary.rows]
     assert not any(label.startswith('#') for label in labels)
     assert ['resnet50' in label for label in labels] == [False, True, True]
@@ -110,11 +129,25 @@ def test_speed_ups_are_within_one_model() -> None:
 def test_settings_are_named_by_what_tells_them_apart_and_long_names_are_numbered() -> None:
     columns = ('variable_update', 'batch size', 'W*G+P', 'model')
     settings = [
-        {'variable_update': 'replicated', 'batch size': size, 'W*G+P': '1*1', 'model': model, 'optimizer': 'sgd'}
+        {
+            'variable_update': 'replicated',
+            'batch size': size,
+            'W*G+P': '1*1',
+            'model': model,
+            'optimizer': 'sgd',
+        }
         for size, model in (('32', 'lenet'), ('64', 'lenet'), ('64', 'resnet50'))
     ]
-    assert names_of(settings, columns) == ['lenet · batch 32', 'lenet · batch 64', 'resnet50 · batch 64']
-    long = [{'model': 'lenet', 'path': 'x' * 100 + end, 'W*G+P': shape} for end in 'ab' for shape in ('1*1', '1*2')]
+    assert names_of(settings, columns) == [
+        'lenet · batch 32',
+        'lenet · batch 64',
+        'resnet50 · batch 64',
+    ]
+    long = [
+        {'model': 'lenet', 'path': 'x' * 100 + end, 'W*G+P': shape}
+        for end in 'ab'
+        for shape in ('1*1', '1*2')
+    ]
     names = names_of(long, ('model', 'W*G+P', 'path'))
     assert len(set(names)) == 4
     assert [name.split()[0] for name in names] == ['#1', '#2', '#3', '#4']
@@ -122,7 +155,12 @@ def test_settings_are_named_by_what_tells_them_apart_and_long_names_are_numbered
 
 
 def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
-    flags = {'variable_update': 'parameter_server', 'batch size': '32', 'W*G+P': '2*1+1', 'model': 'lenet'}
+    flags = {
+        'variable_update': 'parameter_server',
+        'batch size': '32',
+        'W*G+P': '2*1+1',
+        'model': 'lenet',
+    }
     settings = [
         {
             **flags,
@@ -151,7 +189,14 @@ def test_names_that_are_cut_begin_with_what_differs_by_its_usual_name() -> None:
 
 @pytest.mark.parametrize(
     ('value', 'text'),
-    [(0.0123456, '0.01235'), (184.59, '184.6'), (12345.6, '12,346'), (0, '0'), (None, '—'), (math.nan, '—')],
+    [
+        (0.0123456, '0.01235'),
+        (184.59, '184.6'),
+        (12345.6, '12,346'),
+        (0, '0'),
+        (None, '—'),
+        (math.nan, '—'),
+    ],
 )
 def test_numbers_have_four_digits(value: float | None, text: str) -> None:
     assert number(value) == text

@@ -19,12 +19,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_cell_that_wraps_has_several_lines_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_wraps_has_several_lines_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv('TERM', 'xterm')
     monkeypatch.setenv('COLUMNS', '30')
     table = Table(COLUMNS, [('one two three four five six', '1,000')])
     lines = table.as_text(io.StringIO()).splitlines()
-    assert lines == ['  name                           size', f' {"─" * 37}', '  one two three four five six   1,000']
+    assert lines == [
+        '  name                           size',
+        f' {"─" * 37}',
+        '  one two three four five six   1,000',
+    ]
     narrow = table.as_text(Terminal())
     assert 'one two three four five six' not in narrow
     assert '1,000' in narrow
@@ -39,7 +45,8 @@ def test_every_terminal_shows_all_words_of_every_column(
     monkeypatch.setenv('COLUMNS', str(columns))
     wide = [TableColumn(f'number {index}', is_number=True) for index in range(6)]
     table = Table(
-        (*COLUMNS, *wide, TableColumn('verdict', wraps=True)), [('a long name', *'1234567', 'baseline of all')]
+        (*COLUMNS, *wide, TableColumn('verdict', wraps=True)),
+        [('a long name', *'1234567', 'baseline of all')],
     )
     words = ' '.join(table.as_text(Terminal()).split())
     assert all(word in words for word in ('a', 'long', 'name', *'1234567', 'baseline', 'of', 'all'))
@@ -56,12 +63,26 @@ def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
 
 
 @pytest.mark.parametrize(
-    'text', ['<img src=x onerror=alert(1)>', '[a](javascript:b)', '![a](http://b/c.png)', '`a`', '&lt;', 'a\\b', 'a|b']
+    'text',
+    [
+        '<img src=x onerror=alert(1)>',
+        '[a](javascript:b)',
+        '![a](http://b/c.png)',
+        '`a`',
+        '&lt;',
+        'a\\b',
+        'a|b',
+    ],
 )
-def test_text_of_a_document_stays_text_in_markdown(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_a_document_stays_text_in_markdown(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     print_table(Table(COLUMNS, [(text, '1')]), 'markdown', {}, [f'note: {text}'])
     _, _, cell, _, note = capsys.readouterr().out.splitlines()
-    for written in (cell.removeprefix('| ').partition(' |')[0].rstrip(), note.removeprefix('- note: ')):
+    for written in (
+        cell.removeprefix('| ').partition(' |')[0].rstrip(),
+        note.removeprefix('- note: '),
+    ):
         # CommonMark 0.31, section 2.4: a backslash makes punctuation a plain character.
         assert re.sub(r'\\([\\`\[\]<&|])', r'\1', written) == text
         assert not re.search(r'(?<!\\)(\\\\)*[`\[\]<&|]', written)
@@ -72,24 +93,52 @@ def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:
         {'name': 'a,b', 'flags': {'x': 1}, 'ok': True, 'none': None},
         {'name': 'c', 'flags': [], 'ok': False, 'none': 1.5},
     ]
-    assert as_csv(rows).splitlines() == ['name,flags,ok,none', '"a,b","{""x"": 1}",true,', 'c,[],false,1.5']
+    assert as_csv(rows).splitlines() == [
+        'name,flags,ok,none',
+        '"a,b","{""x"": 1}",true,',
+        'c,[],false,1.5',
+    ]
 
 
 @pytest.mark.parametrize(
     ('form', 'lines'),
     [
         ('text', ['  name   size', ' ─────────────', '  a         1', '', 'first', 'second']),
-        ('markdown', ['| name | size |', '| ---- | ---: |', '| a    |    1 |', '', '- first', '- second']),
+        (
+            'markdown',
+            ['| name | size |', '| ---- | ---: |', '| a    |    1 |', '', '- first', '- second'],
+        ),
         ('csv', ['name,size', 'a,1']),
-        ('json', ['{', '  "rows": [', '    {', '      "name": "a",', '      "size": 1', '    }', '  ]', '}']),
+        (
+            'json',
+            [
+                '{',
+                '  "rows": [',
+                '    {',
+                '      "name": "a",',
+                '      "size": 1',
+                '    }',
+                '  ]',
+                '}',
+            ],
+        ),
     ],
 )
-def test_results_are_printed_in_each_format(form: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(Table(COLUMNS, [('a', '1')]), form, {'rows': [{'name': 'a', 'size': 1}]}, ['first', 'second'])
+def test_results_are_printed_in_each_format(
+    form: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_table(
+        Table(COLUMNS, [('a', '1')]),
+        form,
+        {'rows': [{'name': 'a', 'size': 1}]},
+        ['first', 'second'],
+    )
     assert capsys.readouterr().out == ''.join(f'{line}\n' for line in lines)
 
 
-def test_results_without_a_row_print_the_notes_or_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_without_a_row_print_the_notes_or_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for form, expected in (('text', 'first\n'), ('csv', '')):
         print_table(Table(COLUMNS, []), form, {'rows': []}, ['first'])
         assert capsys.readouterr().out == expected

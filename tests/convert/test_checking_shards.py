@@ -1,4 +1,6 @@
-"""Damaged shards and records are found, and named by path and record, also by the quick checks that runs make."""
+"""Damaged shards and records are found, and named by path and record, also by the quick checks that
+runs make.
+"""
 
 import bz2
 import gzip
@@ -38,7 +40,9 @@ pytestmark = pytest.mark.graph
 
 @pytest.fixture(scope='module')
 def good_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards_of(write_photos(tmp_path_factory.mktemp('photos')), tmp_path_factory.mktemp('shards'))
+    return write_shards_of(
+        write_photos(tmp_path_factory.mktemp('photos')), tmp_path_factory.mktemp('shards')
+    )
 
 
 @pytest.fixture
@@ -94,18 +98,31 @@ def with_bytes(change: Callable[[bytes], bytes]) -> Damage:
 IMAGE, LABEL, BOX = 'image/encoded', 'image/class/label', 'image/object/bbox'
 CUT_JPEG = encoded(picture())[:-50]
 BOMB = claiming(encoded(picture()), 60_000, 50_000)
-# By name: what damages a shard, the kind that the fault is counted as, and what its line names besides the shard.
+# By name: what damages a shard, the kind that the fault is counted as, and what its line names
+# besides the shard.
 DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'cut in a record': (with_bytes(lambda whole: whole[:-20]), 'cut short', ['record 5']),
-    'cut in a header': (with_bytes(lambda whole: whole + b'\x05\x00\x00'), 'cut short', ['record 6', ' 3 ']),
-    'cut in its first header': (with_bytes(lambda whole: whole[:7]), 'cut short', ['record 0', ' 7 ']),
+    'cut in a header': (
+        with_bytes(lambda whole: whole + b'\x05\x00\x00'),
+        'cut short',
+        ['record 6', ' 3 '],
+    ),
+    'cut in its first header': (
+        with_bytes(lambda whole: whole[:7]),
+        'cut short',
+        ['record 0', ' 7 '],
+    ),
     'a flipped bit': (flip_a_bit, 'corrupt', ['record ']),
     'text': (with_bytes(lambda _: b'404: no such file'), 'not TFRecords', ['404: no such file']),
     'gzip': (with_bytes(gzip.compress), 'not TFRecords', ['gzip', 'gunzip']),
     'bzip2': (with_bytes(bz2.compress), 'not TFRecords', ['bzip2', 'bunzip2']),
     'xz': (with_bytes(lzma.compress), 'not TFRecords', ['xz', 'unxz']),
     'zeros': (with_bytes(lambda _: bytes(100_000)), 'not TFRecords', ['x00']),
-    'a length of 2^60': (with_bytes(lambda whole: header_of(2**60) + whole[12:]), 'cut short', ['record 0', 'length']),
+    'a length of 2^60': (
+        with_bytes(lambda whole: header_of(2**60) + whole[12:]),
+        'cut short',
+        ['record 0', 'length'],
+    ),
     'no record': (with_bytes(lambda _: b''), 'empty shard', []),
     'text in a record': (with_record(b'\xff\xff'), 'no Example', ['record 3', 'tf.train.Example']),
     'no image': (with_feature(IMAGE, ''), 'no image', ['record 3', IMAGE]),
@@ -115,11 +132,19 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'a float as label': (with_feature(LABEL, 'float_list', 1.0), 'no label', ['record 3', LABEL]),
     'a large label': (with_label(5000), 'label out of range', ['record 3', '5000', '0..3']),
     'a negative label': (with_label(-1), 'label out of range', ['record 3', '-1', '0..3']),
-    'one side of a box': (with_feature(f'{BOX}/xmin', 'float_list', 0.5), 'unreadable Example', ['record 3']),
+    'one side of a box': (
+        with_feature(f'{BOX}/xmin', 'float_list', 0.5),
+        'unreadable Example',
+        ['record 3'],
+    ),
     'a JPEG bomb': (with_image(BOMB), 'undecodable JPEG', ['record 3', 'JPEG']),
     'a PNG': (with_image(encoded(picture(), 'PNG')), 'not a JPEG', ['record 3', 'JPEG', 'PNG']),
     'bytes': (with_image(b'garbage'), 'not a JPEG', ['record 3', 'JPEG', 'garb']),
-    'a cut JPEG': (with_image(CUT_JPEG), 'undecodable JPEG', ['record 3', 'JPEG', f'{len(CUT_JPEG)}']),
+    'a cut JPEG': (
+        with_image(CUT_JPEG),
+        'undecodable JPEG',
+        ['record 3', 'JPEG', f'{len(CUT_JPEG)}'],
+    ),
 }
 
 
@@ -138,11 +163,15 @@ def test_a_fault_is_found_named_and_counted(
     paths = [str(path) for path in shards]
     assert first_fault(paths, 4, deadline_secs=60) == line
     # Without reading the records.
-    assert walk_shards(paths, deadline_secs=60).fault == (line if kind in ('cut short', 'not TFRecords') else None)
+    assert walk_shards(paths, deadline_secs=60).fault == (
+        line if kind in ('cut short', 'not TFRecords') else None
+    )
 
 
 @pytest.mark.parametrize('level', [None, 1, 9])
-@pytest.mark.parametrize(('kind', 'facts'), [('ZLIB', ['zlib', 'zlib.decompress']), ('GZIP', ['gzip', 'gunzip'])])
+@pytest.mark.parametrize(
+    ('kind', 'facts'), [('ZLIB', ['zlib', 'zlib.decompress']), ('GZIP', ['gzip', 'gunzip'])]
+)
 def test_a_shard_that_was_written_with_compression_is_said_to_be_compressed(
     shards: list[Path], kind: str, facts: list[str], level: int | None
 ) -> None:
@@ -158,7 +187,9 @@ def test_a_shard_that_was_written_with_compression_is_said_to_be_compressed(
 def test_a_fault_in_a_record_names_its_image_file(good_shards: Path, shards: list[Path]) -> None:
     with_label(5000)(shards[0])
     filename = [example['image/filename'].decode() for example in read_examples(good_shards)][3]
-    check_line(first_fault([str(shards[0])], 1001, 60), shards[0], 'record 3', filename, '5000', '0..1000')
+    check_line(
+        first_fault([str(shards[0])], 1001, 60), shards[0], 'record 3', filename, '5000', '0..1000'
+    )
 
 
 def test_good_shards_have_no_fault(good_shards: Path, shards: list[Path]) -> None:
@@ -167,7 +198,9 @@ def test_good_shards_have_no_fault(good_shards: Path, shards: list[Path]) -> Non
     with_image(encoded(picture(mode='CMYK')), record=1)(shards[0])
     paths = [str(path) for path in shards]
     assert first_fault(paths, 4, deadline_secs=60) is None
-    assert walk_shards(paths, deadline_secs=60) == WalkedShards(num_records=len(list(read_examples(good_shards))))
+    assert walk_shards(paths, deadline_secs=60) == WalkedShards(
+        num_records=len(list(read_examples(good_shards)))
+    )
     # Shards that could not be looked at in time are counted.
     assert walk_shards(paths, deadline_secs=-1).num_unknown == 4
 
@@ -223,7 +256,12 @@ def test_the_counts_of_dataset_json_are_compared_with_the_shards(shards: list[Pa
     ],
 )
 def test_records_check_finds_what_is_wrong_with_dataset_json(
-    shards: list[Path], capsys: pytest.CaptureFixture[str], name: str, value: object, kind: str, facts: list[str]
+    shards: list[Path],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    value: object,
+    kind: str,
+    facts: list[str],
 ) -> None:
     path = shards[0].parent / 'dataset.json'
     assert records.main([f'--check={path.parent}']) == 0
@@ -251,7 +289,11 @@ def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(
     with failed(f'--check={path.parent}: 2 faults', path):
         records.main([f'--check={path.parent}'])
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith((f'{path}: it cannot be used', f'{shards[1]}, record'))]
+    assert [
+        line
+        for line in lines
+        if line.startswith((f'{path}: it cannot be used', f'{shards[1]}, record'))
+    ]
 
 
 def test_a_shard_without_a_record_is_named_before_training(shards: list[Path]) -> None:

@@ -1,4 +1,6 @@
-"""An image file becomes one RGB JPEG: the same bytes where possible, otherwise the same picture encoded anew."""
+"""An image file becomes one RGB JPEG: the same bytes where possible, otherwise the same picture
+encoded anew.
+"""
 
 import io
 import os
@@ -34,15 +36,19 @@ def assert_alike(result: EncodedImage, expected: Image.Image) -> None:
 
 
 @pytest.mark.parametrize(
-    'options', [{}, {'progressive': True}, {'keep_rgb': True}, {'optimize': True}, {'exif': BAD_EXIF}]
+    'options',
+    [{}, {'progressive': True}, {'keep_rgb': True}, {'optimize': True}, {'exif': BAD_EXIF}],
 )
-def test_a_jpeg_of_three_channels_passes_through_byte_for_byte(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_jpeg_of_three_channels_passes_through_byte_for_byte(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     data = encoded(picture(), quality=90, **options)
     assert encode(tmp_path, data) == EncodedImage(data, 48, 64, passed_through=True)
 
 
 def of_mode(mode: str) -> Image.Image:
-    # Squares of 16 pixels are the blocks of a JPEG with halved colour: it changes them little, whatever the colours.
+    # Squares of 16 pixels are the blocks of a JPEG with halved colour: it changes them little,
+    # whatever the colours.
     squares = picture(4, 3).resize((64, 48), Image.Resampling.NEAREST)
     return squares.quantize(12) if mode == 'P' else squares.convert(mode, dither=Image.Dither.NONE)
 
@@ -69,16 +75,28 @@ def with_transparent_colour() -> tuple[bytes, Image.Image]:
 GREY = np.asarray(picture(mode='L')).astype(np.uint16)
 # By name: what becomes an RGB JPEG, and the same picture.
 ANEW: dict[str, tuple[bytes, Image.Image]] = {
-    **{f'{mode} JPEG': (encoded(picture(mode=mode), quality=95), picture(mode=mode)) for mode in ('L', 'CMYK')},
-    **{f'{mode} PNG': (encoded(of_mode(mode), 'PNG'), of_mode(mode)) for mode in ('RGB', 'P', 'L', '1')},
+    **{
+        f'{mode} JPEG': (encoded(picture(mode=mode), quality=95), picture(mode=mode))
+        for mode in ('L', 'CMYK')
+    },
+    **{
+        f'{mode} PNG': (encoded(of_mode(mode), 'PNG'), of_mode(mode))
+        for mode in ('RGB', 'P', 'L', '1')
+    },
     **{mode: half_transparent(mode) for mode in ('RGBA', 'LA')},
     'a transparent colour': with_transparent_colour(),
     # The upper byte is kept.
     '16 bits': (encoded(Image.fromarray(GREY * 256 + 77), 'PNG'), picture(mode='L')),
-    '16 bits, transparent': (encoded(Image.fromarray(GREY * 256 + 77), 'PNG', transparency=40000), picture(mode='L')),
+    '16 bits, transparent': (
+        encoded(Image.fromarray(GREY * 256 + 77), 'PNG', transparency=40000),
+        picture(mode='L'),
+    ),
     'unreadable EXIF': (encoded(picture(), 'PNG', exif=BAD_EXIF), picture()),
     # The first is kept.
-    'several pictures': (encoded(picture(), 'MPO', save_all=True, append_images=[picture(32, 32)]), picture()),
+    'several pictures': (
+        encoded(picture(), 'MPO', save_all=True, append_images=[picture(32, 32)]),
+        picture(),
+    ),
 }
 
 
@@ -92,7 +110,9 @@ def test_everything_else_becomes_an_rgb_jpeg(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize('orientation', range(1, 9))
 @pytest.mark.parametrize('file_format', ['JPEG', 'PNG'])
-def test_exif_orientation_is_applied_as_pil_applies_it(tmp_path: Path, file_format: str, orientation: int) -> None:
+def test_exif_orientation_is_applied_as_pil_applies_it(
+    tmp_path: Path, file_format: str, orientation: int
+) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(picture(), file_format, exif=exif)
@@ -107,7 +127,9 @@ def test_exif_orientation_is_applied_as_pil_applies_it(tmp_path: Path, file_form
 
 def test_a_lower_quality_makes_a_smaller_jpeg(tmp_path: Path) -> None:
     data = encoded(picture(256, 256), 'PNG')
-    assert len(encode(tmp_path, data, quality=20).jpeg) < len(encode(tmp_path, data, quality=95).jpeg)
+    assert len(encode(tmp_path, data, quality=20).jpeg) < len(
+        encode(tmp_path, data, quality=95).jpeg
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,14 +146,18 @@ def test_a_lower_quality_makes_a_smaller_jpeg(tmp_path: Path) -> None:
         (encoded(picture(), 'PNG')[:-200], ['truncated']),
     ],
 )
-def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(tmp_path: Path, data: bytes, facts: list[str]) -> None:
+def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(
+    tmp_path: Path, data: bytes, facts: list[str]
+) -> None:
     (tmp_path / 'image.jpg').write_bytes(data)
     result = encode_image(str(tmp_path / 'image.jpg'), 95)
     assert isinstance(result, Undecodable)
     check_line(result.reason, *facts)
 
 
-def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodable(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_or_is_too_large_for_any_picture_is_undecodable(
+    tmp_path: Path,
+) -> None:
     (tmp_path / 'link.jpg').symlink_to('missing.jpg')
     assert encode_image(str(tmp_path / 'link.jpg'), 95) == Undecodable(os.strerror(ENOENT))
     with open(tmp_path / 'image.jpg', 'wb') as file:

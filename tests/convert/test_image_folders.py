@@ -1,4 +1,6 @@
-"""Scanning an image folder: which files are images, which class each belongs to, and how labels are numbered."""
+"""Scanning an image folder: which files are images, which class each belongs to, and how labels are
+numbered.
+"""
 
 import os
 from pathlib import Path
@@ -12,14 +14,22 @@ from tf_cnn.inputs.layout import read_labels, scan_folder
 pytestmark = pytest.mark.graph
 
 
-def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_folder(tmp_path: Path) -> None:
+def test_images_are_found_at_any_depth_and_belong_to_the_class_of_their_top_folder(
+    tmp_path: Path,
+) -> None:
     folder = scan_folder(str(write_photos(tmp_path)))
     assert folder.classes == ('bird', 'cat', 'zebra')
     assert len(folder.images) == 3 * 8 + 1
-    assert all(image.path.split('/')[0] == folder.classes[image.class_index] for image in folder.images)
+    assert all(
+        image.path.split('/')[0] == folder.classes[image.class_index] for image in folder.images
+    )
     assert 'bird/more/6.JPEG' in {image.path for image in folder.images}
     # Files that are not images are passed over by reason.
-    assert sorted(folder.passed_over.values()) == [('.DS_Store', 'cat/.hidden.jpg'), ('cat/list.csv',), ('notes.txt',)]
+    assert sorted(folder.passed_over.values()) == [
+        ('.DS_Store', 'cat/.hidden.jpg'),
+        ('cat/list.csv',),
+        ('notes.txt',),
+    ]
 
 
 def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_path: Path) -> None:
@@ -29,17 +39,28 @@ def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_pa
     (photos / 'b').symlink_to(photos / 'a')
     os.mkfifo(photos / 'a' / 'pipe.jpg')
     folder = scan_folder(str(photos))
-    assert [image.path for image in folder.images] == ['a/1.jpg', 'a/link.jpg', 'b/1.jpg', 'b/link.jpg']
-    assert sorted(folder.passed_over.values()) == [('a/loop', 'b/loop'), ('a/pipe.jpg', 'b/pipe.jpg')]
+    assert [image.path for image in folder.images] == [
+        'a/1.jpg',
+        'a/link.jpg',
+        'b/1.jpg',
+        'b/link.jpg',
+    ]
+    assert sorted(folder.passed_over.values()) == [
+        ('a/loop', 'b/loop'),
+        ('a/pipe.jpg', 'b/pipe.jpg'),
+    ]
 
 
-@pytest.mark.parametrize('target', ['nothing', 'owl', 'cat/1.jpg/owl'], ids=['dangling', 'loop', 'below a file'])
+@pytest.mark.parametrize(
+    'target', ['nothing', 'owl', 'cat/1.jpg/owl'], ids=['dangling', 'loop', 'below a file']
+)
 def test_a_link_where_a_class_folder_may_be_must_lead_to_one(tmp_path: Path, target: str) -> None:
     photos = write_files(tmp_path, {'cat/1.jpg': b'x', 'dog/1.jpg': b'x'})
     (photos / 'owl').symlink_to(target)
     with refused(f'--input={photos}: owl is a link to {target}'):
         scan_folder(str(photos))
-    # Inside a class it is passed over, as every link to a folder; an image is reported when it is decoded.
+    # Inside a class it is passed over, as every link to a folder; an image is reported when it is
+    # decoded.
     (photos / 'owl').rename(photos / 'cat' / 'owl')
     (photos / 'cat' / '2.jpg').symlink_to(target)
     (photos / '3.jpg').symlink_to(target)
@@ -63,7 +84,15 @@ def images(root: Path, *paths: str) -> str:
     [
         (['Train/cat/1.jpg', 'val/cat/1.jpg', 'test/1.jpg', 'annotations/list.xml'], 'Train'),
         (['testing/cat/1.jpg', 'training/cat/1.jpg', 'training/dog/1.jpg'], 'training'),
-        (['seg_test/cat/1.jpg', 'seg_test/dog/1.jpg', 'seg_train/cat/1.jpg', 'seg_train/dog/1.jpg'], 'seg_train'),
+        (
+            [
+                'seg_test/cat/1.jpg',
+                'seg_test/dog/1.jpg',
+                'seg_train/cat/1.jpg',
+                'seg_train/dog/1.jpg',
+            ],
+            'seg_train',
+        ),
         (['photos/photos/cat/1.jpg', 'photos/photos/dog/1.jpg', '__MACOSX/photos/1.jpg'], 'photos'),
     ],
     ids=['subsets', 'training and testing', 'names with subsets', 'one folder'],
@@ -87,20 +116,41 @@ def test_a_folder_above_the_class_folders_is_refused_with_the_one_to_give(
     ids=lambda value: value[0],
 )
 def test_classes_may_be_named_like_subsets(tmp_path: Path, paths: list[str]) -> None:
-    assert len(scan_folder(images(tmp_path, *paths)).classes) == len({path.split('/')[0] for path in paths})
+    assert len(scan_folder(images(tmp_path, *paths)).classes) == len(
+        {path.split('/')[0] for path in paths}
+    )
 
 
-def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(tmp_path: Path) -> None:
-    made = ['__MACOSX/cat/1.jpg', '$RECYCLE.BIN/1.jpg', 'cat/@eaDir/1.jpg/thumb.jpg', 'cat/Thumbs.db', 'desktop.ini']
+def test_what_archives_systems_and_thumbnails_made_is_passed_over_at_every_level(
+    tmp_path: Path,
+) -> None:
+    made = [
+        '__MACOSX/cat/1.jpg',
+        '$RECYCLE.BIN/1.jpg',
+        'cat/@eaDir/1.jpg/thumb.jpg',
+        'cat/Thumbs.db',
+        'desktop.ini',
+    ]
     folder = scan_folder(images(tmp_path, 'cat/1.jpg', *made))
     assert (folder.classes, len(folder.images)) == (('cat',), 1)
     ((_, passed_over),) = folder.passed_over.items()
-    assert sorted(passed_over) == ['$RECYCLE.BIN', '__MACOSX', 'cat/@eaDir', 'cat/Thumbs.db', 'desktop.ini']
+    assert sorted(passed_over) == [
+        '$RECYCLE.BIN',
+        '__MACOSX',
+        'cat/@eaDir',
+        'cat/Thumbs.db',
+        'desktop.ini',
+    ]
 
 
 def test_first_label_0_leaves_no_room_for_background(tmp_path: Path) -> None:
-    photos = write_files(tmp_path / 'photos', {f'{name}/1.jpg': encoded(picture()) for name in ('background', 'cat')})
+    photos = write_files(
+        tmp_path / 'photos', {f'{name}/1.jpg': encoded(picture()) for name in ('background', 'cat')}
+    )
     convert(photos, tmp_path / 'out', '--shards=1', '--first_label=0')
     assert read_labels(str(tmp_path / 'out')) == ('background', 'cat')
     examples = read_examples(tmp_path / 'out')
-    assert {(e['image/class/label'], e['image/class/text']) for e in examples} == {(0, b'background'), (1, b'cat')}
+    assert {(e['image/class/label'], e['image/class/text']) for e in examples} == {
+        (0, b'background'),
+        (1, b'cat'),
+    }

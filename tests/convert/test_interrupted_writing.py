@@ -1,4 +1,6 @@
-"""However a run that writes shards ends before its time, it leaves no shard behind and no process running."""
+"""However a run that writes shards ends before its time, it leaves no shard behind and no process
+running.
+"""
 
 import multiprocessing
 import os
@@ -20,23 +22,42 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 @pytest.fixture(scope='module')
 def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Minutes of work in two files: links to a large picture, and to a broken one whose name is printed early on."""
+    """Minutes of work in two files: links to a large picture, and to a broken one whose name is
+    printed early on.
+    """
     large = encoded(picture(1200, 1200), 'PNG')
-    photos = write_files(tmp_path_factory.mktemp('photos'), {'a/large.png': large, 'a/broken.jpg': b'x'})
+    photos = write_files(
+        tmp_path_factory.mktemp('photos'), {'a/large.png': large, 'a/broken.jpg': b'x'}
+    )
     for index in range(4000):
         (photos / 'a' / f'{index}.png').symlink_to('broken.jpg' if index % 8 == 0 else 'large.png')
     return photos
 
 
 def interrupt_mid_write(photos: Path, output: Path, number: int, group: bool) -> tuple[int, str]:
-    """Sends a signal once a first file has been left out, with most to be written. Returns the exit code and stderr.
+    """Sends a signal once a first file has been left out, with most to be written. Returns the exit
+    code and stderr.
 
     The workers hold the other end of stderr: it ends when they are gone as well.
     """
-    program = [sys.executable, str(REPOSITORY / 'tf_cnn_benchmarks.py'), 'records', f'--input={photos}']
+    program = [
+        sys.executable,
+        str(REPOSITORY / 'tf_cnn_benchmarks.py'),
+        'records',
+        f'--input={photos}',
+    ]
     # A shell has what it runs in the background ignore Ctrl-C.
-    command = ['env', '--default-signal=INT', *program, f'--output={output}', '--shards=4', '--num_processes=2']
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    command = [
+        'env',
+        '--default-signal=INT',
+        *program,
+        f'--output={output}',
+        '--shards=4',
+        '--num_processes=2',
+    ]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
@@ -58,14 +79,24 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
     assert [path.name for path in output.iterdir()] == ['.train-unfinished']
     assert list(output.rglob('train-*-of-*')) == []
     num_unfinished = len(list((output / '.train-unfinished').iterdir()))
-    photos = write_files(tmp_path / 'photos', {f'a/{index}.jpg': encoded(picture()) for index in range(4)})
+    photos = write_files(
+        tmp_path / 'photos', {f'a/{index}.jpg': encoded(picture()) for index in range(4)}
+    )
     convert(photos, output, '--shards=4')
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith(f'{output}: ')]
-    assert [re.findall(r'\b\d+\b', line.removeprefix(str(output))) for line in told] == [[str(num_unfinished)]]
-    assert sorted(content(output)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 4) for i in range(4))]
+    assert [re.findall(r'\b\d+\b', line.removeprefix(str(output))) for line in told] == [
+        [str(num_unfinished)]
+    ]
+    assert sorted(content(output)) == [
+        'dataset.json',
+        'labels.txt',
+        *(shard_name('train', i, 4) for i in range(4)),
+    ]
 
 
-@pytest.mark.parametrize(('number', 'group'), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ('number', 'group'), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)]
+)
 def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
     number: signal.Signals, group: bool, slow_photos: Path, tmp_path: Path
 ) -> None:
@@ -73,7 +104,9 @@ def test_a_signal_leaves_nothing_and_the_decoding_processes_print_nothing(
     assert code == 128 + number
     assert list((tmp_path / 'out').iterdir()) == []
     # Nor does Python say that semaphores leaked.
-    assert not [word for word in ('SpawnProcess', 'resource_tracker', 'Traceback') if word in stderr]
+    assert not [
+        word for word in ('SpawnProcess', 'resource_tracker', 'Traceback') if word in stderr
+    ]
     check_line(stderr.splitlines()[-1], 'tf_cnn_benchmarks: error: ', number.name)
 
 
@@ -82,10 +115,14 @@ def kill_workers() -> None:
         worker.kill()
 
 
-def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos: Path, tmp_path: Path) -> None:
+def test_a_decoding_process_that_dies_fails_the_run_with_one_line(
+    slow_photos: Path, tmp_path: Path
+) -> None:
     options = WriteOptions(str(tmp_path / 'out'), 'train', 1, 1, 1, 95, num_processes=1)
     with failed(f'--input={slow_photos}', '--num_processes=1'):
-        write_shards(scan_folder(str(slow_photos)), ('background', 'a'), options, kill_workers, print)
+        write_shards(
+            scan_folder(str(slow_photos)), ('background', 'a'), options, kill_workers, print
+        )
     assert list((tmp_path / 'out').iterdir()) == []
 
 

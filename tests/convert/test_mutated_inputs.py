@@ -1,4 +1,5 @@
-"""Shards, records and JPEGs that are damaged at random: none ends the process, and what fails training is a fault.
+"""Shards, records and JPEGs that are damaged at random: none ends the process, and what fails
+training is a fault.
 
 A quarter of the inputs are shards; the others are records with right checksums.
 """
@@ -40,7 +41,9 @@ JPEGS = (
 
 
 def in_order(record: bytes) -> bytes:
-    """The Example with its features in the same order in every process, so that a seed gives the same damage."""
+    """The Example with its features in the same order in every process, so that a seed gives the
+    same damage.
+    """
     return bytes(tf.train.Example.FromString(record).SerializeToString(deterministic=True))
 
 
@@ -52,7 +55,9 @@ def with_flipped_bits(random: Random, data: bytes, places: Sequence[int]) -> byt
 
 
 def damaged(random: Random, data: bytes) -> bytes:
-    """Other data: with flipped bits, cut, or with a few bytes that are zeros, new, missing or copied from elsewhere."""
+    """Other data: with flipped bits, cut, or with a few bytes that are zeros, new, missing or
+    copied from elsewhere.
+    """
     while True:
         at, other = (int(place) for place in random.integers(len(data) - 9, size=2))
         few = int(random.integers(1, 9))
@@ -69,7 +74,9 @@ def damaged(random: Random, data: bytes) -> bytes:
 
 
 def damaged_record(random: Random) -> bytes:
-    """A record that is damaged around its image, anywhere, among the first markers of its image, or in its image."""
+    """A record that is damaged around its image, anywhere, among the first markers of its image, or
+    in its image.
+    """
     jpeg = JPEGS[random.integers(len(JPEGS))]
     record = in_order(example(jpeg, 3, [(0.1, 0.2, 0.7, 0.8)]))
     start = record.index(jpeg)
@@ -85,9 +92,13 @@ def damaged_record(random: Random) -> bytes:
 
 
 def write_inputs(folder: Path, num_inputs: int, seed: int) -> tuple[list[Path], Path, list[bytes]]:
-    """Writes the damaged shards, and one shard of the damaged records; returns them and these records."""
+    """Writes the damaged shards, and one shard of the damaged records; returns them and these
+    records.
+    """
     random = np.random.default_rng(seed)
-    good = [in_order(example(jpeg, label, [(0.1, 0.2, 0.7, 0.8)])) for label, jpeg in enumerate(JPEGS)]
+    good = [
+        in_order(example(jpeg, label, [(0.1, 0.2, 0.7, 0.8)])) for label, jpeg in enumerate(JPEGS)
+    ]
     write_shard(folder / 'whole', good)
     whole = (folder / 'whole').read_bytes()
     # Cut between two records, a shard would be whole.
@@ -109,7 +120,9 @@ def failures(records: Sequence[bytes]) -> list[str]:
         fetches = []
         for training in (True, False):
             options = preprocessing.ImageOptions(8, 8, 3, training=training)
-            image, label, boxes = preprocessing.parse_example(record, NUM_CLASSES, options.uses_boxes)
+            image, label, boxes = preprocessing.parse_example(
+                record, NUM_CLASSES, options.uses_boxes
+            )
             draws = preprocessing.draw(1, options).of_image(0) if training else None
             fetches.append([preprocessing.preprocess(image, boxes, options, 0, draws), label])
     found = [''] * len(records)
@@ -124,7 +137,9 @@ def failures(records: Sequence[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ('num_inputs', 'seed'), [SMALL, pytest.param(*LARGE, marks=pytest.mark.all_modes)], ids=['200', '10000']
+    ('num_inputs', 'seed'),
+    [SMALL, pytest.param(*LARGE, marks=pytest.mark.all_modes)],
+    ids=['200', '10000'],
 )
 def test_damaged_inputs_end_no_process_and_all_that_fails_training_is_found(
     num_inputs: int, seed: int, tmp_path: Path
@@ -138,9 +153,14 @@ def test_damaged_inputs_end_no_process_and_all_that_fails_training_is_found(
         assert found.fault or not failure, f'seed {seed}, record {number}: {failure}'
         counts[found.fault.kind if found.fault else 'good'] += 1
     for number, shard in enumerate(shards):
-        first = next((found.fault for found in check_shards([str(shard)], NUM_CLASSES, 1) if found.fault), None)
+        first = next(
+            (found.fault for found in check_shards([str(shard)], NUM_CLASSES, 1) if found.fault),
+            None,
+        )
         assert first, f'seed {seed}, shard {number}: no fault'
         counts[f'shard {first.kind}'] += 1
     print(f'{num_inputs} inputs of seed {seed}: {dict(counts.most_common())}')
-    assert counts['good'] > 0.1 * len(records), 'damage that is too heavy finds only what is found first'
+    assert counts['good'] > 0.1 * len(records), (
+        'damage that is too heavy finds only what is found first'
+    )
     assert len(counts) > 8

@@ -1,4 +1,6 @@
-"""The written shards hold every image once, and join the shards of another subset only if the classes agree."""
+"""The written shards hold every image once, and join the shards of another subset only if the
+classes agree.
+"""
 
 import subprocess
 import sys
@@ -44,9 +46,17 @@ def test_every_image_is_in_one_record_with_its_label_and_class(photos: Path, sha
     names = read_labels(str(shards))
     assert names == ('background', 'bird', 'cat', 'zebra')
     for filename, example in found.items():
-        assert filename.split('/')[0] == example['image/class/text'].decode() == names[example['image/class/label']]
+        assert (
+            filename.split('/')[0]
+            == example['image/class/text'].decode()
+            == names[example['image/class/label']]
+        )
         array = pixels(example['image/encoded'])
-        assert array.shape == (example['image/height'], example['image/width'], example['image/channels'])
+        assert array.shape == (
+            example['image/height'],
+            example['image/width'],
+            example['image/channels'],
+        )
         assert (example['image/format'], example['image/colorspace']) == (b'JPEG', b'RGB')
         if not filename.endswith('.png'):
             assert example['image/encoded'] == (photos / filename).read_bytes()
@@ -60,7 +70,10 @@ def test_a_seed_gives_the_same_shards_with_any_number_of_processes_and_another_o
     labels = [example['image/class/label'] for example in read_examples(shards)]
     assert labels != sorted(labels), 'images are not shuffled'
     convert(photos, tmp_path / 'other', '--shards=4', '--seed=2')
-    ours, others = ([e['image/filename'] for e in read_examples(folder)] for folder in (tmp_path / 'other', shards))
+    ours, others = (
+        [e['image/filename'] for e in read_examples(folder)]
+        for folder in (tmp_path / 'other', shards)
+    )
     assert ours != others
     assert sorted(ours) == sorted(others)
 
@@ -93,13 +106,19 @@ def test_a_class_without_an_image_keeps_its_label_and_is_named(
     assert [example['image/class/label'] for example in read_examples(tmp_path / 'out')] == [2]
 
 
-def test_existing_shards_are_replaced_only_with_overwrite(photos: Path, shards: Path, tmp_path: Path) -> None:
+def test_existing_shards_are_replaced_only_with_overwrite(
+    photos: Path, shards: Path, tmp_path: Path
+) -> None:
     write_files(tmp_path, content(shards))
     with refused(f'--output={tmp_path}', 'train', '--overwrite'):
         convert(photos, tmp_path, '--shards=3')
     assert content(tmp_path) == content(shards)
     convert(photos, tmp_path, '--shards=3', '--overwrite')
-    assert sorted(content(tmp_path)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 3) for i in range(3))]
+    assert sorted(content(tmp_path)) == [
+        'dataset.json',
+        'labels.txt',
+        *(shard_name('train', i, 3) for i in range(3)),
+    ]
     # Nor is a shard that records did not write.
     other = tmp_path / 'train-00000-of-00001.tfrecord'
     other.touch()
@@ -132,11 +151,15 @@ def test_shards_of_other_classes_or_labels_do_not_join(
     photos: Path, shards: Path, tmp_path: Path, more: list[str]
 ) -> None:
     output = write_files(tmp_path / 'out', content(shards))
-    others = write_files(tmp_path / 'photos', {'bird/1.jpg': encoded(picture()), 'dog/1.jpg': encoded(picture())})
+    others = write_files(
+        tmp_path / 'photos', {'bird/1.jpg': encoded(picture()), 'dog/1.jpg': encoded(picture())}
+    )
     with refused(f'--output={output}', f'--input={others}', 'labels.txt', 'cat', 'dog') as error:
         convert(others, output, '--subset=validation', *more)
     assert 'bird' not in str(error.value)
-    more_classes = {name: encoded(picture()) for name in ('bird/1.jpg', 'cat/1.jpg', 'zebra/1.jpg', 'zoo/1.jpg')}
+    more_classes = {
+        name: encoded(picture()) for name in ('bird/1.jpg', 'cat/1.jpg', 'zebra/1.jpg', 'zoo/1.jpg')
+    }
     longer = write_files(tmp_path / 'longer', more_classes)
     with refused('label 4 is no class there and zoo here'):
         convert(longer, output, '--subset=validation', *more)
@@ -145,7 +168,9 @@ def test_shards_of_other_classes_or_labels_do_not_join(
     assert content(output) == content(shards)
 
 
-def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(
+    photos: Path, tmp_path: Path
+) -> None:
     (tmp_path / 'file').touch()
     for output in (tmp_path / 'file', tmp_path / 'file' / 'out'):
         with refused(f'--output={output}', 'Not a directory'):
@@ -162,9 +187,14 @@ def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(photos: Pa
 def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path: Path) -> None:
     script = REPOSITORY / 'benchmarks' / 'sample_photographs.py'
     for folder in ('photos', 'again'):
-        subprocess.run([sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9'], check=True)
+        subprocess.run(
+            [sys.executable, script, f'--output={tmp_path / folder}', '--num_images=9'], check=True
+        )
     photos, again = (
-        {path.relative_to(tmp_path / folder): path.read_bytes() for path in (tmp_path / folder).rglob('*.jpg')}
+        {
+            path.relative_to(tmp_path / folder): path.read_bytes()
+            for path in (tmp_path / folder).rglob('*.jpg')
+        }
         for folder in ('photos', 'again')
     )
     assert len(photos) == 9

@@ -1,4 +1,6 @@
-"""deploy/: the Dockerfile fits the program, and the manifests fit the operators of Kubeflow and the flags."""
+"""deploy/: the Dockerfile fits the program, and the manifests fit the operators of Kubeflow and the
+flags.
+"""
 
 import importlib
 import json
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEPLOY = ROOT / 'deploy'
 MANIFESTS = sorted(path.name for path in DEPLOY.glob('*.yaml'))
-# The models of kubeflow-trainer-api and kubeflow-training, which are made from the published schemas.
+# The models of kubeflow-trainer-api and kubeflow-training, which are made from the published
+# schemas.
 PUBLISHED = {
     'Job': 'IoK8sApiBatchV1Job',
     'JobSet': 'JobsetV1alpha2JobSet',
@@ -48,7 +51,9 @@ def job_in(name: str) -> dict[str, Any]:
 
 
 def replicas_of(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    specs: dict[str, dict[str, Any]] = job['spec'].get('tfReplicaSpecs') or job['spec']['mpiReplicaSpecs']
+    specs: dict[str, dict[str, Any]] = (
+        job['spec'].get('tfReplicaSpecs') or job['spec']['mpiReplicaSpecs']
+    )
     return specs
 
 
@@ -64,7 +69,9 @@ def settings_of(container: dict[str, Any]) -> Params | None:
 
 
 def mistakes_of(model: str, document: dict[str, Any]) -> list[str]:
-    """Returns the fields and values that a published model does not have; fails if it lacks one that it must have."""
+    """Returns the fields and values that a published model does not have; fails if it lacks one
+    that it must have.
+    """
     found = getattr(importlib.import_module('kubeflow_trainer_api.models'), model, None)
     if found:
         return [*lost(document, found.from_dict(document).to_dict(), model)]
@@ -76,9 +83,13 @@ def mistakes_of(model: str, document: dict[str, Any]) -> list[str]:
 def lost(given: Any, kept: Any, where: str) -> Iterator[str]:
     if isinstance(given, dict):
         for key, value in given.items():
-            yield from lost(value, kept.get(key), f'{where}.{key}') if isinstance(kept, dict) else [where]
+            yield from (
+                lost(value, kept.get(key), f'{where}.{key}') if isinstance(kept, dict) else [where]
+            )
     elif isinstance(given, list):
-        for value, other in zip(given, kept if isinstance(kept, list) else [None] * len(given), strict=True):
+        for value, other in zip(
+            given, kept if isinstance(kept, list) else [None] * len(given), strict=True
+        ):
             yield from lost(value, other, where)
     # A quantity may be a number.
     elif str(kept) != str(given):
@@ -99,18 +110,25 @@ def test_each_manifest_fits_the_published_models(name: str) -> None:
             assert mistakes_of('KubeflowOrgV1ReplicaSpec', replica) == []
 
 
-def test_the_tfjobs_are_the_clusters_that_the_operator_describes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tfjobs_are_the_clusters_that_the_operator_describes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, num_ps in (('tfjob.yaml', 2), ('tfjob-collective.yaml', 0)):
         job = job_in(name)
         title = job['metadata']['name']
         hosts = {
-            kind.lower(): [f'{title}-{kind.lower()}-{index}.default.svc:2222' for index in range(spec['replicas'])]
+            kind.lower(): [
+                f'{title}-{kind.lower()}-{index}.default.svc:2222'
+                for index in range(spec['replicas'])
+            ]
             for kind, spec in replicas_of(job).items()
         }
         roles = []
         for kind, spec in replicas_of(job).items():
             (container,) = spec['template']['spec']['containers']
-            assert container['name'] == 'tensorflow', 'the operator sets TF_CONFIG in this container only'
+            assert container['name'] == 'tensorflow', (
+                'the operator sets TF_CONFIG in this container only'
+            )
             params = settings_of(container)
             assert params
             for index in range(spec['replicas']):
@@ -120,7 +138,10 @@ def test_the_tfjobs_are_the_clusters_that_the_operator_describes(monkeypatch: py
                 cluster = find_cluster(params, {'TF_CONFIG': config})
                 assert cluster
                 roles.append((cluster.job, cluster.index))
-        assert sorted(roles) == [*(('ps', i) for i in range(num_ps)), *(('worker', i) for i in range(4))]
+        assert sorted(roles) == [
+            *(('ps', i) for i in range(num_ps)),
+            *(('worker', i) for i in range(4)),
+        ]
 
 
 def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
@@ -138,8 +159,11 @@ def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
             assert params
             cluster = find_cluster(params, {})
             assert cluster
-            # JobSet: <jobset>-<replicated job>-<job>-<pod>.<subdomain>, which is by default the name of the JobSet.
-            assert cluster.own.host.split(':')[0] == f'{title}-{replicated["name"]}-0-{index}.{title}'
+            # JobSet: <jobset>-<replicated job>-<job>-<pod>.<subdomain>, which is by default the
+            # name of the JobSet.
+            assert (
+                cluster.own.host.split(':')[0] == f'{title}-{replicated["name"]}-0-{index}.{title}'
+            )
             found.append(cluster)
     assert len({(cluster.ps_hosts, cluster.worker_hosts) for cluster in found}) == 1
     assert len(found) == len(found[0].tasks) == 3
@@ -148,14 +172,22 @@ def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
 @pytest.mark.parametrize(('image', 'extras'), [('cpu', ()), ('cuda', ('cuda',))])
 def test_the_lock_files_have_what_the_program_declares(image: str, extras: tuple[str, ...]) -> None:
     lock = (DEPLOY / f'requirements-{image}.txt').read_text()
-    pins = dict(re.findall(r'^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}', lock, flags=re.MULTILINE))
+    pins = dict(
+        re.findall(r'^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}', lock, flags=re.MULTILINE)
+    )
     assert '://' not in lock
     declared = [Requirement(line) for line in metadata.requires('tf_cnn_benchmarks') or []]
     wanted = ('', 'records', 'report', *extras)
-    needed = [r for r in declared if not r.marker or any(r.marker.evaluate({'extra': extra}) for extra in wanted)]
+    needed = [
+        r
+        for r in declared
+        if not r.marker or any(r.marker.evaluate({'extra': extra}) for extra in wanted)
+    ]
     assert len(needed) >= 9
     for requirement in needed:
-        assert requirement.specifier.contains(Version(pins[requirement.name.lower().removesuffix('-cpu')])), requirement
+        assert requirement.specifier.contains(
+            Version(pins[requirement.name.lower().removesuffix('-cpu')])
+        ), requirement
     assert any(name.startswith('nvidia-cudnn') for name in pins) is bool(extras)
 
 

@@ -1,4 +1,6 @@
-"""The lines by which tests know how far a process is, as regular expressions: who rewords a line does so here, too."""
+"""The lines by which tests know how far a process is, as regular expressions: who rewords a line
+does so here, too.
+"""
 
 # A process that has a server waits until all tasks are there.
 WAITING = r', waiting for '

@@ -1,4 +1,6 @@
-"""Clusters of real processes on free loopback ports. Each has a deadline, and a failed test shows the logs of all."""
+"""Clusters of real processes on free loopback ports. Each has a deadline, and a failed test shows
+the logs of all.
+"""
 
 import contextlib
 import dataclasses
@@ -27,7 +29,8 @@ _WITHOUT_SKLEARN = Path(__file__).parent / 'without_sklearn'
 def environment() -> dict[str, str]:
     """What a process of a cluster inherits: that of a user, who has no scikit-learn.
 
-    Where it is there, Keras imports it, and SciPy with it, which takes a fifth of the start of each process.
+    Where it is there, Keras imports it, and SciPy with it, which takes a fifth of the start of each
+    process.
     """
     folders = filter(None, [str(_WITHOUT_SKLEARN), os.environ.get('PYTHONPATH')])
     return {**os.environ, 'PYTHONPATH': os.pathsep.join(folders)}
@@ -53,14 +56,18 @@ class Process:
         self._network = network
         self._process: subprocess.Popen[bytes] | None = None
         self._waiter = threading.Thread()
-        self._streams = {kind: folder / f'{command.name.replace(" ", "-")}.{kind}' for kind in ('out', 'err')}
+        self._streams = {
+            kind: folder / f'{command.name.replace(" ", "-")}.{kind}' for kind in ('out', 'err')
+        }
 
     def add_flags(self, *flags: str) -> None:
         """From its next start on it has these flags as well."""
         self._command = dataclasses.replace(self._command, argv=(*self._command.argv, *flags))
 
     def start(self) -> None:
-        """Starts it, or starts it again. Only the main thread can: the process dies with the thread that started it."""
+        """Starts it, or starts it again. Only the main thread can: the process dies with the thread
+        that started it.
+        """
         self.exit_code = None
         with self._streams['out'].open('ab') as out, self._streams['err'].open('ab') as err:
             self._process = subprocess.Popen(
@@ -99,7 +106,9 @@ class Process:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Ends it as kill -9 does, with all that it started, and waits for the end. Does nothing if it has ended."""
+        """Ends it as kill -9 does, with all that it started, and waits for the end. Does nothing if
+        it has ended.
+        """
         if self._process:
             self.send(signal.SIGKILL)
             self._waiter.join()
@@ -120,7 +129,10 @@ class Process:
     @property
     def log(self) -> str:
         """All that it has written, for a test that fails."""
-        return f'===== {self.name}: exit code {self.exit_code}\n{self.out}----- standard error\n{self.err}'
+        return (
+            f'===== {self.name}: exit code {self.exit_code}\n{self.out}----- standard '
+            f'error\n{self.err}'
+        )
 
 
 def await_line(task: Process, pattern: str, times: int = 1) -> None:
@@ -133,7 +145,9 @@ def await_line(task: Process, pattern: str, times: int = 1) -> None:
 
 @contextlib.contextmanager
 def launched(command: Command, folder: Path) -> Iterator[Process]:
-    """A process that is started, and killed at the end of the block if it still runs. Its log is that of the test."""
+    """A process that is started, and killed at the end of the block if it still runs. Its log is
+    that of the test.
+    """
     process = Process(command, folder)
     process.start()
     try:
@@ -153,7 +167,11 @@ class Processes:
     """The tasks of a cluster by their names, servers first."""
 
     def __init__(
-        self, commands: Sequence[Command], addresses: Sequence[str], folder: Path, network: int | None = None
+        self,
+        commands: Sequence[Command],
+        addresses: Sequence[str],
+        folder: Path,
+        network: int | None = None,
     ) -> None:
         self.tasks = {command.name: Process(command, folder, network) for command in commands}
         self._addresses = addresses
@@ -185,7 +203,9 @@ class Processes:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Kills those that are left at the end of the block. pytest shows their logs if the test fails."""
+        """Kills those that are left at the end of the block. pytest shows their logs if the test
+        fails.
+        """
         try:
             yield
         finally:
@@ -199,7 +219,11 @@ class Processes:
     def still_running(self, deadline_secs: float) -> list[str]:
         """Waits for all to end. The names of those that do not in that time."""
         deadline = time.monotonic() + deadline_secs
-        return [name for name, task in self.tasks.items() if not task.has_ended(deadline - time.monotonic())]
+        return [
+            name
+            for name, task in self.tasks.items()
+            if not task.has_ended(deadline - time.monotonic())
+        ]
 
     def listening(self) -> list[str]:
         """The addresses of the cluster at which something listens."""
@@ -231,8 +255,8 @@ def make_cluster(
 ) -> Iterator[Processes]:
     """The tasks of a cluster, none of which is started yet. At the end of the block none is left.
 
-    All get run_flags, besides what they are and where the others are. Their logs go to the folder. network: a process
-    in a private network, in which they run.
+    All get run_flags, besides what they are and where the others are. Their logs go to the folder.
+    network: a process in a private network, in which they run.
     """
     count = num_ps + num_workers + num_controllers
     with contextlib.ExitStack() as stack:

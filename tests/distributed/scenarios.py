@@ -1,4 +1,6 @@
-"""Clusters of real processes that lose a task or get a signal, and what one tower trains without either."""
+"""Clusters of real processes that lose a task or get a signal, and what one tower trains without
+either.
+"""
 
 import contextlib
 import functools
@@ -20,18 +22,29 @@ from tests.support.oracles import MOMENTUM, Weights
 from tests.support.outputs import check_line
 from tf_cnn.training.optimizers import Momentum
 
-# NUM_STEPS are all steps of a run, warm-up included. Where workers do not wait for each other there are more, so that
-# one that starts late takes some, too.
+# NUM_STEPS are all steps of a run, warm-up included. Where workers do not wait for each other there
+# are more, so that one that starts late takes some, too.
 NUM_WORKERS, BATCH, NUM_WARMUP, NUM_STEPS = 2, 4, 2, 100
 NUM_STEPS_APART = 300
-# A learning rate and an optimizer with which rounding, other in each mode, does not grow: 1e-6 after all steps,
-# relative to the largest magnitude of each weight. Even the last step moves all by 2e-5 and more.
+# A learning rate and an optimizer with which rounding, other in each mode, does not grow: 1e-6
+# after all steps, relative to the largest magnitude of each weight. Even the last step moves all by
+# 2e-5 and more.
 LEARNING_RATE, WEIGHT_DECAY = 0.002, 0.01
 TOLERANCE = 1e-5
 FLAGS = (
-    *('--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--num_warmup_batches={NUM_WARMUP}'),
+    *(
+        '--model=lenet',
+        '--device=cpu',
+        f'--batch_size={BATCH}',
+        f'--num_warmup_batches={NUM_WARMUP}',
+    ),
     *('--display_every=10', '--connect_timeout_secs=120'),
-    *('--optimizer=momentum', '--nonesterov', f'--momentum={MOMENTUM}', f'--init_learning_rate={LEARNING_RATE}'),
+    *(
+        '--optimizer=momentum',
+        '--nonesterov',
+        f'--momentum={MOMENTUM}',
+        f'--init_learning_rate={LEARNING_RATE}',
+    ),
     *(f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
 )
 # More steps than there is time for.
@@ -46,7 +59,8 @@ KILLED, FAILED = -int(signal.SIGKILL), 1
 class Mode:
     """A way to train.
 
-    together: the workers wait for each other. is_exact: a run that lost a task ends with the same weights as any other.
+    together: the workers wait for each other. is_exact: a run that lost a task ends with the same
+      weights as any other.
     """
 
     flags: tuple[str, ...]
@@ -70,25 +84,33 @@ MODES = {
     'parameter_server': Mode(('--variable_update=parameter_server',)),
     'two_servers': Mode(('--variable_update=parameter_server',), num_ps=2),
     'asynchronous': Mode(
-        ('--variable_update=parameter_server', '--nocross_replica_sync'), together=False, is_exact=False
+        ('--variable_update=parameter_server', '--nocross_replica_sync'),
+        together=False,
+        is_exact=False,
     ),
     # The first step after an interruption computes with variables that lack no update.
     'staged': Mode(('--variable_update=parameter_server', '--staged_vars'), is_exact=False),
     'distributed_replicated': Mode(('--variable_update=distributed_replicated',), num_ps=2),
     'collective_all_reduce': Mode(('--variable_update=collective_all_reduce',), num_ps=0),
-    'distributed_all_reduce': Mode(('--variable_update=distributed_all_reduce',), num_ps=0, num_controllers=1),
+    'distributed_all_reduce': Mode(
+        ('--variable_update=distributed_all_reduce',), num_ps=0, num_controllers=1
+    ),
 }
 
 
 def scenarios(usual: Iterable[str], others: Iterable[str]) -> Sequence[object]:
-    """Pairs of parameters, written 'mode: task': those of every test run, and those of --all_modes."""
+    """Pairs of parameters, written 'mode: task': those of every test run, and those of
+    --all_modes.
+    """
     return [pytest.param(*text.split(': '), id=text) for text in usual] + [
         pytest.param(*text.split(': '), id=text, marks=pytest.mark.all_modes) for text in others
     ]
 
 
 @contextlib.contextmanager
-def cluster_of(mode: str, folder: Path, *flags: str, network: int | None = None) -> Iterator[Processes]:
+def cluster_of(
+    mode: str, folder: Path, *flags: str, network: int | None = None
+) -> Iterator[Processes]:
     """A cluster, none of whose tasks is started yet; network: as in make_cluster."""
     kind = MODES[mode]
     run_flags = [*FLAGS, *kind.flags, *flags]
@@ -114,8 +136,12 @@ def kill_under_way(processes: Processes, name: str) -> float:
     return lost.ended_at
 
 
-def assert_all_end(processes: Processes, exit_code: int, deadline_secs: float = DEADLINE_SECS, **others: int) -> None:
-    """Asserts that all tasks end in time, all with the same exit code but for others={'ps 0': 1}, and leave nothing."""
+def assert_all_end(
+    processes: Processes, exit_code: int, deadline_secs: float = DEADLINE_SECS, **others: int
+) -> None:
+    """Asserts that all tasks end in time, all with the same exit code but for others={'ps 0': 1},
+    and leave nothing.
+    """
     assert not processes.still_running(deadline_secs)
     assert processes.exit_codes() == dict.fromkeys(processes.tasks, exit_code) | others
     assert not [name for name, task in processes.tasks.items() if task.left_others]
@@ -132,7 +158,9 @@ def others_of(processes: Processes, name: str) -> list[Process]:
 
 
 def assert_each_names(tasks: Iterable[Process], *facts: object) -> None:
-    """Asserts that each of them has said why it ended, in one error that names all of these facts."""
+    """Asserts that each of them has said why it ended, in one error that names all of these
+    facts.
+    """
     for task in tasks:
         assert len(errors_of(task)) == 1, task.name
         check_line(errors_of(task)[0], *facts)
@@ -140,7 +168,9 @@ def assert_each_names(tasks: Iterable[Process], *facts: object) -> None:
 
 @functools.cache
 def undisturbed(num_steps: int) -> Weights:
-    """What a checkpoint holds when one tower of this process has taken so many steps with the images of all workers."""
+    """What a checkpoint holds when one tower of this process has taken so many steps with the
+    images of all workers.
+    """
     with tf.Graph().as_default(), open_session() as session:
         images = WholeBatch(tuple(range(NUM_WORKERS)), 1, BATCH)
         graph = one_tower_graph(images, Momentum(MOMENTUM), LEARNING_RATE, WEIGHT_DECAY)

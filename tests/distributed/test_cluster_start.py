@@ -1,4 +1,6 @@
-"""A cluster starts in any order of its tasks, or each task names the one, or the flag, because of which it does not."""
+"""A cluster starts in any order of its tasks, or each task names the one, or the flag, because of
+which it does not.
+"""
 
 import hashlib
 import os
@@ -40,7 +42,12 @@ WRONG_USE = 2
     scenarios(
         ['collective_all_reduce: worker 0'],
         [
-            *('two_servers: ps 0', 'parameter_server: worker 0', 'asynchronous: ps 0', 'asynchronous: worker 1'),
+            *(
+                'two_servers: ps 0',
+                'parameter_server: worker 0',
+                'asynchronous: ps 0',
+                'asynchronous: worker 1',
+            ),
             *('distributed_replicated: worker 1', 'distributed_replicated: ps 1'),
             *('distributed_all_reduce: worker 0', 'distributed_all_reduce: controller 0'),
         ],
@@ -58,7 +65,9 @@ def test_any_task_may_start_last(mode: str, last: str, tmp_path: Path) -> None:
         assert not any(errors_of(task) for task in processes.tasks.values())
         if MODES[mode].together:
             # They agreed on a number of steps for these seconds.
-            [num_steps] = {re.findall(STEP_LINE, trainer.out)[-1][0] for trainer in processes.trainers}
+            [num_steps] = {
+                re.findall(STEP_LINE, trainer.out)[-1][0] for trainer in processes.trainers
+            }
             assert int(num_steps) > 0
 
 
@@ -83,7 +92,9 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert {'127.0.0.1', 'node1'} <= {*dict(os.environ)['no_grpc_proxy'].split(',')}
 
 
-def test_a_port_that_another_process_takes_after_the_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_process_takes_after_the_check_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So it is when the same task is started twice at once."""
     with socket.create_server(('', 0), family=socket.AF_INET6, dualstack_ipv6=True) as other:
         host = f'127.0.0.1:{other.getsockname()[1]}'
@@ -93,14 +104,24 @@ def test_a_port_that_another_process_takes_after_the_check_is_named(monkeypatch:
             start_server(Cluster((host,), ('node1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
 
 
-def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:
+def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(
+    tmp_path: Path,
+) -> None:
     with cluster_of('asynchronous', tmp_path, ENDLESS, f'--train_dir={tmp_path}') as processes:
         with tf.Graph().as_default(), open_session() as session:
-            of_another_model = {'tensor_names': ['other'], 'shape_and_slices': [''], 'tensors': [tf.zeros([1])]}
-            session.run(tf.raw_ops.SaveV2(prefix=str(tmp_path / 'model.ckpt-7'), **of_another_model))
+            of_another_model = {
+                'tensor_names': ['other'],
+                'shape_and_slices': [''],
+                'tensors': [tf.zeros([1])],
+            }
+            session.run(
+                tf.raw_ops.SaveV2(prefix=str(tmp_path / 'model.ckpt-7'), **of_another_model)
+            )
         processes.start()
         assert_all_end(processes, FAILED)
-        assert_each_names(others_of(processes, 'worker 0'), processes.described('worker 0'), 'model.ckpt-7')
+        assert_each_names(
+            others_of(processes, 'worker 0'), processes.described('worker 0'), 'model.ckpt-7'
+        )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +129,13 @@ def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_varia
     [
         ('collective_all_reduce', 'worker 1', '--num_batches=7', '--num_batches=7'),
         ('parameter_server', 'ps 0', '--nocross_replica_sync', '--cross_replica_sync=False'),
-        pytest.param('asynchronous', 'worker 1', '--model=trivial', '--model=trivial', marks=pytest.mark.all_modes),
+        pytest.param(
+            'asynchronous',
+            'worker 1',
+            '--model=trivial',
+            '--model=trivial',
+            marks=pytest.mark.all_modes,
+        ),
     ],
 )
 def test_processes_with_different_flags_all_end_and_name_both(
@@ -156,11 +183,15 @@ def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
         assert_all_end(processes, WRONG_USE)
         digest = hashlib.sha256(paths[1].read_bytes()).hexdigest()[:12]
         described = processes.described(task)
-        assert_each_names(processes.tasks.values(), f'--{flag} with SHA-256 {digest}... in {described}')
+        assert_each_names(
+            processes.tasks.values(), f'--{flag} with SHA-256 {digest}... in {described}'
+        )
 
 
 @pytest.mark.parametrize('servers_have_it', [True, False])
-def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(servers_have_it: bool, tmp_path: Path) -> None:
+def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(
+    servers_have_it: bool, tmp_path: Path
+) -> None:
     path = tmp_path / 'mine.py'
     path.write_text(MANAGER)
     with cluster_of('parameter_server', tmp_path, '--num_batches=2') as processes:
@@ -174,13 +205,18 @@ def test_a_mode_of_a_user_trains_with_servers_that_have_its_file_or_not(servers_
 
 def test_a_worker_whose_manager_fails_ends_all_which_name_its_line(tmp_path: Path) -> None:
     path = tmp_path / 'mine.py'
-    body = '    def __init__(self, parts):\n        super().__init__(parts)\n        1 // (1 - parts.worker)\n'
+    body = (
+        '    def __init__(self, parts):\n        super().__init__(parts)\n        1 // (1 - '
+        'parts.worker)\n'
+    )
     path.write_text(MANAGER.replace('    pass\n', body))
     flags = [ENDLESS, f'--variable_mgr_file={path}', '--variable_update=mine']
     with cluster_of('parameter_server', tmp_path, *flags) as processes:
         processes.start()
         assert_all_end(processes, WRONG_USE)
-        assert_each_names(processes.tasks.values(), f'--variable_mgr_file={path}, line 6: ZeroDivisionError')
+        assert_each_names(
+            processes.tasks.values(), f'--variable_mgr_file={path}, line 6: ZeroDivisionError'
+        )
 
 
 def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_path: Path) -> None:
@@ -192,7 +228,9 @@ def test_a_worker_without_the_file_of_the_mode_is_told_which_flag_it_lacks(tmp_p
             task.add_flags('--variable_update=mine', *own)
         processes.start()
         assert_all_end(processes, FAILED, **{'worker 1': WRONG_USE})
-        assert_each_names([processes.tasks['worker 1']], '--variable_update=mine', '--variable_mgr_file=FILE')
+        assert_each_names(
+            [processes.tasks['worker 1']], '--variable_update=mine', '--variable_mgr_file=FILE'
+        )
 
 
 def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path: Path) -> None:
@@ -201,7 +239,9 @@ def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path
         for subset in ('train', 'validation'):
             images = np.zeros([16 + 8 * number, 28, 28], np.uint8)
             write_mnist(folder, images, np.zeros([len(images)], np.uint8), subset)
-    with cluster_of('collective_all_reduce', tmp_path, '--num_epochs=1', f'--data_dir={folders[0]}') as processes:
+    with cluster_of(
+        'collective_all_reduce', tmp_path, '--num_epochs=1', f'--data_dir={folders[0]}'
+    ) as processes:
         processes.tasks['worker 1'].add_flags(f'--data_dir={folders[1]}')
         processes.start()
         assert_all_end(processes, WRONG_USE)

@@ -1,4 +1,6 @@
-"""`cluster --hosts` on real hosts in namespaces, over a real ssh: every mode trains, and whatever ends, all ends."""
+"""`cluster --hosts` on real hosts in namespaces, over a real ssh: every mode trains, and whatever
+ends, all ends.
+"""
 
 import os
 import re
@@ -20,9 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 _DEADLINE_SECS = 120.0
 # What the hosts have of this machine, such as the folder of the program if it is in /tmp.
 _FILES_AT_FIRST: dict[str, set[str]] = {}
-# How soon nothing may run on any host, in seconds. An idle machine needs less than 5, a loaded one longer.
+# How soon nothing may run on any host, in seconds. An idle machine needs less than 5, a loaded one
+# longer.
 _GONE_SECS = 30.0
-# What stands in for the program where only its life counts: it listens at its address, and has a child.
+# What stands in for the program where only its life counts: it listens at its address, and has a
+# child.
 _PROGRAM = """
 import os, signal, socket, subprocess, sys
 flags = dict(word.removeprefix('--').partition('=')[::2] for word in sys.argv[1:])
@@ -30,7 +34,8 @@ address = flags[flags['job_name'] + '_hosts'].split(',')[int(flags['task_index']
 host, port = address.split(':')
 server = socket.create_server((host, int(port)))
 child = subprocess.Popen(['sleep', '1000'])
-print('is up at', host, 'in', os.getcwd(), 'with', os.environ.get('TF_ENABLE_ONEDNN_OPTS'), file=sys.stderr, flush=True)
+switch = os.environ.get('TF_ENABLE_ONEDNN_OPTS')
+print('is up at', host, 'in', os.getcwd(), 'with', switch, file=sys.stderr, flush=True)
 signal.sigwait([signal.SIGTERM])
 sys.exit(3)
 """
@@ -63,7 +68,9 @@ def command(network: Network, *words: str) -> list[str]:
 
 def run(network: Network, *words: str) -> 'subprocess.CompletedProcess[str]':
     """Runs `cluster` to its end."""
-    return subprocess.run(command(network, *words), capture_output=True, text=True, timeout=_DEADLINE_SECS)
+    return subprocess.run(
+        command(network, *words), capture_output=True, text=True, timeout=_DEADLINE_SECS
+    )
 
 
 def files_of(host: Host) -> set[str]:
@@ -76,7 +83,11 @@ def left_behind(network: Network) -> list[str]:
     found = []
     for host in network.hosts:
         lines = map(' '.join, host.processes().values())
-        found += [f'{host.name}: {line}' for line in lines if 'sshd: /' not in line and 'sshd -D' not in line]
+        found += [
+            f'{host.name}: {line}'
+            for line in lines
+            if 'sshd: /' not in line and 'sshd -D' not in line
+        ]
         found += [f'{host.name}: {path}' for path in files_of(host) - _FILES_AT_FIRST[host.name]]
     return found
 
@@ -94,7 +105,15 @@ class Started:
     def __init__(self, network: Network, folder: Path, *options: str, **environ: str) -> None:
         self._network = network
         self._popen = subprocess.Popen(
-            command(network, *options, f'--remote_dir={folder}', '--ps=1', '--verbose', '--', '--device=cpu'),
+            command(
+                network,
+                *options,
+                f'--remote_dir={folder}',
+                '--ps=1',
+                '--verbose',
+                '--',
+                '--device=cpu',
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -119,7 +138,11 @@ class Started:
 
     def pid_on(self, host: int, words: str) -> int:
         """Returns the newest process of a host whose command line contains these words."""
-        return max(pid for pid, line in self._network.hosts[host].processes().items() if words in ' '.join(line))
+        return max(
+            pid
+            for pid, line in self._network.hosts[host].processes().items()
+            if words in ' '.join(line)
+        )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +156,13 @@ class Started:
     ],
 )
 def test_every_mode_trains_on_three_hosts(mode: str, options: list[str], network: Network) -> None:
-    flags = ['--model=trivial', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1']
+    flags = [
+        '--model=trivial',
+        '--device=cpu',
+        '--batch_size=2',
+        '--num_batches=3',
+        '--num_warmup_batches=1',
+    ]
     hosts = '--hosts=node1,node2,node3'
     result = run(network, hosts, *options, '--', *flags, f'--variable_update={mode}')
     assert result.returncode == 0, result.stderr
@@ -148,7 +177,9 @@ def test_processes_run_where_and_how_the_user_says(network: Network, stand_in: P
     started = Started(network, stand_in, '--hosts=node1:2,node3', **environ)
     started.await_up()
     assert started.end(signal.SIGTERM) == 128 + signal.SIGTERM
-    up = sorted(line.replace(' is up at', '') for line in started.err.splitlines() if 'is up at' in line)
+    up = sorted(
+        line.replace(' is up at', '') for line in started.err.splitlines() if 'is up at' in line
+    )
     first, third = network.hosts[0].address, network.hosts[2].address
     where = f'in {os.getcwd()} with 1'
     assert [' '.join(line.split()) for line in up] == [
@@ -179,20 +210,31 @@ def test_all_end_when_one_is_killed(
         os.kill(started.pid_on(1, victim), signal.SIGKILL)
     assert started.end(None if victim else signal.SIGKILL) == exit_code
     if facts:
-        (line,) = (line for line in started.err.splitlines() if line.startswith('tf_cnn_benchmarks: error'))
+        (line,) = (
+            line for line in started.err.splitlines() if line.startswith('tf_cnn_benchmarks: error')
+        )
         check_line(line, *facts)
     if victim == 'tf_cnn.launch.agent':
-        # As with a launcher on one machine: the kernel ends the processes that it started, but not their children.
+        # As with a launcher on one machine: the kernel ends the processes that it started, but not
+        # their children.
         os.kill(started.pid_on(1, 'sleep'), signal.SIGKILL)
     assert_all_gone(network)
 
 
 @pytest.mark.parametrize(
-    'secs', [0.3, 1.2, *(pytest.param(0.1 * number, marks=pytest.mark.all_modes) for number in range(1, 21))]
+    'secs',
+    [
+        0.3,
+        1.2,
+        *(pytest.param(0.1 * number, marks=pytest.mark.all_modes) for number in range(1, 21)),
+    ],
 )
-def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs: float, network: Network, stand_in: Path) -> None:
+def test_ctrl_c_leaves_nothing_behind_in_any_phase(
+    secs: float, network: Network, stand_in: Path
+) -> None:
     started = Started(network, stand_in, '--hosts=node1,node2,node3')
-    # Not to wait for anything: any moment will do, while it imports, connects, or starts the processes.
+    # Not to wait for anything: any moment will do, while it imports, connects, or starts the
+    # processes.
     time.sleep(secs)
     assert started.end(signal.SIGINT) in (130, -signal.SIGINT)
     assert 'Traceback' not in started.err
@@ -208,10 +250,19 @@ def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs: float, network: Network
             ['--hosts=node1', '--ssh=ssh -o PubkeyAuthentication=no'],
             ['node1', 'Permission denied', 'without a password'],
         ),
-        (['--hosts=node1', '--remote_python=/no/python'], ['node1', '/no/python', '--remote_python']),
-        (['--hosts=node1', '--remote_python=/bin/false'], ['node1', '/bin/false', '--remote_python']),
+        (
+            ['--hosts=node1', '--remote_python=/no/python'],
+            ['node1', '/no/python', '--remote_python'],
+        ),
+        (
+            ['--hosts=node1', '--remote_python=/bin/false'],
+            ['node1', '/bin/false', '--remote_python'],
+        ),
         (['--hosts=node1', '--remote_dir=/no/folder'], ['node1', '/no/folder', '--remote_dir']),
-        (['--hosts=node1', '--remote_dir=/usr'], ['node1', '/usr', 'tf_cnn_benchmarks.py', '--remote_dir']),
+        (
+            ['--hosts=node1', '--remote_dir=/usr'],
+            ['node1', '/usr', 'tf_cnn_benchmarks.py', '--remote_dir'],
+        ),
     ],
 )
 def test_hosts_that_cannot_be_used_are_named_in_a_line_each(

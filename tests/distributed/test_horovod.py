@@ -1,4 +1,5 @@
-"""Processes that the real Horovod brings together take the steps of one tower with all their images.
+"""Processes that the real Horovod brings together take the steps of one tower with all their
+images.
 
 Skipped where Horovod is not installed; docs/launchers.md says what it takes to build it.
 """
@@ -65,14 +66,24 @@ def brought_together(run_flags: Sequence[str], folder: Path) -> Iterator[Process
     """
     server = http_server.RendezvousServer()
     port = server.start()
-    plan = hosts.get_host_assignments(hosts.parse_hosts(f'localhost:{NUM_PROCESSES}'), NUM_PROCESSES)
+    plan = hosts.get_host_assignments(
+        hosts.parse_hosts(f'localhost:{NUM_PROCESSES}'), NUM_PROCESSES
+    )
     server.init(plan)
     common = gloo_run.create_run_env_vars('127.0.0.1', ['lo'], port)
     commands = [
         Command(
             f'worker {slot.rank}',
-            (sys.executable, PROGRAM, MODE, *(flag.replace('RANK', str(slot.rank)) for flag in run_flags)),
-            {**os.environ, **{k: str(v) for k, v in {**common, **gloo_run.create_slot_env_vars(slot)}.items()}},
+            (
+                sys.executable,
+                PROGRAM,
+                MODE,
+                *(flag.replace('RANK', str(slot.rank)) for flag in run_flags),
+            ),
+            {
+                **os.environ,
+                **{k: str(v) for k, v in {**common, **gloo_run.create_slot_env_vars(slot)}.items()},
+            },
         )
         for slot in plan
     ]
@@ -101,7 +112,9 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that is over. folders are the --train_dir of each process; start what the first went on from."""
+    """A run that is over. folders are the --train_dir of each process; start what the first went on
+    from.
+    """
 
     row: Row
     tasks: list[Process]
@@ -114,7 +127,9 @@ class Finished:
 
     def expected(self, workers: tuple[int, ...] = tuple(range(NUM_PROCESSES))) -> Trained:
         """What one tower makes of the images of these processes."""
-        return one_tower(self.row.optimizer, staged=False, workers=workers, num_towers=1, start=self.start)
+        return one_tower(
+            self.row.optimizer, staged=False, workers=workers, num_towers=1, start=self.start
+        )
 
 
 @pytest.fixture(scope='module', name='finish')
@@ -126,7 +141,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
         folders = [folder / f'train-{rank}' for rank in range(NUM_PROCESSES)]
         if row.goes_on:
             start = take_earlier_steps(train_flags(row.optimizer, 2, folders[0]), folders[0])
-        flags = [*train_flags(row.optimizer, 1, folder / 'train-RANK'), *row.flags, f'--num_batches={NUM_STEPS}']
+        flags = [
+            *train_flags(row.optimizer, 1, folder / 'train-RANK'),
+            *row.flags,
+            f'--num_batches={NUM_STEPS}',
+        ]
         return Finished(row, run(flags, folder), folders, start)
 
     return functools.cache(finish)
@@ -143,9 +162,13 @@ def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finis
     expected, partial = finished.expected(), finished.expected(workers=(0,))
     assert after['global_step'] == row.start + NUM_STEPS
     names = expected.after.keys() - {'global_step'}
-    assert_trained_alike(after, expected, partial, names, row.tolerance, is_compact=COMPACT in row.flags)
+    assert_trained_alike(
+        after, expected, partial, names, row.tolerance, is_compact=COMPACT in row.flags
+    )
     # Processes see other images, and the total counts those of all.
-    losses = [[float(loss) for _, _, loss in re.findall(STEP_LINE, task.out)] for task in finished.tasks]
+    losses = [
+        [float(loss) for _, _, loss in re.findall(STEP_LINE, task.out)] for task in finished.tasks
+    ]
     assert losses[0][0] != losses[1][0]
     # They are printed with three decimals.
     assert np.mean(losses, 0) == pytest.approx(expected.losses, rel=row.tolerance, abs=1e-3)
@@ -159,12 +182,20 @@ def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finis
 
 def moves(dtype: type) -> str:
     """The line of the banner about a step that sends gradients of this type."""
-    size = sum(value.size for name, value in one_tower('sgd', staged=False).after.items() if name != 'global_step')
-    return f'Step moves:  {2 * (NUM_PROCESSES - 1) * size * np.dtype(dtype).itemsize / 1e6:.1f} MB\n'
+    size = sum(
+        value.size
+        for name, value in one_tower('sgd', staged=False).after.items()
+        if name != 'global_step'
+    )
+    return (
+        f'Step moves:  {2 * (NUM_PROCESSES - 1) * size * np.dtype(dtype).itemsize / 1e6:.1f} MB\n'
+    )
 
 
 @pytest.mark.parametrize('name', ['plain'])
-def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(finished: Finished) -> None:
+def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(
+    finished: Finished,
+) -> None:
     first, *others = ([path.name for path in folder.glob('*ckpt*')] for folder in finished.folders)
     assert f'model.ckpt-{NUM_STEPS}.index' in first
     assert others == [[]] * (NUM_PROCESSES - 1)
@@ -173,11 +204,19 @@ def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(finis
 
 
 def test_all_processes_skip_the_same_steps(tmp_path: Path) -> None:
-    flags = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_warmup_batches=0', '--num_batches=6']
+    flags = [
+        '--model=lenet',
+        '--device=cpu',
+        '--batch_size=4',
+        '--num_warmup_batches=0',
+        '--num_batches=6',
+    ]
     scale = ['--precision=fp16', '--fp16_enable_auto_loss_scale', '--fp16_inc_loss_scale_every_n=1']
     tasks = run([*flags, *scale, f'--fp16_loss_scale={2**24}', f'--train_dir={tmp_path}'], tmp_path)
     reported = [re.findall(SKIPPED, task.err, re.MULTILINE) for task in tasks]
-    num_skipped = int(tf.train.load_checkpoint(str(tmp_path)).get_tensor('loss_scale/skipped_steps'))
+    num_skipped = int(
+        tf.train.load_checkpoint(str(tmp_path)).get_tensor('loss_scale/skipped_steps')
+    )
     assert reported == [[str(num_skipped)]] * NUM_PROCESSES
     assert num_skipped > 0
     assert moves(np.float16) in tasks[0].out
@@ -222,11 +261,22 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> N
     write_noise(data_dir, num_validation)
     trace = tmp_path / 'trace.json'
     program = [PROGRAM, MODE, '--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3']
-    flags = [f'--data_dir={data_dir}', f'--train_dir={train_dir}', '--eval_during_training_every_n_steps=2']
+    flags = [
+        f'--data_dir={data_dir}',
+        f'--train_dir={train_dir}',
+        '--eval_during_training_every_n_steps=2',
+    ]
     found = subprocess.run(
         [
             *(sys.executable, '-m', 'horovod.runner.launch', '--gloo', '-np', str(NUM_PROCESSES)),
-            *(sys.executable, *program, '--num_warmup_batches=1', '--precision=bf16', *flags, f'--trace_file={trace}'),
+            *(
+                sys.executable,
+                *program,
+                '--num_warmup_batches=1',
+                '--precision=bf16',
+                *flags,
+                f'--trace_file={trace}',
+            ),
         ],
         env={**os.environ, 'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}'},
         capture_output=True,
@@ -239,7 +289,12 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> N
     # Horovod sums no bfloat16.
     assert moves(np.float32) in found.stdout
     evaluate = make_params(
-        eval=True, model='lenet', device='cpu', precision='bf16', train_dir=str(train_dir), data_dir=str(data_dir)
+        eval=True,
+        model='lenet',
+        device='cpu',
+        precision='bf16',
+        train_dir=str(train_dir),
+        data_dir=str(data_dir),
     )
     (alone,) = BenchmarkCNN(evaluate).run().evaluations
     assert alone.num_images == num_validation
@@ -247,5 +302,6 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> N
         lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', found.stdout, re.MULTILINE)
         assert len(lines) == 2
         assert lines[-1] == (
-            f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} [{num_validation} examples]'
+            f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} '
+            f'[{num_validation} examples]'
         )

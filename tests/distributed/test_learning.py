@@ -1,4 +1,6 @@
-"""Training learns: the recipe of docs/training.md, killed on the way, reaches its accuracy in every mode it names."""
+"""Training learns: the recipe of docs/training.md, killed on the way, reaches its accuracy in every
+mode it names.
+"""
 
 import contextlib
 import io
@@ -27,12 +29,15 @@ pytestmark = pytest.mark.distributed
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 SECTION = re.search(
-    r'^## From nothing to a measured accuracy\n(.*?)^## ', (ROOT / 'docs' / 'training.md').read_text(), re.M | re.S
+    r'^## From nothing to a measured accuracy\n(.*?)^## ',
+    (ROOT / 'docs' / 'training.md').read_text(),
+    re.M | re.S,
 )
 assert SECTION
 # What follows `python` in each command.
 SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, EXPORT, REPLICATED, CLUSTER = (
-    shlex.split(line)[1:] for line in re.findall(r'^ {4}(python .*)$', SECTION[1].replace('\\\n', ''), re.M)
+    shlex.split(line)[1:]
+    for line in re.findall(r'^ {4}(python .*)$', SECTION[1].replace('\\\n', ''), re.M)
 )
 NUM_HELD_OUT = 1797 // 5
 # Ten to warm up, and five epochs of the other digits.
@@ -45,7 +50,9 @@ ACCURACY = re.compile(r'Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = \d\.\d{4} \[(\
 
 @dataclass(frozen=True)
 class Killed:
-    """A training run that was killed: its last checkpoint, and the accuracy of the first one that it found."""
+    """A training run that was killed: its last checkpoint, and the accuracy of the first one that
+    it found.
+    """
 
     train_dir: Path
     step: int
@@ -63,7 +70,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """All commands run in a folder that has the records of the digits in data/."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp('recipe'))
-        subprocess.run([sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]], check=True, timeout=DEADLINE_SECS)
+        subprocess.run(
+            [sys.executable, str(ROOT / SAMPLE[0]), *SAMPLE[1:]], check=True, timeout=DEADLINE_SECS
+        )
         for words in (TRAIN_RECORDS, VALIDATION_RECORDS):
             with contextlib.redirect_stdout(io.StringIO()):
                 assert tf_cnn_benchmarks.main([*words[1:], '--num_processes=1']) == 0
@@ -74,7 +83,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """The recipe, killed as kill -9 does soon after it has saved and evaluated."""
     folder = tmp_path_factory.mktemp('killed')
-    often = [f'--save_model_steps={NUM_EARLIER}', f'--eval_during_training_every_n_steps={NUM_EARLIER}']
+    often = [
+        f'--save_model_steps={NUM_EARLIER}',
+        f'--eval_during_training_every_n_steps={NUM_EARLIER}',
+    ]
     with running([*TRAIN, *often, f'--train_dir={folder / "train"}'], folder) as process:
         await_line(process, EVALUATED)
         process.kill()
@@ -104,13 +116,19 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     with running([*command, once, f'--train_dir={train_dir}'], tmp_path) as process:
         assert process.has_ended(DEADLINE_SECS)
     assert process.exit_code == 0
-    [found] = BenchmarkCNN(parse_argv([*EVALUATE[1:], f'--train_dir={train_dir}']).params).run().evaluations
+    [found] = (
+        BenchmarkCNN(parse_argv([*EVALUATE[1:], f'--train_dir={train_dir}']).params)
+        .run()
+        .evaluations
+    )
     assert (found.step, found.num_images) == (end, NUM_HELD_OUT)
     assert killed.step >= NUM_EARLIER
     assert killed.top_1 < GOAL - 0.05
     assert (found.top_1 or 0) >= GOAL
     # Of a cluster the chief's lines are shown.
-    assert ACCURACY.findall(process.out + process.err) == [(f'{found.top_1:.4f}', str(NUM_HELD_OUT))]
+    assert ACCURACY.findall(process.out + process.err) == [
+        (f'{found.top_1:.4f}', str(NUM_HELD_OUT))
+    ]
 
 
 def test_what_was_trained_is_exported(killed: Killed, tmp_path: Path) -> None:
@@ -138,7 +156,11 @@ def test_what_was_trained_is_exported(killed: Killed, tmp_path: Path) -> None:
     ids=['bf16', 'fp16-auto', 'fp16'],
 )
 def test_16_bits_are_enough_to_learn(flags: list[str], tmp_path: Path) -> None:
-    residual = ['--model=resnet20', '--piecewise_learning_rate_schedule=0.1;4;0.01', f'--train_dir={tmp_path}']
+    residual = [
+        '--model=resnet20',
+        '--piecewise_learning_rate_schedule=0.1;4;0.01',
+        f'--train_dir={tmp_path}',
+    ]
     once = f'--eval_during_training_every_n_steps={NUM_STEPS}'
     result = BenchmarkCNN(parse_argv([*TRAIN[1:], *residual, *flags, once]).params).run()
     [found] = result.evaluations

@@ -1,4 +1,5 @@
-"""A task is lost: all others end within seconds and name it, and the cluster goes on when it is started again.
+"""A task is lost: all others end within seconds and name it, and the cluster goes on when it is
+started again.
 
 A signal to all tasks ends them, too, and the chief saves its last step.
 """
@@ -40,12 +41,18 @@ from tf_cnn.results.document import Result, read_result
 
 pytestmark = pytest.mark.distributed
 TASKS = (
-    *('parameter_server: worker 1', 'parameter_server: worker 0', 'parameter_server: ps 0', 'two_servers: ps 1'),
+    *(
+        'parameter_server: worker 1',
+        'parameter_server: worker 0',
+        'parameter_server: ps 0',
+        'two_servers: ps 1',
+    ),
     *('staged: worker 1', 'distributed_replicated: worker 1', 'distributed_replicated: ps 0'),
     *('collective_all_reduce: worker 1', 'collective_all_reduce: worker 0'),
     *('distributed_all_reduce: worker 1', 'distributed_all_reduce: controller 0'),
 )
-# The first server, or without any worker 0, is where the others find how a task ended, itself included.
+# The first server, or without any worker 0, is where the others find how a task ended, itself
+# included.
 USUAL = (
     *('two_servers: worker 1: SIGKILL', 'collective_all_reduce: worker 1: SIGKILL'),
     *('parameter_server: worker 1: SIGTERM', 'collective_all_reduce: worker 0: SIGTERM'),
@@ -59,7 +66,8 @@ def test_a_step_more_or_less_would_be_seen_in_the_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ('mode', 'lost', 'name'), scenarios(USUAL, [scenario for scenario in OTHERS if scenario not in USUAL])
+    ('mode', 'lost', 'name'),
+    scenarios(USUAL, [scenario for scenario in OTHERS if scenario not in USUAL]),
 )
 def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
     mode: str, lost: str, name: str, tmp_path: Path
@@ -75,8 +83,12 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         others = others_of(processes, lost)
         # A task that ends by itself says so: nobody waits for it.
         deadline_secs = MARGIN_SECS + (LOSS_SECS if exit_code == KILLED else 0)
-        assert max(task.ended_at for task in others) - processes.tasks[lost].ended_at < deadline_secs
-        assert_each_names(others, processes.described(lost), *([] if exit_code == KILLED else [exit_code, name]))
+        assert (
+            max(task.ended_at for task in others) - processes.tasks[lost].ended_at < deadline_secs
+        )
+        assert_each_names(
+            others, processes.described(lost), *([] if exit_code == KILLED else [exit_code, name])
+        )
         chief = processes.trainers[0].name
         if lost == chief:
             return
@@ -87,7 +99,9 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
         weights = values_in(tmp_path / 'train')
         # Variables are updated one by one: a step that had begun leaves the last checkpoint.
         is_between_steps = 'a step is being applied' not in processes.trainers[0].err
-        if is_between_steps and (number == signal.SIGTERM or lost not in [task.name for task in processes.servers]):
+        if is_between_steps and (
+            number == signal.SIGTERM or lost not in [task.name for task in processes.servers]
+        ):
             assert weights['global_step'] >= steps[-1]
         if MODES[mode].is_exact and weights['global_step']:
             assert_trained(weights, int(weights['global_step']))
@@ -98,35 +112,54 @@ def test_all_others_end_and_name_it_and_the_chief_saves_its_last_whole_step(
     scenarios(
         ['staged: worker 1', 'two_servers: ps 1'],
         [
-            *('parameter_server: worker 0', 'parameter_server: worker 1', 'parameter_server: ps 0', 'staged: ps 0'),
+            *(
+                'parameter_server: worker 0',
+                'parameter_server: worker 1',
+                'parameter_server: ps 0',
+                'staged: ps 0',
+            ),
             *('asynchronous: worker 1', 'asynchronous: ps 0', 'distributed_replicated: ps 0'),
             *('collective_all_reduce: worker 0', 'collective_all_reduce: worker 1'),
             *('distributed_all_reduce: worker 0', 'distributed_all_reduce: worker 1'),
         ],
     ),
 )
-def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(mode: str, lost: str, tmp_path: Path) -> None:
+def test_tasks_that_their_launcher_stops_after_a_loss_name_the_lost_task(
+    mode: str, lost: str, tmp_path: Path
+) -> None:
     """The signal of the launcher comes before they have noticed."""
     path, kind = tmp_path / 'result.json', MODES[mode]
     servers = [f'--ps={kind.num_ps}'] if kind.num_ps else []
     words = (*servers, '--verbose', '--', *FLAGS, *kind.flags, ENDLESS, f'--result_file={path}')
     with launched(cluster_command(*words), tmp_path) as cluster:
         await_line(cluster, UNDER_WAY)
-        pids = dict(re.findall(r'^(\w+ \d+) is process (\d+) of this machine', cluster.err, re.MULTILINE))
+        pids = dict(
+            re.findall(r'^(\w+ \d+) is process (\d+) of this machine', cluster.err, re.MULTILINE)
+        )
         os.kill(int(pids.pop(lost)), signal.SIGKILL)
         assert cluster.has_ended(LOSS_SECS + MARGIN_SECS)
         assert cluster.exit_code == -KILLED + 128
         for task in pids:
-            lines = re.findall(rf'^{task} +\| tf_cnn_benchmarks: (?:error|warning): (.*)$', cluster.err, re.MULTILINE)
-            assert any(re.search(rf'{lost} \(127\.0\.0\.1:\d+\) was lost', line) for line in lines), task
+            lines = re.findall(
+                rf'^{task} +\| tf_cnn_benchmarks: (?:error|warning): (.*)$',
+                cluster.err,
+                re.MULTILINE,
+            )
+            assert any(
+                re.search(rf'{lost} \(127\.0\.0\.1:\d+\) was lost', line) for line in lines
+            ), task
     if not lost.startswith('worker 0') or kind.num_controllers:
         record = read_result(path)
         assert isinstance(record, Result)
         assert re.search(rf'{lost} \(127\.0\.0\.1:\d+\) was lost', record.reason or '')
 
 
-@pytest.mark.parametrize(('mode', 'lost'), scenarios([], ['asynchronous: worker 0', 'asynchronous: worker 1']))
-def test_workers_that_do_not_wait_go_on_when_one_is_killed(mode: str, lost: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('mode', 'lost'), scenarios([], ['asynchronous: worker 0', 'asynchronous: worker 1'])
+)
+def test_workers_that_do_not_wait_go_on_when_one_is_killed(
+    mode: str, lost: str, tmp_path: Path
+) -> None:
     with cluster_of(mode, tmp_path, MODES[mode].limited, f'--train_dir={tmp_path}') as processes:
         kill_under_way(processes, lost)
         assert_all_end(processes, 0, **{lost: KILLED})
@@ -138,9 +171,13 @@ def test_workers_that_do_not_wait_go_on_when_one_is_killed(mode: str, lost: str,
             assert values_in(tmp_path)['global_step'] >= NUM_WORKERS * MODES[mode].num_steps
 
 
-@pytest.mark.parametrize(('mode', 'lost'), scenarios([], ['asynchronous: worker 0', 'asynchronous: worker 1']))
+@pytest.mark.parametrize(
+    ('mode', 'lost'), scenarios([], ['asynchronous: worker 0', 'asynchronous: worker 1'])
+)
 def test_a_worker_that_does_not_wait_comes_back_alone(mode: str, lost: str, tmp_path: Path) -> None:
-    with cluster_of(mode, tmp_path, MODES[mode].limited, f'--train_dir={tmp_path / "train"}') as processes:
+    with cluster_of(
+        mode, tmp_path, MODES[mode].limited, f'--train_dir={tmp_path / "train"}'
+    ) as processes:
         kill_under_way(processes, lost)
         # Otherwise the others would have taken all steps before it is there.
         [left] = [worker for worker in processes.of('worker') if worker.name != lost]
@@ -154,8 +191,12 @@ def test_a_worker_that_does_not_wait_comes_back_alone(mode: str, lost: str, tmp_
         assert 0 <= steps <= 2 * (NUM_WORKERS - 1)
 
 
-@pytest.mark.parametrize(('mode', 'lost'), scenarios(TASKS[:1], [*TASKS[1:], 'two_servers: worker 1']))
-def test_a_cluster_that_is_started_again_ends_at_the_same_step(mode: str, lost: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('mode', 'lost'), scenarios(TASKS[:1], [*TASKS[1:], 'two_servers: worker 1'])
+)
+def test_a_cluster_that_is_started_again_ends_at_the_same_step(
+    mode: str, lost: str, tmp_path: Path
+) -> None:
     outputs = f'--train_dir={tmp_path / "train"}', '--save_model_steps=10'
     with cluster_of(mode, tmp_path, MODES[mode].limited, *outputs) as processes:
         kill_under_way(processes, lost)
@@ -174,7 +215,7 @@ def test_a_cluster_that_is_started_again_ends_at_the_same_step(mode: str, lost: 
             assert_trained(weights, NUM_STEPS)
 
 
-# ---- signals ---------------------------------------------------------------------------------------------------------
+# ---- signals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,13 +223,19 @@ def test_a_cluster_that_is_started_again_ends_at_the_same_step(mode: str, lost: 
     scenarios(
         ['parameter_server: SIGTERM'],
         [
-            *('parameter_server: SIGINT', 'collective_all_reduce: SIGTERM', 'collective_all_reduce: SIGINT'),
+            *(
+                'parameter_server: SIGINT',
+                'collective_all_reduce: SIGTERM',
+                'collective_all_reduce: SIGINT',
+            ),
             *('distributed_replicated: SIGTERM', 'distributed_replicated: SIGINT'),
             'distributed_all_reduce: SIGTERM',
         ],
     ),
 )
-def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, name: str, tmp_path: Path) -> None:
+def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(
+    mode: str, name: str, tmp_path: Path
+) -> None:
     number = signal.Signals[name]
     with cluster_of(mode, tmp_path, ENDLESS, f'--train_dir={tmp_path / "train"}') as processes:
         start_under_way(processes)
@@ -204,9 +251,14 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
 
 @pytest.mark.parametrize(
     ('mode', 'gone'),
-    scenarios(['collective_all_reduce: worker 1'], ['parameter_server: worker 1', 'distributed_replicated: worker 1']),
+    scenarios(
+        ['collective_all_reduce: worker 1'],
+        ['parameter_server: worker 1', 'distributed_replicated: worker 1'],
+    ),
 )
-def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode: str, gone: str, tmp_path: Path) -> None:
+def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(
+    mode: str, gone: str, tmp_path: Path
+) -> None:
     """This happens when all get the signal, and one of them ends before the others."""
     # Less than a step may take to its end after a signal.
     flags = (ENDLESS, f'--train_dir={tmp_path / "train"}')
@@ -220,13 +272,16 @@ def test_a_signal_makes_the_chief_save_even_if_its_step_never_ends(mode: str, go
         assert_all_end(processes, FAILED, **{'worker 0': exit_code, gone: KILLED})
         timed = re.search(INCOMPLETE, chief.err)
         assert timed
-        # On parameter servers a variable is updated as soon as its gradients are there, so some may be ahead.
+        # On parameter servers a variable is updated as soon as its gradients are there, so some may
+        # be ahead.
         if not (processes.of('ps') and 'a step is being applied' in chief.err):
             assert_trained(values_in(tmp_path / 'train'), NUM_WARMUP + int(timed[1]))
 
 
 def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path: Path) -> None:
-    with cluster_of('parameter_server', tmp_path, '--num_batches=3', '--ps_linger_secs=600') as processes:
+    with cluster_of(
+        'parameter_server', tmp_path, '--num_batches=3', '--ps_linger_secs=600'
+    ) as processes:
         processes.start()
         for worker in processes.of('worker'):
             assert worker.has_ended(DEADLINE_SECS)

@@ -1,4 +1,6 @@
-"""Between hosts, values return while gradients are sent: both directions of a server's link are in use at once."""
+"""Between hosts, values return while gradients are sent: both directions of a server's link are in
+use at once.
+"""
 
 import subprocess
 import sys
@@ -29,7 +31,13 @@ NUM_STEPS, DEADLINE_SECS = 5, 120.0
 
 @pytest.mark.parametrize('mode', ['distributed_replicated', 'staged_vars'])
 def test_gradients_and_values_cross_a_link_at_the_same_time(mode: str, tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / 'tf_cnn_benchmarks.py', *MODES[mode], '--model=lenet', '--device=cpu']
+    command = [
+        sys.executable,
+        ROOT / 'tf_cnn_benchmarks.py',
+        *MODES[mode],
+        '--model=lenet',
+        '--device=cpu',
+    ]
     command += ['--batch_size=2', f'--num_batches={NUM_STEPS - 1}', '--num_warmup_batches=1']
     samples = tmp_path / 'samples'
     with make_hosts(3, rate_mbit=100, shared=[tmp_path]) as network, samples.open('w') as file:

@@ -1,4 +1,6 @@
-"""A cluster on one machine: nothing outside of it reaches its ports, or a line says how to close them."""
+"""A cluster on one machine: nothing outside of it reaches its ports, or a line says how to close
+them.
+"""
 
 import os
 import re
@@ -18,7 +20,8 @@ from tf_cnn.cluster.private_network import PrivateNetwork, is_private
 
 OPEN = 'listen on all addresses'
 _PR_SET_DUMPABLE = 4
-# Makes a network namespace as an ordinary user and enters it from another process, as the launcher's processes do.
+# Makes a network namespace as an ordinary user and enters it from another process, as the
+# launcher's processes do.
 AS_USER = f"""
 import ctypes, os, signal
 from tf_cnn.cluster import private_network
@@ -65,7 +68,9 @@ needs_namespace = pytest.mark.skipif(bool(why_none()), reason=why_none())
 def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path: Path, mode: str) -> None:
     result = tmp_path / 'result.json'
     flags = (*FLAGS, f'--variable_update={mode}', ENDLESS, f'--result_file={result}')
-    with launched(cluster_command('--private_network', '--verbose', '--', *flags), tmp_path) as cluster:
+    with launched(
+        cluster_command('--private_network', '--verbose', '--', *flags), tmp_path
+    ) as cluster:
         await_line(cluster, UNDER_WAY)
         pids = re.findall(r' is process (\d+) of this machine', cluster.err)
         assert len(pids) == 3
@@ -89,11 +94,18 @@ def test_nothing_outside_reaches_a_cluster_on_one_machine(tmp_path: Path, mode: 
 
 def test_an_ordinary_user_makes_and_enters_a_private_network() -> None:
     run = subprocess.run(
-        [sys.executable, '-c', AS_USER], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, '-c', AS_USER],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     if run.stdout.strip() != '1':
-        pytest.skip(f'this system does not let an ordinary user make a network namespace: {run.stdout[1:]}')
+        pytest.skip(
+            f'this system does not let an ordinary user make a network namespace: {run.stdout[1:]}'
+        )
 
 
 def in_user_namespace(*words: str) -> list[str]:
@@ -107,17 +119,28 @@ def in_user_namespace(*words: str) -> list[str]:
     reason='no user namespace can be made here',
 )
 @pytest.mark.skipif(is_private(), reason='this machine has no network')
-def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it(tmp_path: Path) -> None:
+def test_where_no_network_can_be_made_a_line_says_what_is_open_and_how_to_close_it(
+    tmp_path: Path,
+) -> None:
     words = cluster_command('--workers=2', '--', *FLAGS, '--num_batches=2').argv
-    run = subprocess.run(in_user_namespace(*words), capture_output=True, text=True, timeout=240, check=False)
+    run = subprocess.run(
+        in_user_namespace(*words), capture_output=True, text=True, timeout=240, check=False
+    )
     assert run.returncode == 0, run.stderr
     lines = [line for line in run.stderr.splitlines() if OPEN in line]
     # Both workers write it, and it is shown once.
     assert len(lines) == 1
     [ports] = re.findall(r'--dports ([\d,]+) ', lines[0])
     assert len(ports.split(',')) == 3
-    check_line(lines[0].partition('| ')[2], 'iptables', ports.replace(',', ', '), 'read and write the files')
+    check_line(
+        lines[0].partition('| ')[2],
+        'iptables',
+        ports.replace(',', ', '),
+        'read and write the files',
+    )
     words = cluster_command('--private_network', '--', *FLAGS).argv
-    run = subprocess.run(in_user_namespace(*words), capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        in_user_namespace(*words), capture_output=True, text=True, timeout=60, check=False
+    )
     assert run.returncode == 1
     check_line(run.stderr.strip(), '--private_network=true', 'No space left on device')

@@ -1,4 +1,6 @@
-"""Slurm and Open MPI, both real, start clusters between two hosts, which train, end, and tell of a loss."""
+"""Slurm and Open MPI, both real, start clusters between two hosts, which train, end, and tell of a
+loss.
+"""
 
 import json
 import os
@@ -25,9 +27,12 @@ pytestmark = [pytest.mark.distributed, NEEDED]
 _SBIN = os.pathsep.join([os.environ.get('PATH', ''), '/usr/sbin', '/sbin'])
 _SLURM = ('slurmctld', 'slurmd', 'srun', 'sbatch', 'sinfo', 'scontrol', 'munged')
 NEEDED_SLURM = pytest.mark.skipif(
-    not all(shutil.which(name, path=_SBIN) for name in _SLURM), reason='Slurm is not installed: slurm-wlm and munge'
+    not all(shutil.which(name, path=_SBIN) for name in _SLURM),
+    reason='Slurm is not installed: slurm-wlm and munge',
 )
-NEEDED_OPEN_MPI = pytest.mark.skipif(not shutil.which('mpirun'), reason='Open MPI is not installed: openmpi-bin')
+NEEDED_OPEN_MPI = pytest.mark.skipif(
+    not shutil.which('mpirun'), reason='Open MPI is not installed: openmpi-bin'
+)
 _SLURM_SECS = 30.0
 # The hosts have more to do than their cores, and may have fewer than Slurm is told.
 _SLURM_CONFIG = """
@@ -56,10 +61,20 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 PROGRAM = str(Path(__file__).resolve().parent.parent.parent / 'tf_cnn_benchmarks.py')
 RUN = (
-    *(sys.executable, PROGRAM, '--model=trivial', '--device=cpu', '--batch_size=2', '--num_warmup_batches=1'),
+    *(
+        sys.executable,
+        PROGRAM,
+        '--model=trivial',
+        '--device=cpu',
+        '--batch_size=2',
+        '--num_warmup_batches=1',
+    ),
     *('--display_every=1', '--connect_timeout_secs=120'),
 )
-SERVED, COLLECTIVE = ('--variable_update=parameter_server',), ('--variable_update=collective_all_reduce',)
+SERVED, COLLECTIVE = (
+    ('--variable_update=parameter_server',),
+    ('--variable_update=collective_all_reduce',),
+)
 SHORT, ENDLESS = '--num_batches=5', '--num_batches=1000000'
 DOCUMENT = Path(PROGRAM).parent / 'docs' / 'launchers.md'
 # What makes its batch scripts fit two small nodes.
@@ -106,9 +121,18 @@ def slurm(network: Network) -> dict[str, str]:
     first = network.hosts[0]
     for host in network.hosts:
         host.run('mkdir', '-p', '/run/munge', '/run/slurmd', '/run/slurmctld')
-        files = {'socket': '/run/munge/munge.socket.2', 'pid-file': '/run/munged.pid', 'seed-file': '/run/munge.seed'}
-        files |= {'key-file': str(folder / 'munge.key'), 'log-file': str(folder / f'munged-{host.name}.log')}
-        host.run('munged', '--force', *(f'--{name}={path}' for name, path in files.items()), env=environ)
+        files = {
+            'socket': '/run/munge/munge.socket.2',
+            'pid-file': '/run/munged.pid',
+            'seed-file': '/run/munge.seed',
+        }
+        files |= {
+            'key-file': str(folder / 'munge.key'),
+            'log-file': str(folder / f'munged-{host.name}.log'),
+        }
+        host.run(
+            'munged', '--force', *(f'--{name}={path}' for name, path in files.items()), env=environ
+        )
     first.run('slurmctld', env=environ)
     for host in network.hosts:
         host.run('slurmd', '-N', host.name, env=environ)
@@ -118,7 +142,9 @@ def slurm(network: Network) -> dict[str, str]:
         if time.monotonic() > deadline:
             logs = '\n'.join(log.read_text() for log in folder.glob('slurm*.log'))
             pytest.fail(f'Slurm does not start; its nodes are {states}\n{logs}')
-        states = first.run('sinfo', '--noheader', '--Node', '--format=%t', env=environ, check=False).stdout
+        states = first.run(
+            'sinfo', '--noheader', '--Node', '--format=%t', env=environ, check=False
+        ).stdout
     return environ
 
 
@@ -142,7 +168,9 @@ def assert_none_left(network: Network) -> None:
         time.sleep(0.05)
 
 
-def placed(host: Host, launcher: Sequence[str], flags: Sequence[str], environ: dict[str, str]) -> list[dict]:
+def placed(
+    host: Host, launcher: Sequence[str], flags: Sequence[str], environ: dict[str, str]
+) -> list[dict]:
     """What the ranks print that a launcher starts on this host and others."""
     rank = (sys.executable, '-c', PLACE, str(Path(PROGRAM).parent), *flags)
     lines = host.run(*launcher, *rank, env=environ).stdout.splitlines()
@@ -150,9 +178,13 @@ def placed(host: Host, launcher: Sequence[str], flags: Sequence[str], environ: d
 
 
 def assert_agree(ranks: Sequence[dict], source: str, **expected: Sequence[str]) -> None:
-    """Asserts that each rank runs where the others expect it, on these hosts: {job: hosts in order}."""
+    """Asserts that each rank runs where the others expect it, on these hosts: {job: hosts in
+    order}.
+    """
     spec = ranks[0]['found']['spec']
-    assert {job: [address.partition(':')[0] for address in addresses] for job, addresses in spec.items()} == expected
+    assert {
+        job: [address.partition(':')[0] for address in addresses] for job, addresses in spec.items()
+    } == expected
     owns = []
     for rank in ranks:
         found = rank['found']
@@ -162,11 +194,13 @@ def assert_agree(ranks: Sequence[dict], source: str, **expected: Sequence[str]) 
         assert host in (rank['host'], '127.0.0.1')
         owns.append(found['own'])
     assert sorted(owns) == sorted(
-        f'{job} {index} ({address})' for job, addresses in spec.items() for index, address in enumerate(addresses)
+        f'{job} {index} ({address})'
+        for job, addresses in spec.items()
+        for index, address in enumerate(addresses)
     )
 
 
-# ---- Slurm -----------------------------------------------------------------------------------------------------------
+# ---- Slurm ---------------------------------------------------------------------------------------
 
 
 @NEEDED_SLURM
@@ -175,7 +209,10 @@ def assert_agree(ranks: Sequence[dict], source: str, **expected: Sequence[str]) 
     [
         (('--ntasks=3', '--nodes=2'), ('node1', 'node1', 'node2')),
         (('--ntasks-per-node=1', '--nodes=2', '--distribution=cyclic'), ('node1', 'node2')),
-        (('--ntasks=5', '--nodes=2', '--overcommit'), ('node1', 'node1', 'node1', 'node2', 'node2')),
+        (
+            ('--ntasks=5', '--nodes=2', '--overcommit'),
+            ('node1', 'node1', 'node1', 'node2', 'node2'),
+        ),
         (('--ntasks=2', '--nodes=1'), ('127.0.0.1', '127.0.0.1')),
     ],
     ids=['3 tasks', 'one on each node', 'overcommit', 'one node'],
@@ -194,26 +231,39 @@ def test_tasks_of_slurm_find_each_other(
 def test_all_tasks_of_slurm_refuse_an_order_of_which_they_cannot_be_sure(
     network: Network, slurm: dict[str, str]
 ) -> None:
-    ranks = placed(network.hosts[0], ('srun', '-n3', '-N2', '--distribution=cyclic'), COLLECTIVE, slurm)
+    ranks = placed(
+        network.hosts[0], ('srun', '-n3', '-N2', '--distribution=cyclic'), COLLECTIVE, slurm
+    )
     assert len(ranks) == 3
     for rank in ranks:
-        check_line(rank['found']['error'], 'SLURM_PROCID=', 'node1 with 2, node2 with 1', '--distribution=block')
+        check_line(
+            rank['found']['error'],
+            'SLURM_PROCID=',
+            'node1 with 2, node2 with 1',
+            '--distribution=block',
+        )
 
 
 @NEEDED_SLURM
-@pytest.mark.parametrize('number', [pytest.param(0, marks=pytest.mark.all_modes), 1], ids=['1 ps', 'collective'])
+@pytest.mark.parametrize(
+    'number', [pytest.param(0, marks=pytest.mark.all_modes), 1], ids=['1 ps', 'collective']
+)
 def test_batch_scripts_of_the_documentation_train_and_end(
     network: Network, slurm: dict[str, str], tmp_path: Path, number: int
 ) -> None:
     first, job = network.hosts[0], network.folder / f'job{number}'
-    script = re.findall(r'^```bash\n(.*?)^```$', DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)[number]
+    script = re.findall(r'^```bash\n(.*?)^```$', DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)[
+        number
+    ]
     for found, smaller in SMALLER.items():
         script = re.sub(found, smaller, script)
     job.with_suffix('.sh').write_text(script)
     sbatch = ('sbatch', '--parsable', f'--output={job}.out', f'{job}.sh')
     show = ('scontrol', '--oneliner', 'show', 'job', first.run(*sbatch, env=slurm).stdout.strip())
     deadline = time.monotonic() + DEADLINE_SECS
-    while re.search('JobState=(PENDING|RUNNING|COMPLETING) ', shown := first.run(*show, env=slurm).stdout):
+    while re.search(
+        'JobState=(PENDING|RUNNING|COMPLETING) ', shown := first.run(*show, env=slurm).stdout
+    ):
         assert time.monotonic() < deadline, shown
         time.sleep(0.1)
     # pytest shows it if the test fails.
@@ -227,7 +277,9 @@ def test_batch_scripts_of_the_documentation_train_and_end(
 def test_the_others_tell_of_a_task_of_slurm_that_is_killed(
     network: Network, slurm: dict[str, str], tmp_path: Path
 ) -> None:
-    srun = network.hosts[0].command('srun', '--ntasks=3', '--nodes=2', *RUN, *SERVED, '--num_ps=1', ENDLESS)
+    srun = network.hosts[0].command(
+        'srun', '--ntasks=3', '--nodes=2', *RUN, *SERVED, '--num_ps=1', ENDLESS
+    )
     with launched(Command('srun', srun, slurm), tmp_path) as process:
         await_line(process, FIRST_STEP)
         # The only rank of the second host.
@@ -244,20 +296,29 @@ def test_the_others_tell_of_a_task_of_slurm_that_is_killed(
     assert_none_left(network)
 
 
-# ---- Open MPI --------------------------------------------------------------------------------------------------------
+# ---- Open MPI ------------------------------------------------------------------------------------
 
 
 @NEEDED_OPEN_MPI
-def test_ranks_of_open_mpi_find_each_other_on_one_host_and_ask_for_hosts_on_two(network: Network) -> None:
+def test_ranks_of_open_mpi_find_each_other_on_one_host_and_ask_for_hosts_on_two(
+    network: Network,
+) -> None:
     first = network.hosts[0]
     ranks = placed(first, (*MPIRUN, '--host', 'node1:3'), (*SERVED, '--num_ps=1'), environment())
     assert_agree(ranks, 'Open MPI', ps=['127.0.0.1'], worker=['127.0.0.1', '127.0.0.1'])
     for rank in placed(first, (*MPIRUN, '--host', 'node1:2,node2:1'), COLLECTIVE, environment()):
-        check_line(rank['found']['error'], 'OMPI_COMM_WORLD_RANK=', 'Open MPI', '--worker_hosts=HOST:PORT,... with 3')
+        check_line(
+            rank['found']['error'],
+            'OMPI_COMM_WORLD_RANK=',
+            'Open MPI',
+            '--worker_hosts=HOST:PORT,... with 3',
+        )
 
 
 @NEEDED_OPEN_MPI
-def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(network: Network, tmp_path: Path) -> None:
+def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(
+    network: Network, tmp_path: Path
+) -> None:
     hosts = ('--ps_hosts=node1:50000', '--worker_hosts=node1:50001,node2:50001')
     options = (*MPIRUN, '--host', 'node1:2,node2:1', '-x', 'PYTHONPATH')
     mpirun = network.hosts[0].command(*options, *RUN, *SERVED, *hosts, SHORT)

@@ -1,4 +1,6 @@
-"""A step that waits for other tasks has a limit, and names them; nothing that is only slow is ended."""
+"""A step that waits for other tasks has a limit, and names them; nothing that is only slow is
+ended.
+"""
 
 import fcntl
 import os
@@ -10,7 +12,14 @@ import pytest
 from tests.distributed.cut_connections import try_once
 from tests.distributed.milestones import UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, await_line
-from tests.distributed.scenarios import ENDLESS, FAILED, MARGIN_SECS, assert_each_names, cluster_of, scenarios
+from tests.distributed.scenarios import (
+    ENDLESS,
+    FAILED,
+    MARGIN_SECS,
+    assert_each_names,
+    cluster_of,
+    scenarios,
+)
 from tests.distributed.test_private_network import needs_namespace
 
 pytestmark = pytest.mark.distributed
@@ -36,7 +45,8 @@ def test_all_tasks_end_and_name_a_task_or_go_on_when_the_connections_of_a_worker
 
 
 @pytest.mark.parametrize(
-    ('mode', 'stuck'), scenarios(['parameter_server: worker 1'], ['collective_all_reduce: worker 1'])
+    ('mode', 'stuck'),
+    scenarios(['parameter_server: worker 1'], ['collective_all_reduce: worker 1']),
 )
 def test_a_step_that_waits_for_a_worker_that_stands_still_ends_and_names_it(
     mode: str, stuck: str, tmp_path: Path

@@ -1,4 +1,6 @@
-"""What a cluster makes of a whole run: one evaluation by all workers, steps that all skip, and an exported model."""
+"""What a cluster makes of a whole run: one evaluation by all workers, steps that all skip, and an
+exported model.
+"""
 
 import re
 import sys
@@ -29,16 +31,20 @@ pytestmark = pytest.mark.distributed
 NUM_VALIDATION, NUM_LABELS, NUM_STEPS = 23, 8, 4
 FLAGS = ('--device=cpu', '--batch_size=4', '--num_warmup_batches=0', '--init_learning_rate=0.05')
 PS, REPLICATED, COLLECTIVE = (
-    f'--variable_update={mode}' for mode in ('parameter_server', 'distributed_replicated', 'collective_all_reduce')
+    f'--variable_update={mode}'
+    for mode in ('parameter_server', 'distributed_replicated', 'collective_all_reduce')
 )
 EVERY_2, EVERY_3 = (f'--eval_during_training_every_n_steps={steps}' for steps in (2, 3))
 # Any accuracy is as good, so that training ends long before its last step.
 STOP = ('--stop_at_top_1_accuracy=0', '--num_batches=200')
-ACCURACY = re.compile(r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) examples\]$', re.MULTILINE)
+ACCURACY = re.compile(
+    r'^Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = (\d\.\d{4}) \[(\d+) examples\]$', re.MULTILINE
+)
 
 
-# How a cluster trains, its parameter servers, and after which steps all workers evaluate. The last of these ends the
-# training. Moving averages, which one worker keeps, are what an evaluation of resnet20 computes with.
+# How a cluster trains, its parameter servers, and after which steps all workers evaluate. The last
+# of these ends the training. Moving averages, which one worker keeps, are what an evaluation of
+# resnet20 computes with.
 ROWS = {
     'ps': ((PS, EVERY_2, '--model=resnet20'), 2, (2, 4)),
     'collective-stops': ((COLLECTIVE, EVERY_3, '--model=lenet', *STOP), 0, (3,)),
@@ -58,30 +64,52 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(flags: Sequence[str], data_dir: Path, folder: Path, num_ps: int) -> tuple[Processes, list[list[str]]]:
+def run(
+    flags: Sequence[str], data_dir: Path, folder: Path, num_ps: int
+) -> tuple[Processes, list[list[str]]]:
     """A cluster of two workers that has ended well, and the accuracies that each worker printed."""
-    all_flags = [*FLAGS, f'--num_batches={NUM_STEPS}', f'--data_dir={data_dir}', f'--train_dir={folder}/train', *flags]
+    all_flags = [
+        *FLAGS,
+        f'--num_batches={NUM_STEPS}',
+        f'--data_dir={data_dir}',
+        f'--train_dir={folder}/train',
+        *flags,
+    ]
     with make_cluster(all_flags, folder, num_ps=num_ps) as processes:
         processes.run()
-    return processes, [[found[0] for found in ACCURACY.finditer(task.out)] for task in processes.of('worker')]
+    return processes, [
+        [found[0] for found in ACCURACY.finditer(task.out)] for task in processes.of('worker')
+    ]
 
 
 def evaluate(model: str, data_dir: Path, folder: Path) -> EvaluationRow:
     """What one process finds in the last checkpoint."""
-    flags = ['--eval', model, '--device=cpu', f'--data_dir={data_dir}', f'--train_dir={folder}/train']
+    flags = [
+        '--eval',
+        model,
+        '--device=cpu',
+        f'--data_dir={data_dir}',
+        f'--train_dir={folder}/train',
+    ]
     [found] = BenchmarkCNN(parse_argv(flags).params).run().evaluations
     return found
 
 
 def line_of(found: EvaluationRow) -> str:
     assert found.num_images == NUM_VALIDATION
-    return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{NUM_VALIDATION} examples]'
+    return (
+        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} '
+        f'[{NUM_VALIDATION} examples]'
+    )
 
 
 @pytest.mark.parametrize(
-    'name', [pytest.param(name, marks=[] if name == 'ps' else pytest.mark.all_modes) for name in ROWS]
+    'name',
+    [pytest.param(name, marks=[] if name == 'ps' else pytest.mark.all_modes) for name in ROWS],
 )
-def test_all_workers_print_what_one_process_finds_in_the_checkpoint(name: str, data_dir: Path, tmp_path: Path) -> None:
+def test_all_workers_print_what_one_process_finds_in_the_checkpoint(
+    name: str, data_dir: Path, tmp_path: Path
+) -> None:
     flags, num_ps, expected = ROWS[name]
     processes, printed = run(flags, data_dir, tmp_path, num_ps)
     found = evaluate(flags[2], data_dir, tmp_path)
@@ -96,7 +124,9 @@ def test_all_workers_print_what_one_process_finds_in_the_checkpoint(name: str, d
 
 
 @pytest.mark.all_modes
-def test_the_chief_evaluates_alone_where_workers_do_not_wait(data_dir: Path, tmp_path: Path) -> None:
+def test_the_chief_evaluates_alone_where_workers_do_not_wait(
+    data_dir: Path, tmp_path: Path
+) -> None:
     _, (of_chief, of_other) = run(
         [PS, '--nocross_replica_sync', EVERY_3, '--model=lenet'], data_dir, tmp_path, num_ps=1
     )
@@ -106,22 +136,34 @@ def test_the_chief_evaluates_alone_where_workers_do_not_wait(data_dir: Path, tmp
 
 
 @pytest.mark.parametrize(
-    ('mode', 'num_ps'), [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)], ids=['ps', 'collective']
+    ('mode', 'num_ps'),
+    [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)],
+    ids=['ps', 'collective'],
 )
-def test_a_cluster_evaluates_as_one_process_does(mode: str, num_ps: int, data_dir: Path, tmp_path: Path) -> None:
+def test_a_cluster_evaluates_as_one_process_does(
+    mode: str, num_ps: int, data_dir: Path, tmp_path: Path
+) -> None:
     own = ['--model=lenet', f'--data_dir={data_dir}', f'--train_dir={tmp_path}/train']
     BenchmarkCNN(parse_argv([*FLAGS, *own, f'--num_batches={NUM_STEPS}']).params).run()
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert step_of(before) == NUM_STEPS
-    _, printed = run([mode, '--model=lenet', '--eval', '--num_eval_epochs=1'], data_dir, tmp_path, num_ps)
+    _, printed = run(
+        [mode, '--model=lenet', '--eval', '--num_eval_epochs=1'], data_dir, tmp_path, num_ps
+    )
     assert printed == [[line_of(evaluate('--model=lenet', data_dir, tmp_path))]] * 2
     assert latest_checkpoint(f'{tmp_path}/train') == before
 
 
 def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) -> None:
     start, num_steps = 2**30, 8
-    flags = [*FLAGS[:1], '--model=lenet', '--batch_size=8', '--num_warmup_batches=0', f'--num_batches={num_steps}']
+    flags = [
+        *FLAGS[:1],
+        '--model=lenet',
+        '--batch_size=8',
+        '--num_warmup_batches=0',
+        f'--num_batches={num_steps}',
+    ]
     flags += ['--precision=fp16', '--fp16_enable_auto_loss_scale', f'--fp16_loss_scale={start}']
     flags += ['--fp16_inc_loss_scale_every_n=1', f'--train_dir={tmp_path / "train"}', COLLECTIVE]
     with make_cluster(flags, tmp_path, num_ps=0) as processes:
@@ -137,12 +179,20 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) 
 
 @pytest.mark.all_modes
 def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path: Path) -> None:
-    flags = [*FLAGS[:3], '--model=lenet', '--init_learning_rate=1e30', '--precision=bf16', '--num_batches=8']
+    flags = [
+        *FLAGS[:3],
+        '--model=lenet',
+        '--init_learning_rate=1e30',
+        '--precision=bf16',
+        '--num_batches=8',
+    ]
     write_noise(tmp_path, NUM_VALIDATION, NUM_LABELS)
     with make_cluster([*flags, f'--data_dir={tmp_path}'], tmp_path, num_ps=1) as processes:
         processes.run(exit_code=1)
     for task in processes.tasks.values():
-        assert re.search(r'^tf_cnn_benchmarks: error: .*\b(nan|inf)\b', task.err, re.MULTILINE), task.name
+        assert re.search(r'^tf_cnn_benchmarks: error: .*\b(nan|inf)\b', task.err, re.MULTILINE), (
+            task.name
+        )
 
 
 OWN_MODEL = """
@@ -154,7 +204,9 @@ register_model('own', network, data_set='cifar10', image_size=32, learning_rate=
 
 
 @pytest.mark.all_modes
-def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp_path: Path) -> None:
+def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(
+    tmp_path: Path,
+) -> None:
     """A controller also evaluates with the workers."""
     images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
     for image, label in zip(images, labels, strict=True):
@@ -163,14 +215,29 @@ def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp
     # As many as fill no batch of several towers.
     write_cifar(tmp_path, images[:13], labels[:13], 'validation')
     (tmp_path / 'own.py').write_text(OWN_MODEL)
-    flags = ['--model=own', f'--model_file={tmp_path}/own.py', f'--data_dir={tmp_path}', '--device=cpu']
-    flags += ['--batch_size=10', '--num_batches=20', '--num_warmup_batches=1', '--augmentation=none']
-    controlled = ['--variable_update=distributed_all_reduce', '--eval_during_training_at_specified_steps=21']
+    flags = [
+        '--model=own',
+        f'--model_file={tmp_path}/own.py',
+        f'--data_dir={tmp_path}',
+        '--device=cpu',
+    ]
+    flags += [
+        '--batch_size=10',
+        '--num_batches=20',
+        '--num_warmup_batches=1',
+        '--augmentation=none',
+    ]
+    controlled = [
+        '--variable_update=distributed_all_reduce',
+        '--eval_during_training_at_specified_steps=21',
+    ]
     weights = []
     for number, more in enumerate(([PS], controlled)):
         (folder := tmp_path / str(number)).mkdir()
         run_flags = [*flags, *more, f'--train_dir={folder}/train']
-        with make_cluster(run_flags, folder, num_ps=1 - number, num_controllers=number) as processes:
+        with make_cluster(
+            run_flags, folder, num_ps=1 - number, num_controllers=number
+        ) as processes:
             processes.run()
         assert ACCURACY.findall(processes.trainers[0].out) == [('1.0000', '1.0000', '13')] * number
         weights.append(values_in(folder / 'train'))
@@ -179,11 +246,24 @@ def test_modes_train_a_users_own_model_alike_each_worker_on_a_part_of_arrays(tmp
 
 
 @pytest.mark.parametrize('pipeline', ['', 'device', 'feed_dict'])
-def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeline: str, tmp_path: Path) -> None:
+def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(
+    pipeline: str, tmp_path: Path
+) -> None:
     images = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
     write_cifar(tmp_path, images, np.arange(40) % 10)
-    flags = ['--model=trivial', f'--data_dir={tmp_path}', '--data_name=cifar10', '--augmentation=none', '--device=cpu']
-    flags += ['--num_warmup_batches=1', '--num_batches=6', '--init_learning_rate=0.01', f'--input_pipeline={pipeline}']
+    flags = [
+        '--model=trivial',
+        f'--data_dir={tmp_path}',
+        '--data_name=cifar10',
+        '--augmentation=none',
+        '--device=cpu',
+    ]
+    flags += [
+        '--num_warmup_batches=1',
+        '--num_batches=6',
+        '--init_learning_rate=0.01',
+        f'--input_pipeline={pipeline}',
+    ]
     assert tf_cnn_benchmarks.main([*flags, '--batch_size=8', f'--train_dir={tmp_path}/alone']) == 0
     with make_cluster(
         [*flags, COLLECTIVE, '--batch_size=4', f'--train_dir={tmp_path}/two'], tmp_path, num_ps=0
@@ -195,18 +275,35 @@ def test_two_workers_take_the_steps_of_one_with_the_whole_batch_of_arrays(pipeli
 
 
 @pytest.mark.parametrize(
-    ('mode', 'num_ps'), [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)], ids=['ps', 'collective']
+    ('mode', 'num_ps'),
+    [(PS, 1), pytest.param(COLLECTIVE, 0, marks=pytest.mark.all_modes)],
+    ids=['ps', 'collective'],
 )
 def test_processes_with_tf_config_train_and_end(mode: str, num_ps: int, tmp_path: Path) -> None:
     """As Kubeflow's operator starts them: with the same flags, and TF_CONFIG."""
     with reserved_addresses(2 + num_ps) as addresses:
-        cluster = {job: [host] for job, host in zip(('chief', 'worker', 'ps'), addresses, strict=False)}
-        argv = (sys.executable, tf_cnn_benchmarks.__file__, *FLAGS, '--model=trivial', '--num_batches=5', mode)
-        commands = [Command(job, argv, env={**environment(), **tf_config(job, 0, **cluster)}) for job in cluster]
+        cluster = {
+            job: [host] for job, host in zip(('chief', 'worker', 'ps'), addresses, strict=False)
+        }
+        argv = (
+            sys.executable,
+            tf_cnn_benchmarks.__file__,
+            *FLAGS,
+            '--model=trivial',
+            '--num_batches=5',
+            mode,
+        )
+        commands = [
+            Command(job, argv, env={**environment(), **tf_config(job, 0, **cluster)})
+            for job in cluster
+        ]
         processes = Processes(commands, addresses, tmp_path)
         with processes.ending():
             processes.run()
-    chief, worker = (re.findall(TOTAL_LINE, processes.tasks[job].out, re.MULTILINE) for job in ('chief', 'worker'))
+    chief, worker = (
+        re.findall(TOTAL_LINE, processes.tasks[job].out, re.MULTILINE)
+        for job in ('chief', 'worker')
+    )
     assert len(chief) == 1
     assert worker == chief
 
@@ -216,7 +313,9 @@ SETTINGS = {'model': 'lenet', 'device': 'cpu', 'batch_size': 4, 'init_learning_r
 
 def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path: Path) -> None:
     """Two parameter servers, so that the largest variable is in parts, and 16 bits."""
-    backbone, trained, model, profile = (tmp_path / name for name in ('backbone', 'trained', 'model', 'profile'))
+    backbone, trained, model, profile = (
+        tmp_path / name for name in ('backbone', 'trained', 'model', 'profile')
+    )
     run = {'num_batches': 1, 'num_warmup_batches': 0, 'tf_random_seed': 5}
     BenchmarkCNN(make_params(**SETTINGS, **run, train_dir=str(backbone))).run()
     flags = [
@@ -229,7 +328,10 @@ def test_the_chief_starts_from_a_backbone_profiles_and_exports(tmp_path: Path) -
         processes.run()
     # The chief alone reports it, with the numbers of variables that it took and that the model has.
     report = rf'^(?=.*{re.escape(str(backbone))})(?=.*\b8\b.*\b8\b).*$'
-    assert [len(re.findall(report, task.err, re.MULTILINE)) for task in processes.of('worker')] == [1, 0]
+    assert [len(re.findall(report, task.err, re.MULTILINE)) for task in processes.of('worker')] == [
+        1,
+        0,
+    ]
     start, expected = values_in(trained / 'model.ckpt-0'), values_in(backbone / 'model.ckpt-1')
     del expected['global_step']
     for name, value in expected.items():

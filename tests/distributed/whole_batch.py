@@ -1,4 +1,6 @@
-"""One tower trains on all images of some workers: the reference for what several processes train together."""
+"""One tower trains on all images of some workers: the reference for what several processes train
+together.
+"""
 
 import functools
 import shutil
@@ -14,7 +16,16 @@ from benchmark_cnn import BenchmarkCNN
 from models.registry import MODELS
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session
-from tests.support.oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
+from tests.support.oracles import (
+    BETAS,
+    DECAY,
+    EPSILON,
+    ETA,
+    MOMENTUM,
+    OPTIMIZERS,
+    WEIGHT_DECAY,
+    Weights,
+)
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.data_sets import DATA_SETS
 from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline
@@ -39,7 +50,11 @@ SEED, LEARNING_RATE = 7, 0.01
 OPTIMIZER_FLAGS: dict[str, list[str]] = {
     'sgd': [],
     'momentum': [f'--momentum={MOMENTUM}'],
-    'rmsprop': [f'--rmsprop_decay={DECAY}', f'--rmsprop_momentum={MOMENTUM}', f'--rmsprop_epsilon={EPSILON}'],
+    'rmsprop': [
+        f'--rmsprop_decay={DECAY}',
+        f'--rmsprop_momentum={MOMENTUM}',
+        f'--rmsprop_epsilon={EPSILON}',
+    ],
     'adam': [f'--adam_beta1={BETAS[0]}', f'--adam_beta2={BETAS[1]}', f'--adam_epsilon={EPSILON}'],
     'lars': [f'--momentum={MOMENTUM}', f'--lars_eta={ETA}'],
 }
@@ -49,7 +64,8 @@ TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
 
 @dataclass(frozen=True)
 class Row:
-    """A way for processes to train together. tolerance is relative to the largest magnitude of each weight.
+    """A way for processes to train together. tolerance is relative to the largest magnitude of each
+    weight.
 
     goes_on: from what replicated towers of one process saved in NCHW.
     """
@@ -75,16 +91,25 @@ def train_flags(optimizer: str, num_towers: int, train_dir: Path) -> list[str]:
         *('--model=lenet', '--device=cpu', f'--num_gpus={num_towers}', f'--batch_size={BATCH}'),
         *('--num_warmup_batches=0', '--display_every=1', f'--train_dir={train_dir}'),
         *(f'--optimizer={optimizer}', *OPTIMIZER_FLAGS[optimizer]),
-        *(f'--init_learning_rate={LEARNING_RATE}', f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
+        *(
+            f'--init_learning_rate={LEARNING_RATE}',
+            f'--weight_decay={WEIGHT_DECAY}',
+            f'--tf_random_seed={SEED}',
+        ),
     ]
 
 
 def take_earlier_steps(flags: Sequence[str], train_dir: Path) -> str:
-    """Lets replicated towers of this process take NUM_EARLIER_STEPS in NCHW with flags for this folder.
+    """Lets replicated towers of this process take NUM_EARLIER_STEPS in NCHW with flags for this
+    folder.
 
     Returns a copy of their checkpoint: who goes on in the folder saves its first step once more.
     """
-    others = ['--variable_update=replicated', '--data_format=NCHW', f'--num_batches={NUM_EARLIER_STEPS}']
+    others = [
+        '--variable_update=replicated',
+        '--data_format=NCHW',
+        f'--num_batches={NUM_EARLIER_STEPS}',
+    ]
     BenchmarkCNN(parse_argv([*flags, *others]).params).run()
     start = latest_checkpoint(str(shutil.copytree(train_dir, f'{train_dir}-earlier')))
     assert start
@@ -103,10 +128,14 @@ class WholeBatch(InputPipeline):
             size = facts.image_size
             options = ImageOptions(size, size, data_set.channels, training=False)
             seed = SEED + worker * num_towers
-            own = SyntheticInput(InputParts(None, cpus(num_towers), batch_size, data_set.num_classes, options, seed))
+            own = SyntheticInput(
+                InputParts(None, cpus(num_towers), batch_size, data_set.num_classes, options, seed)
+            )
             self.initializers += own.initializers
             batches += [own.tower_batch(tower) for tower in range(num_towers)]
-        self._batch = Batch(tf.concat([b.images for b in batches], 0), tf.concat([b.labels for b in batches], 0))
+        self._batch = Batch(
+            tf.concat([b.images for b in batches], 0), tf.concat([b.labels for b in batches], 0)
+        )
 
     def tower_batch(self, tower: int) -> Batch:
         assert tower == 0
@@ -142,7 +171,9 @@ def one_tower_graph(
 def values_of(graph: StepGraph) -> dict[str, Tensor]:
     """What a checkpoint of one tower's graph holds."""
     return {
-        name: tf.raw_ops.ReadVariableOp(resource=part.variable.handle, dtype=part.variable.value.dtype)
+        name: tf.raw_ops.ReadVariableOp(
+            resource=part.variable.handle, dtype=part.variable.value.dtype
+        )
         for name, (part,) in graph.slices.items()
     }
 
@@ -169,10 +200,14 @@ def one_tower(
     num_towers: int = NUM_TOWERS,
     start: str | None = None,
 ) -> Trained:
-    """One tower of this process trains on all images of these workers, from a checkpoint or from the beginning."""
+    """One tower of this process trains on all images of these workers, from a checkpoint or from
+    the beginning.
+    """
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
         images = WholeBatch(workers, num_towers)
-        graph = one_tower_graph(images, OPTIMIZERS[optimizer].ours, LEARNING_RATE, WEIGHT_DECAY, staged=staged)
+        graph = one_tower_graph(
+            images, OPTIMIZERS[optimizer].ours, LEARNING_RATE, WEIGHT_DECAY, staged=staged
+        )
         session.run(graph.initializers)
         if start:
             Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)
@@ -195,17 +230,24 @@ def assert_equal_weights(weights: Weights, expected: Weights) -> None:
 
 
 def assert_trained_alike(
-    after: Weights, expected: Trained, partial: Trained, names: Iterable[str], tolerance: float, *, is_compact: bool
+    after: Weights,
+    expected: Trained,
+    partial: Trained,
+    names: Iterable[str],
+    tolerance: float,
+    *,
+    is_compact: bool,
 ) -> None:
-    """Asserts that the named weights are the expected ones. Of each the largest difference counts, in terms of its
-    largest magnitude; of all others, as the optimizer's, to 1e-5.
+    """Asserts that the named weights are the expected ones. Of each the largest difference counts,
+    in terms of its largest magnitude; of all others, as the optimizer's, to 1e-5.
 
-    That says something since the steps moved each weight as a whole (its Euclidean norm counts) much further, and would
-    have moved it elsewhere without the images of the second worker, as partial shows.
+    That says something since the steps moved each weight as a whole (its Euclidean norm counts)
+    much further, and would have moved it elsewhere without the images of the second worker, as
+    partial shows.
 
-    is_compact: 16 bits travel, which must be seen. Some units of ReLU are then on instead of off, and a gradient lacks
-    the whole part of an image. Biases are what gradients made of zeros, so it is the magnitude of the layer's kernel
-    that counts for them.
+    is_compact: 16 bits travel, which must be seen. Some units of ReLU are then on instead of off,
+    and a gradient lacks the whole part of an image. Biases are what gradients made of zeros, so it
+    is the magnitude of the layer's kernel that counts for them.
     """
     assert after.keys() == expected.after.keys()
     for name in names:
@@ -216,5 +258,9 @@ def assert_trained_alike(
         assert np.linalg.norm(after[name] - value) < (0.15 if is_compact else 1e-3) * moved, name
         assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
     least = 1e-4 if is_compact else 1e-5
-    others = [name for name, v in expected.after.items() if np.abs(after[name] - v).max() > least * np.abs(v).max()]
+    others = [
+        name
+        for name, v in expected.after.items()
+        if np.abs(after[name] - v).max() > least * np.abs(v).max()
+    ]
     assert bool(others) == is_compact, others

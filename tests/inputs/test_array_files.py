@@ -1,4 +1,5 @@
-"""CIFAR-10 and MNIST are read from their published files as they were written, or one line names the faulty file.
+"""CIFAR-10 and MNIST are read from their published files as they were written, or one line names
+the faulty file.
 
 Nothing in the pickles of CIFAR-10 is executed.
 """
@@ -40,7 +41,9 @@ def check_arrays(data_set: str, folder: Path, subset: str, expected: np.ndarray)
     ('below', 'for_python'),
     [('', False), ('cifar-10-batches-bin', False), ('', True), ('cifar-10-batches-py', True)],
 )
-def test_cifar10_is_read_as_it_was_written(tmp_path: Path, below: str, for_python: bool, subset: str) -> None:
+def test_cifar10_is_read_as_it_was_written(
+    tmp_path: Path, below: str, for_python: bool, subset: str
+) -> None:
     write_cifar(tmp_path / below, IMAGES, LABELS, subset, for_python=for_python)
     assert recognise(str(tmp_path)) == 'cifar10'
     check_arrays('cifar10', tmp_path, subset, IMAGES)
@@ -49,7 +52,9 @@ def test_cifar10_is_read_as_it_was_written(tmp_path: Path, below: str, for_pytho
 @pytest.mark.parametrize('subset', ['train', 'validation'])
 @pytest.mark.parametrize('suffix', ['', '.gz'])
 @pytest.mark.parametrize('spelling', ['-idx', '.idx'])
-def test_mnist_is_read_as_it_was_written(tmp_path: Path, subset: str, suffix: str, spelling: str) -> None:
+def test_mnist_is_read_as_it_was_written(
+    tmp_path: Path, subset: str, suffix: str, spelling: str
+) -> None:
     write_mnist(tmp_path, DIGITS, LABELS, subset, suffix)
     for path in list(tmp_path.iterdir()):
         path.rename(tmp_path / path.name.replace('-idx', spelling))
@@ -68,29 +73,71 @@ def changed(content: bytes, at: int, value: int) -> bytes:
     return content[:at] + bytes([value]) + content[at + 1 :]
 
 
-# By data set and file: what is done to its content, whether counting sees it, and what the error names besides.
+# By data set and file: what is done to its content, whether counting sees it, and what the error
+# names besides.
 Case = tuple[str, str, Callable[[bytes], bytes], bool, list[str]]
 FAULTS: list[Case] = [
     ('cifar10', 'data_batch_2.bin', lambda c: c[:-1], True, ['3072', '3073']),
     ('cifar10', 'data_batch_2.bin', lambda c: b'', True, []),
-    ('cifar10', 'data_batch_2.bin', lambda c: changed(c, 3073, 11), False, ['image 1', '11', '0..9']),
+    (
+        'cifar10',
+        'data_batch_2.bin',
+        lambda c: changed(c, 3073, 11),
+        False,
+        ['image 1', '11', '0..9'],
+    ),
     ('mnist', 'train-images-idx3-ubyte', lambda c: c[:-1], False, ['15679', '15680']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: c + b'x', False, ['15681', '15680']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: c[:7], True, ['3 dimensions']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: changed(c, 3, 1), True, ['3 dimensions']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: c[:8] + bytes(8), True, ['3 dimensions']),
     ('mnist', 'train-images-idx3-ubyte', lambda c: b'<!DOCTYPE html>', True, ['3 dimensions']),
-    ('mnist', 'train-labels-idx1-ubyte', lambda c: changed(c, 7, 19)[:-1], True, ['19', '20', 'train-images']),
-    ('mnist', 'train-labels-idx1-ubyte', lambda c: changed(c, 8, 10), False, ['image 0', '10', '0..9']),
-    ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: c[:-200], False, ['cannot be decompressed']),
-    ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: idx(DIGITS), True, ['cannot be decompressed']),
-    ('mnist.gz', 'train-images-idx3-ubyte.gz', lambda c: changed(c, -9, c[-9] ^ 1), False, ['cannot be decompressed']),
+    (
+        'mnist',
+        'train-labels-idx1-ubyte',
+        lambda c: changed(c, 7, 19)[:-1],
+        True,
+        ['19', '20', 'train-images'],
+    ),
+    (
+        'mnist',
+        'train-labels-idx1-ubyte',
+        lambda c: changed(c, 8, 10),
+        False,
+        ['image 0', '10', '0..9'],
+    ),
+    (
+        'mnist.gz',
+        'train-images-idx3-ubyte.gz',
+        lambda c: c[:-200],
+        False,
+        ['cannot be decompressed'],
+    ),
+    (
+        'mnist.gz',
+        'train-images-idx3-ubyte.gz',
+        lambda c: idx(DIGITS),
+        True,
+        ['cannot be decompressed'],
+    ),
+    (
+        'mnist.gz',
+        'train-images-idx3-ubyte.gz',
+        lambda c: changed(c, -9, c[-9] ^ 1),
+        False,
+        ['cannot be decompressed'],
+    ),
 ]
 
 
 @pytest.mark.parametrize(('which', 'name', 'spoil', 'is_counted', 'facts'), FAULTS)
 def test_a_faulty_file_is_named(
-    tmp_path: Path, which: str, name: str, spoil: Callable[[bytes], bytes], is_counted: bool, facts: list[str]
+    tmp_path: Path,
+    which: str,
+    name: str,
+    spoil: Callable[[bytes], bytes],
+    is_counted: bool,
+    facts: list[str],
 ) -> None:
     data_set, _, gz = which.partition('.')
     if data_set == 'cifar10':
@@ -148,7 +195,10 @@ PICKLE_FAULTS: dict[str, tuple[bytes, list[str]]] = {
     'floats': (WHOLE.replace(b'U\x02u1', b'U\x02f1'), ['uint8']),
     'another shape': (python2_pickle(ROWS[:, 1:], LABELS), ['3072']),
     'fewer labels': (python2_pickle(ROWS, LABELS[:2]), ['20']),
-    'a label out of range': (python2_pickle(ROWS, np.array([0, 10] * 10)), ['image 1', '10', '0..9']),
+    'a label out of range': (
+        python2_pickle(ROWS, np.array([0, 10] * 10)),
+        ['image 1', '10', '0..9'],
+    ),
     'the order of Fortran': (WHOLE.replace(b'tb\x89T', b'tb\x88T'), ['uint8']),
     'nested tuples as a key': (b'\x80\x02}(' + TUPLES + b'K\x01u.', ['key']),
     'nested tuples as the only key': (b'\x80\x02}' + TUPLES + b'K\x01s.', ['key']),

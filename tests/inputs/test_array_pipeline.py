@@ -1,4 +1,5 @@
-"""Arrays become batches: every image once an epoch, with its label, in the order of the seed, shifted as published.
+"""Arrays become batches: every image once an epoch, with its label, in the order of the seed,
+shifted as published.
 
 Batches that the device gathers, or that Python feeds, are those of the pipeline of arrays.
 """
@@ -34,7 +35,9 @@ IMAGES = RANDOM.integers(0, 256, [COUNT, 6, 6, 3], np.uint8)
 IMAGES[:, 0, 0, 0] = np.arange(COUNT)
 LABELS = (3 * np.arange(COUNT) % 10).astype(np.int32)
 SOURCE = Arrays('train', IMAGES, LABELS)
-AS_THEY_ARE = ImageOptions(height=6, width=6, channels=3, training=True, seed=5, augmentation='none')
+AS_THEY_ARE = ImageOptions(
+    height=6, width=6, channels=3, training=True, seed=5, augmentation='none'
+)
 SHIFTED = replace(AS_THEY_ARE, augmentation='padded_crop', seed=-3)
 
 Steps = list[list[tuple[np.ndarray, np.ndarray]]]
@@ -71,13 +74,19 @@ def order_of(steps: Steps) -> list[int]:
 
 def check_equal(found: Steps, expected: Steps) -> None:
     for part in (0, 1):
-        ours, theirs = ([tower[part] for step in steps for tower in step] for steps in (found, expected))
+        ours, theirs = (
+            [tower[part] for step in steps for tower in step] for steps in (found, expected)
+        )
         np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize('on_device', [False, True])
-@pytest.mark.parametrize('options', [AS_THEY_ARE, replace(SHIFTED, training=False)], ids=['training', 'evaluation'])
-def test_images_arrive_as_they_are_with_their_labels(options: ImageOptions, on_device: bool) -> None:
+@pytest.mark.parametrize(
+    'options', [AS_THEY_ARE, replace(SHIFTED, training=False)], ids=['training', 'evaluation']
+)
+def test_images_arrive_as_they_are_with_their_labels(
+    options: ImageOptions, on_device: bool
+) -> None:
     steps = steps_of(4, 5, options, num_towers=2, normalize_on_device=on_device)
     for images, labels in itertools.chain(*steps):
         assert (images.dtype, labels.dtype) == (np.float32, np.int32)
@@ -87,7 +96,9 @@ def test_images_arrive_as_they_are_with_their_labels(options: ImageOptions, on_d
 
 
 @pytest.mark.parametrize(('batch_size', 'num_towers'), [(10, 1), (3, 2), (60, 1)])
-def test_every_image_comes_once_in_an_epoch_also_across_batches(batch_size: int, num_towers: int) -> None:
+def test_every_image_comes_once_in_an_epoch_also_across_batches(
+    batch_size: int, num_towers: int
+) -> None:
     num_steps = 6 * COUNT // (batch_size * num_towers) + 1
     order = order_of(steps_of(num_steps, batch_size, num_towers=num_towers))
     epochs = [order[start : start + COUNT] for start in range(0, 6 * COUNT, COUNT)]
@@ -99,13 +110,22 @@ def test_every_image_comes_once_in_an_epoch_also_across_batches(batch_size: int,
 
 
 @pytest.mark.parametrize('kind', [ArrayPipeline, DeviceInput, FeedInput])
-@pytest.mark.parametrize(('num_workers', 'num_towers', 'batch_size'), [(2, 1, 3), (3, 2, 2), (4, 1, 9)])
+@pytest.mark.parametrize(
+    ('num_workers', 'num_towers', 'batch_size'), [(2, 1, 3), (3, 2, 2), (4, 1, 9)]
+)
 def test_one_pass_of_all_workers_shows_each_image_once(
     kind: Any, num_workers: int, num_towers: int, batch_size: int
 ) -> None:
     num_steps = 2 * COUNT // (num_workers * num_towers * batch_size) + 1
     shares = [
-        steps_of(num_steps, batch_size, kind=kind, num_towers=num_towers, worker=worker, num_workers=num_workers)
+        steps_of(
+            num_steps,
+            batch_size,
+            kind=kind,
+            num_towers=num_towers,
+            worker=worker,
+            num_workers=num_workers,
+        )
         for worker in range(num_workers)
     ]
     # Step by step, the workers take what one worker with all their batches would take.
@@ -129,7 +149,9 @@ def test_the_order_of_any_number_of_images_contains_each_once(count: int) -> Non
 
 # The grid of 230 has a last row of 6 instead of 16.
 @pytest.mark.parametrize('count', [100, 230])
-def test_every_image_is_as_likely_at_each_place_of_an_epoch_and_after_each_other_image(count: int) -> None:
+def test_every_image_is_as_likely_at_each_place_of_an_epoch_and_after_each_other_image(
+    count: int,
+) -> None:
     mean = 100
     orders = orders_of(count, mean * count)
     at_place, after = np.zeros([count, count]), np.zeros([count, count])
@@ -149,7 +171,9 @@ def test_the_seed_decides_the_order() -> None:
 
 
 @pytest.mark.parametrize('changes', [{'augmentation': 'padded_crop'}, {'distortions': True}])
-def test_resumed_training_sees_the_batches_of_uninterrupted_training(changes: dict[str, Any]) -> None:
+def test_resumed_training_sees_the_batches_of_uninterrupted_training(
+    changes: dict[str, Any],
+) -> None:
     options = replace(AS_THEY_ARE, **changes)
     share: dict[str, Any] = {'worker': 1, 'num_workers': 3, 'num_towers': 2}
     whole = steps_of(6, 8, options, **share)
@@ -165,24 +189,38 @@ def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarra
 
 def test_shifts_and_flips_are_those_of_numpy() -> None:
     places = [*zip(range(9), [4, 8, 0, 1, 2, 3, 5, 6, 7], [True, False, False] * 3, strict=True)]
-    uniform = [((top + 0.5) / 9, (left + 0.5) / 9, 0.4 if mirrored else 0.6) for top, left, mirrored in places]
+    uniform = [
+        ((top + 0.5) / 9, (left + 0.5) / 9, 0.4 if mirrored else 0.6)
+        for top, left, mirrored in places
+    ]
     expected = [shifted(image, *place) for image, place in zip(IMAGES, places, strict=False)]
     with tf.Graph().as_default(), open_session() as session:
-        found = session.run(shift_and_flip(tf.constant(IMAGES[:9]), tf.constant(uniform, tf.float32)))
+        found = session.run(
+            shift_and_flip(tf.constant(IMAGES[:9]), tf.constant(uniform, tf.float32))
+        )
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize('kind', [ArrayPipeline, FeedInput])
 def test_training_images_are_shifted_and_flipped_at_random_and_repeatably(kind: Any) -> None:
-    # For the bytes of each shifted image: which original it is of, its top and left, and whether it is mirrored.
+    # For the bytes of each shifted image: which original it is of, its top and left, and whether it
+    # is mirrored.
     all_places = defaultdict(list)
     for place in itertools.product(range(COUNT), range(9), range(9), (False, True)):
         all_places[shifted(IMAGES[place[0]], *place[1:]).tobytes()].append(place)
     steps = steps_of(3, COUNT, SHIFTED, kind=kind)
     check_equal(steps_of(1, COUNT, SHIFTED, kind=kind, before=2), steps[2:])
     # At the corners almost nothing is left of an image this small, so that it could be any.
-    images = [image for step in steps for batch, _ in step for image in pixels(batch) if np.count_nonzero(image) > 12]
-    places = [place for image in images for (place,) in [all_places[image.astype(np.uint8).tobytes()]]]
+    images = [
+        image
+        for step in steps
+        for batch, _ in step
+        for image in pixels(batch)
+        if np.count_nonzero(image) > 12
+    ]
+    places = [
+        place for image in images for (place,) in [all_places[image.astype(np.uint8).tobytes()]]
+    ]
     assert len(places) > 60
     for values, least in ((1, 8), (2, 8), (3, 2)):
         assert len({place[values] for place in places}) >= least
@@ -195,7 +233,9 @@ def test_images_are_resized_to_what_the_model_needs_and_distorted() -> None:
     ((images, _),) = steps_of(1, 4, double)[0]
     chosen = pixels(images)[:, 0, 0, 0]
     np.testing.assert_array_equal(pixels(images), IMAGES[chosen].repeat(2, 1).repeat(2, 2))
-    plain, distorted = (steps_of(1, 4, replace(AS_THEY_ARE, distortions=on))[0][0] for on in (False, True))
+    plain, distorted = (
+        steps_of(1, 4, replace(AS_THEY_ARE, distortions=on))[0][0] for on in (False, True)
+    )
     np.testing.assert_array_equal(plain[1], distorted[1])
     assert 2 / 127.5 < np.abs(plain[0] - distorted[0]).mean() < 1
 
@@ -216,7 +256,8 @@ def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -
 @pytest.mark.parametrize('on_device', [False, True])
 # Python draws other shifts.
 @pytest.mark.parametrize(
-    ('kind', 'options'), [(DeviceInput, AS_THEY_ARE), (DeviceInput, SHIFTED), (FeedInput, AS_THEY_ARE)]
+    ('kind', 'options'),
+    [(DeviceInput, AS_THEY_ARE), (DeviceInput, SHIFTED), (FeedInput, AS_THEY_ARE)],
 )
 def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
     kind: Any, options: ImageOptions, on_device: bool
@@ -230,7 +271,9 @@ def test_images_in_memory_give_the_batches_of_arrays_bit_for_bit(
 def test_another_scale_is_that_of_the_options() -> None:
     options = replace(AS_THEY_ARE, scale=Scale(1.0, (10.0, 20.0, 30.0)))
     plain, scaled = (steps_of(1, 4, each, kind=DeviceInput) for each in (AS_THEY_ARE, options))
-    np.testing.assert_allclose((plain[0][0][0] + 1) * 127.5 - [10, 20, 30], scaled[0][0][0], atol=1e-4)
+    np.testing.assert_allclose(
+        (plain[0][0][0] + 1) * 127.5 - [10, 20, 30], scaled[0][0][0], atol=1e-4
+    )
     check_equal(steps_of(1, 4, options, kind=FeedInput), scaled)
 
 
@@ -248,7 +291,9 @@ def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
 def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         shares = [
-            FeedInput(InputParts(SOURCE, [device], 4, 10, AS_THEY_ARE, worker=number, num_workers=2))
+            FeedInput(
+                InputParts(SOURCE, [device], 4, 10, AS_THEY_ARE, worker=number, num_workers=2)
+            )
             for number, device in enumerate(cpus(2))
         ]
         pipeline = WorkersInput(shares, 1)
@@ -261,20 +306,30 @@ def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
 def test_images_of_another_size_are_held_in_that_of_the_model() -> None:
     with tf.Graph().as_default():
         options = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest', training=False)
-        arrays = read_images(SOURCE, lambda: array_examples(SOURCE, options, Share()), options, tf.ConfigProto())
+        arrays = read_images(
+            SOURCE, lambda: array_examples(SOURCE, options, Share()), options, tf.ConfigProto()
+        )
     np.testing.assert_array_equal(arrays.images, IMAGES.repeat(2, 1).repeat(2, 2))
     np.testing.assert_array_equal(arrays.labels, LABELS)
     same = replace(options, height=6, width=6)
-    assert read_images(SOURCE, lambda: pytest.fail('nothing is read'), same, tf.ConfigProto()) is SOURCE
+    assert (
+        read_images(SOURCE, lambda: pytest.fail('nothing is read'), same, tf.ConfigProto())
+        is SOURCE
+    )
 
 
 def test_records_are_decoded_once_in_their_order(tmp_path: Path) -> None:
     colors = [(40 * number, 100, 200 - 30 * number) for number in range(5)]
-    records = [example(encoded(np.full([9, 7, 3], color, np.uint8)), label) for label, color in enumerate(colors)]
+    records = [
+        example(encoded(np.full([9, 7, 3], color, np.uint8)), label)
+        for label, color in enumerate(colors)
+    ]
     for number, part in enumerate((records[:2], records[2:])):
         write_shard(tmp_path / shard_name('train', number, 2), part)
     source, options = find_shards(str(tmp_path), 'train'), replace(AS_THEY_ARE, training=False)
-    arrays = read_images(source, lambda: record_examples(source, 10, options, Share()), options, tf.ConfigProto())
+    arrays = read_images(
+        source, lambda: record_examples(source, 10, options, Share()), options, tf.ConfigProto()
+    )
     assert arrays.images.shape == (5, 6, 6, 3)
     np.testing.assert_allclose(arrays.images.mean(axis=(1, 2)), colors, atol=3)
     assert arrays.labels.tolist() == [0, 1, 2, 3, 4]

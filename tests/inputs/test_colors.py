@@ -15,7 +15,10 @@ pytestmark = pytest.mark.graph
 
 # Brightness, saturation, hue and contrast, from one end of their ranges to the other.
 DRAWS = [(0.3, 0.9, 0.1, 0.8), (0.9, 0.1, 0.7, 0.2), (0.0, 0.99, 0.99, 0.99), (0.5, 0.0, 0.5, 0.0)]
-ORDERS = [('brightness', 'saturation', 'hue', 'contrast'), ('brightness', 'contrast', 'saturation', 'hue')]
+ORDERS = [
+    ('brightness', 'saturation', 'hue', 'contrast'),
+    ('brightness', 'contrast', 'saturation', 'hue'),
+]
 
 
 def photograph(height: int, width: int) -> np.ndarray:
@@ -26,10 +29,14 @@ def photograph(height: int, width: int) -> np.ndarray:
 
 
 # Even and odd sides.
-PHOTOGRAPHS = pytest.mark.parametrize('image', [photograph(104, 160), photograph(33, 47)], ids=['even', 'odd'])
+PHOTOGRAPHS = pytest.mark.parametrize(
+    'image', [photograph(104, 160), photograph(33, 47)], ids=['even', 'odd']
+)
 
 
-def distorted(change: Callable[..., Any], image: np.ndarray, draws: Sequence[float], *more: int) -> np.ndarray:
+def distorted(
+    change: Callable[..., Any], image: np.ndarray, draws: Sequence[float], *more: int
+) -> np.ndarray:
     with tf.Graph().as_default(), open_session() as session:
         levels = change(tf.constant(image), [tf.constant(draw) for draw in draws], *more)
         assert (levels.dtype, levels.shape.as_list()) == (tf.uint8, [*image.shape])
@@ -46,7 +53,9 @@ def turned_in_yiq(pixels: np.ndarray, factor: float, radians: float) -> np.ndarr
 
 @PHOTOGRAPHS
 @pytest.mark.parametrize('order', ORDERS)
-def test_one_matrix_changes_colors_as_steps_in_either_order_do(image: np.ndarray, order: Sequence[str]) -> None:
+def test_one_matrix_changes_colors_as_steps_in_either_order_do(
+    image: np.ndarray, order: Sequence[str]
+) -> None:
     for draws in DRAWS:
         brightness, saturation, hue, contrast = draws
         pixels = image.reshape(-1, 3).astype(np.float64) / 255
@@ -81,7 +90,9 @@ def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_posit
             for name, draw in zip(ORDERS[position % 2], draws, strict=True):
                 theirs = oracles[name](theirs, draw)
             expected = session.run(tf.clip_by_value(theirs, 0, 1) * 255)
-        np.testing.assert_allclose(distorted(distort_in_hsv, image, draws, position), expected, atol=0.55)
+        np.testing.assert_allclose(
+            distorted(distort_in_hsv, image, draws, position), expected, atol=0.55
+        )
 
 
 def test_levels_are_rounded_and_clipped() -> None:

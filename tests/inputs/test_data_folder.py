@@ -29,7 +29,9 @@ pytestmark = pytest.mark.graph
 IMAGES = np.zeros([10, 32, 32, 3], np.uint8)
 
 
-def to_records(sizes: dict[str, list[tuple[int, int]]], photos: Path, output: Path, *flags: str) -> str:
+def to_records(
+    sizes: dict[str, list[tuple[int, int]]], photos: Path, output: Path, *flags: str
+) -> str:
     """Makes shards of class folders of PNGs with these widths and heights."""
     for name, each in sizes.items():
         (photos / name).mkdir(parents=True)
@@ -42,13 +44,19 @@ def to_records(sizes: dict[str, list[tuple[int, int]]], photos: Path, output: Pa
 
 @pytest.fixture(scope='module')
 def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The shards that `records` writes of 5 training and 4 validation images, all of 8 x 8 pixels."""
+    """The shards that `records` writes of 5 training and 4 validation images, all of 8 x 8
+    pixels.
+    """
     tmp = tmp_path_factory.mktemp('digits')
     to_records({'one': [(8, 8)] * 2, 'two': [(8, 8)] * 3}, tmp / 'train', tmp / 'out')
-    return to_records({'one': [(8, 8)] * 2, 'two': [(8, 8)] * 2}, tmp / 'val', tmp / 'out', '--subset=validation')
+    return to_records(
+        {'one': [(8, 8)] * 2, 'two': [(8, 8)] * 2}, tmp / 'val', tmp / 'out', '--subset=validation'
+    )
 
 
-EXPECTED = DataSet('records', 3, 3, 5, 4, has_records=True, image_size=8, class_names=('background', 'one', 'two'))
+EXPECTED = DataSet(
+    'records', 3, 3, 5, 4, has_records=True, image_size=8, class_names=('background', 'one', 'two')
+)
 
 
 def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> None:
@@ -59,7 +67,10 @@ def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> 
     assert isinstance(shards, Shards)
     assert len(shards.paths) == 2
     assert folder.warning_about(shards) is None
-    assert [folder.subset_of_steps(forward_only=alone) for alone in (False, True)] == ['train', 'validation']
+    assert [folder.subset_of_steps(forward_only=alone) for alone in (False, True)] == [
+        'train',
+        'validation',
+    ]
     train = {'images': 5, 'shards': 2, 'height': 8, 'width': 8}
     facts = json.loads((Path(digits) / 'dataset.json').read_text())
     assert facts == {'train': train, 'validation': {**train, 'images': 4}}
@@ -73,7 +84,9 @@ def copied(digits: str, folder: Path) -> Path:
     return folder
 
 
-def test_the_records_of_a_folder_without_dataset_json_are_counted(digits: str, tmp_path: Path) -> None:
+def test_the_records_of_a_folder_without_dataset_json_are_counted(
+    digits: str, tmp_path: Path
+) -> None:
     (copied(digits, tmp_path) / 'dataset.json').unlink()
     assert open_folder(str(tmp_path), 'records').data_set == replace(EXPECTED, image_size=None)
     # One that is cut short is named.
@@ -96,10 +109,14 @@ def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) ->
     (tmp_path / 'out').mkdir()
     sizes = {'one': [(8, 8), (9, 8)], 'two': [(8, 8)]}
     output = to_records(sizes, tmp_path / 'photos', copied(digits, tmp_path / 'out'), '--overwrite')
-    assert open_folder(output, 'records').data_set == replace(EXPECTED, num_train_examples=3, image_size=None)
+    assert open_folder(output, 'records').data_set == replace(
+        EXPECTED, num_train_examples=3, image_size=None
+    )
 
 
-def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(tmp_path: Path) -> None:
+def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(
+    tmp_path: Path,
+) -> None:
     sizes = {'one': [(8, 4)], 'two': [(8, 4)]}
     output = to_records(sizes, tmp_path / 'photos', tmp_path / 'out', '--first_label=0')
     expected = DataSet('records', 3, 2, 2, 0, has_records=True, class_names=('one', 'two'))
@@ -126,7 +143,9 @@ def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None
     folder = open_folder(str(tmp_path), 'imagenet')
     assert folder.data_set == DATA_SETS['imagenet']
     assert folder.subset_of_steps(forward_only=True) == 'train'
-    with refused('--data_name=records', f'--data_dir={tmp_path}', 'labels.txt', '--data_name=imagenet'):
+    with refused(
+        '--data_name=records', f'--data_dir={tmp_path}', 'labels.txt', '--data_name=imagenet'
+    ):
         open_folder(str(tmp_path), 'records')
 
 
@@ -137,7 +156,9 @@ def test_shards_without_records_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('kind', ['dangling link', 'folder', 'pipe'])
-def test_a_shard_that_cannot_be_read_is_refused_before_the_run(digits: str, tmp_path: Path, kind: str) -> None:
+def test_a_shard_that_cannot_be_read_is_refused_before_the_run(
+    digits: str, tmp_path: Path, kind: str
+) -> None:
     shard = copied(digits, tmp_path) / shard_name('train', 1, 2)
     shard.unlink()
     if kind == 'pipe':
@@ -155,7 +176,10 @@ def test_a_shard_that_cannot_be_read_is_refused_before_the_run(digits: str, tmp_
     (tmp_path / 'dataset.json').unlink()
     with refused(f'{shard}: it cannot be read'):
         plan_of(tmp_path, model='lenet')
-    with failed(f'--check={tmp_path}: 1 fault', f'{shard}: it cannot be read'), redirect_stdout(io.StringIO()):
+    with (
+        failed(f'--check={tmp_path}: 1 fault', f'{shard}: it cannot be read'),
+        redirect_stdout(io.StringIO()),
+    ):
         records.main([f'--check={tmp_path}'])
 
 
@@ -170,16 +194,27 @@ def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path: Path) -
 def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     write_cifar(tmp_path / 'cifar' / 'cifar-10-batches-bin', IMAGES, np.arange(10))
     write_mnist(tmp_path / 'mnist', IMAGES[:4, :28, :28, 0], np.arange(4), 'validation')
-    assert [recognise(str(tmp_path / name)) for name in ('cifar', 'mnist', 'none')] == ['cifar10', 'mnist', None]
+    assert [recognise(str(tmp_path / name)) for name in ('cifar', 'mnist', 'none')] == [
+        'cifar10',
+        'mnist',
+        None,
+    ]
     cifar = open_folder(str(tmp_path / 'cifar'), 'cifar10')
     assert (cifar.data_set.num_train_examples, cifar.data_set.num_validation_examples) == (10, 0)
     assert cifar.subset_of_steps(forward_only=True) == 'train'
     arrays = cifar.open('train')
     assert isinstance(arrays, Arrays)
-    assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == ('train', (10, 32, 32, 3), list(range(10)))
+    assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == (
+        'train',
+        (10, 32, 32, 3),
+        list(range(10)),
+    )
     check_line(cifar.warning_about(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000)
     mnist = open_folder(str(tmp_path / 'mnist'), 'mnist')
-    assert (mnist.subset_of_steps(forward_only=True), mnist.data_set.num_validation_examples) == ('validation', 4)
+    assert (mnist.subset_of_steps(forward_only=True), mnist.data_set.num_validation_examples) == (
+        'validation',
+        4,
+    )
 
 
 # In one process, and before the launcher starts several.
@@ -189,7 +224,9 @@ def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
 ) -> None:
     write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
     steps = make_params(data_dir=str(tmp_path), model='mnist')
-    evaluation = make_params(data_dir=str(tmp_path), model='mnist', eval=True, train_dir=str(tmp_path))
+    evaluation = make_params(
+        data_dir=str(tmp_path), model='mnist', eval=True, train_dir=str(tmp_path)
+    )
     check(make_params(data_dir=str(tmp_path), model='mnist', forward_only=True))
     with refused(f'--data_dir={tmp_path}', 't10k-images-idx3-ubyte'):
         check(evaluation)

@@ -1,4 +1,6 @@
-"""The shards of a subset are found in their folder, or one line names the folder and what is wrong with it."""
+"""The shards of a subset are found in their folder, or one line names the folder and what is wrong
+with it.
+"""
 
 from pathlib import Path
 
@@ -18,22 +20,36 @@ def touch(folder: Path, *names: str) -> str:
 
 
 def test_the_shards_of_a_subset_are_found_in_order(tmp_path: Path) -> None:
-    data_dir = touch(tmp_path, *(shard_name(subset, i, 3) for subset in ('validation', 'train') for i in (2, 0, 1)))
+    data_dir = touch(
+        tmp_path,
+        *(shard_name(subset, i, 3) for subset in ('validation', 'train') for i in (2, 0, 1)),
+    )
     assert find_shards(data_dir, 'train') == Shards(
         'train', tuple(str(tmp_path / f'train-0000{i}-of-00003') for i in range(3)), num_missing=0
     )
 
 
-def test_shards_are_found_that_the_original_finds_and_files_beside_them_are_passed_over(tmp_path: Path) -> None:
+def test_shards_are_found_that_the_original_finds_and_files_beside_them_are_passed_over(
+    tmp_path: Path,
+) -> None:
     names = ['train-00000-of-00003.tfrecord', 'train-00002-of-00003.tfrecord']
     beside = [
-        f'train-{end}' for end in ('00000-of-00001.tmp', '00000-of-00003.tfrecord.md5', '00001-of-00003.tfrecord.gz')
+        f'train-{end}'
+        for end in (
+            '00000-of-00001.tmp',
+            '00000-of-00003.tfrecord.md5',
+            '00001-of-00003.tfrecord.gz',
+        )
     ]
     touch(tmp_path, '.train-00000-of-00001', 'train-of-1', 'labels.txt')
     found = find_shards(touch(tmp_path, *names, *beside, 'validation-00000-of-00001'), 'train')
-    assert found == Shards('train', tuple(str(tmp_path / name) for name in names), 1, passed_over=tuple(beside))
+    assert found == Shards(
+        'train', tuple(str(tmp_path / name) for name in names), 1, passed_over=tuple(beside)
+    )
     others = ['validation-a-of-b', 'validation-00000-of-00001']
-    assert [Path(path).name for path in find_shards(touch(tmp_path, *others), 'validation').paths] == sorted(others)
+    assert [
+        Path(path).name for path in find_shards(touch(tmp_path, *others), 'validation').paths
+    ] == sorted(others)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +64,9 @@ def test_shards_are_found_that_the_original_finds_and_files_beside_them_are_pass
         (['train-0-of-2', shard_name('train', 0, 2)], ['train-00000-of-00002', 'shard 0']),
     ],
 )
-def test_a_folder_without_one_set_of_shards_is_refused(tmp_path: Path, names: list[str], facts: list[str]) -> None:
+def test_a_folder_without_one_set_of_shards_is_refused(
+    tmp_path: Path, names: list[str], facts: list[str]
+) -> None:
     with refused(f'--data_dir={tmp_path}', *facts):
         find_shards(touch(tmp_path, *names), 'train')
 

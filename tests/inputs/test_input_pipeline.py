@@ -17,11 +17,15 @@ pytestmark = pytest.mark.graph
 
 
 class Source:
-    """Host batches that are numbered: set k of tower t has the label 10 k + t. number is the last k."""
+    """Host batches that are numbered: set k of tower t has the label 10 k + t. number is the last
+    k.
+    """
 
     def __init__(self, num_towers: int, first: int = 0) -> None:
         self._num_towers = num_towers
-        self._made = tf.Variable(first - 1, use_resource=True, collections=[], name=f'made_from_{first}')
+        self._made = tf.Variable(
+            first - 1, use_resource=True, collections=[], name=f'made_from_{first}'
+        )
         self.initializer = self._made.initializer
         self.number = self._made.read_value()
 
@@ -104,7 +108,9 @@ def test_pipelines_on_one_server_do_not_share_staging_areas() -> None:
 def synthetic(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The images and labels of two towers in two steps."""
     with tf.Graph().as_default() as graph, open_session(num_cpus=2) as session:
-        pipeline = SyntheticInput(InputParts(None, cpus(2), 64, 10, ImageOptions(8, 8, 3, training=False), seed))
+        pipeline = SyntheticInput(
+            InputParts(None, cpus(2), 64, 10, ImageOptions(8, 8, 3, training=False), seed)
+        )
         assert not tf.global_variables()
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
@@ -112,7 +118,9 @@ def synthetic(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [*step(session, pipeline, [0, 1]), *step(session, pipeline, [0, 1])]
 
 
-def test_synthetic_batches_are_normalized_stay_the_same_and_differ_between_towers_and_seeds() -> None:
+def test_synthetic_batches_are_normalized_stay_the_same_and_differ_between_towers_and_seeds() -> (
+    None
+):
     first, other, *again = synthetic(seed=1)
     for before, after in zip((first, other), again, strict=True):
         np.testing.assert_array_equal(before[0], after[0])

@@ -1,4 +1,6 @@
-"""Each preprocessor makes the numbers that its source describes, of the part of the image that it describes."""
+"""Each preprocessor makes the numbers that its source describes, of the part of the image that it
+describes.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ PLAIN = PREPROCESSORS['official_models_imagenet']
 def test_pixels_become_the_numbers_of_numpy(row: Preprocessor) -> None:
     with tf.Graph().as_default(), open_session() as session:
         found = session.run(normalize(tf.constant(LEVELS), Scale(row.factor, row.offsets)))
-    expected = LEVELS / 127.5 - 1 if row.name == 'default' else LEVELS - np.array([123.68, 116.78, 103.94])
+    expected = (
+        LEVELS / 127.5 - 1 if row.name == 'default' else LEVELS - np.array([123.68, 116.78, 103.94])
+    )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -38,18 +42,28 @@ def test_evaluations_normalise_in_the_same_way() -> None:
 
 @pytest.mark.parametrize(('width', 'height'), [(400, 300), (270, 512)])
 @pytest.mark.parametrize('size', [224, 128, 299])
-def test_the_centre_of_an_image_is_that_of_an_image_of_256_pixels(width: int, height: int, size: int) -> None:
-    """PIL resizes the shorter side and cuts the middle out; a size above 256 takes all of the shorter side."""
+def test_the_centre_of_an_image_is_that_of_an_image_of_256_pixels(
+    width: int, height: int, size: int
+) -> None:
+    """PIL resizes the shorter side and cuts the middle out; a size above 256 takes all of the
+    shorter side.
+    """
     ramps = np.linspace(0, 255, width)[np.newaxis, :] * np.ones([height, 1])
     levels = np.linspace(0, 255, height)[:, np.newaxis] * np.ones([1, width])
-    picture = Image.fromarray(np.stack([ramps, levels, (ramps + levels) / 2], axis=2).astype(np.uint8))
+    picture = Image.fromarray(
+        np.stack([ramps, levels, (ramps + levels) / 2], axis=2).astype(np.uint8)
+    )
     scale = max(256, size) / min(width, height)
-    resized = picture.resize((round(width * scale), round(height * scale)), Image.Resampling.BILINEAR)
+    resized = picture.resize(
+        (round(width * scale), round(height * scale)), Image.Resampling.BILINEAR
+    )
     left, top = (resized.width - size) // 2, (resized.height - size) // 2
     expected = np.asarray(resized.crop((left, top, left + size, top + size)), np.float32)
     options = ImageOptions(size, size, 3, training=False, shorter_side=PLAIN.shorter_side)
     with tf.Graph().as_default(), open_session() as session:
-        image = preprocess(tf.constant(encoded(picture, quality=95)), tf.zeros([1, 0, 4]), options, 0)
+        image = preprocess(
+            tf.constant(encoded(picture, quality=95)), tf.zeros([1, 0, 4]), options, 0
+        )
         found = session.run(image).astype(np.float32)
     assert np.abs(found - expected).mean() < 1.0
     if size == 224:

@@ -1,4 +1,5 @@
-"""Records become batches by RecordInput and by tf.data: each record once an epoch, with its label; faults are raised.
+"""Records become batches by RecordInput and by tf.data: each record once an epoch, with its label;
+faults are raised.
 
 tf.data gives the images that RecordInput gives, in an order that the seed decides.
 """
@@ -34,7 +35,9 @@ TRAINING = replace(EVALUATION, training=True)
 MEANS = Scale(1.0, (123.68, 116.78, 103.94))
 RANDOM = np.random.default_rng(4)
 # A picture by its label.
-FILES = [encoded(RANDOM.integers(0, 256, [24, 32, 3], np.uint8), quality=95) for _ in range(NUM_CLASSES)]
+FILES = [
+    encoded(RANDOM.integers(0, 256, [24, 32, 3], np.uint8), quality=95) for _ in range(NUM_CLASSES)
+]
 BOTH = pytest.mark.parametrize('pipeline', [RecordPipeline, TfDataPipeline])
 
 Steps = list[list[tuple[np.ndarray, np.ndarray]]]
@@ -46,7 +49,9 @@ def record(label: int) -> bytes:
 
 def grey_record(label: int) -> bytes:
     """An image whose grey tells its label."""
-    return example(encoded(np.full([24, 32, 3], GREY_PER_LABEL * label, np.uint8), quality=95), label)
+    return example(
+        encoded(np.full([24, 32, 3], GREY_PER_LABEL * label, np.uint8), quality=95), label
+    )
 
 
 def write_shards(folder: Path, make: Callable[[int], bytes]) -> Shards:
@@ -54,7 +59,9 @@ def write_shards(folder: Path, make: Callable[[int], bytes]) -> Shards:
     folder = folder / r'train [1-3]*? \{a,b}'
     folder.mkdir()
     for shard in range(3):
-        write_shard(folder / shard_name('train', shard, 3), map(make, range(8 * shard, 8 * shard + 8)))
+        write_shard(
+            folder / shard_name('train', shard, 3), map(make, range(8 * shard, 8 * shard + 8))
+        )
     return find_shards(str(folder), 'train')
 
 
@@ -76,7 +83,9 @@ def steps_of(
     """The images and labels of each tower in each step."""
     pool = {name: more.pop(name) for name in ('pool_records', 'readers') if name in more}
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
-        built = pipeline(InputParts(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more), **pool)
+        built = pipeline(
+            InputParts(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more), **pool
+        )
         session.run(built.initializers)
         built.warm_up(session)
         return [step(session, built, range(num_towers)) for _ in range(num_steps)]
@@ -88,14 +97,22 @@ def labels_in(steps: Steps) -> list[int]:
 
 def images_by_label(steps: Steps) -> dict[int, np.ndarray]:
     batches = [batch for towers in steps for batch in towers]
-    return {label: image for images, labels in batches for image, label in zip(images, labels.tolist(), strict=True)}
+    return {
+        label: image
+        for images, labels in batches
+        for image, label in zip(images, labels.tolist(), strict=True)
+    }
 
 
 @pytest.mark.parametrize('normalize_on_device', [False, True])
 @pytest.mark.parametrize('options', [EVALUATION, TRAINING], ids=['evaluation', 'training'])
-def test_labels_arrive_with_their_own_images(tmp_path: Path, options: ImageOptions, normalize_on_device: bool) -> None:
+def test_labels_arrive_with_their_own_images(
+    tmp_path: Path, options: ImageOptions, normalize_on_device: bool
+) -> None:
     shards, on_device = write_shards(tmp_path, grey_record), normalize_on_device
-    steps = steps_of(shards, 3, 5, options, num_towers=2, pipeline=RecordPipeline, normalize_on_device=on_device)
+    steps = steps_of(
+        shards, 3, 5, options, num_towers=2, pipeline=RecordPipeline, normalize_on_device=on_device
+    )
     for images, labels in itertools.chain(*steps):
         assert images.shape == (5, 16, 16, 3)
         assert (images.dtype, labels.dtype) == (np.float32, np.int32)
@@ -104,10 +121,22 @@ def test_labels_arrive_with_their_own_images(tmp_path: Path, options: ImageOptio
 
 
 @pytest.mark.parametrize(('on_device', 'scale'), [(True, Scale()), (False, MEANS)])
-def test_images_of_tf_data_are_those_of_record_input(shards: Shards, on_device: bool, scale: Scale) -> None:
+def test_images_of_tf_data_are_those_of_record_input(
+    shards: Shards, on_device: bool, scale: Scale
+) -> None:
     options = replace(EVALUATION, scale=scale, scaled_decode=on_device, height=8, width=8)
     both = [
-        images_by_label(steps_of(shards, 4, 3, options, num_towers=2, pipeline=pipeline, normalize_on_device=on_device))
+        images_by_label(
+            steps_of(
+                shards,
+                4,
+                3,
+                options,
+                num_towers=2,
+                pipeline=pipeline,
+                normalize_on_device=on_device,
+            )
+        )
         for pipeline in (TfDataPipeline, RecordPipeline)
     ]
     assert {len(found) for found in both} == {NUM_CLASSES}
@@ -117,7 +146,9 @@ def test_images_of_tf_data_are_those_of_record_input(shards: Shards, on_device: 
 
 
 @pytest.mark.parametrize('normalize_on_device', [False, True])
-@pytest.mark.parametrize('options', [EVALUATION, replace(TRAINING, distortions=True)], ids=['evaluation', 'training'])
+@pytest.mark.parametrize(
+    'options', [EVALUATION, replace(TRAINING, distortions=True)], ids=['evaluation', 'training']
+)
 def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
     shards: Shards, options: ImageOptions, normalize_on_device: bool
 ) -> None:
@@ -140,7 +171,10 @@ def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
 @pytest.mark.parametrize(
     ('pipeline', 'reading'),
     [
-        *((RecordPipeline, reading) for reading in ({'pool_records': 1, 'readers': 1}, {'pool_records': 7}, {})),
+        *(
+            (RecordPipeline, reading)
+            for reading in ({'pool_records': 1, 'readers': 1}, {'pool_records': 7}, {})
+        ),
         *(
             (TfDataPipeline, {'pool_records': pool_records, 'tf_data': settings})
             for pool_records in (1, 7)
@@ -174,13 +208,24 @@ def test_workers_begin_at_different_shards(shards: Shards, pipeline: Any) -> Non
     if pipeline is RecordPipeline:
         one_at_a_time = {'readers': 1}
     firsts = [
-        steps_of(shards, 1, 8, worker=worker, num_workers=3, pool_records=1, pipeline=pipeline, **one_at_a_time)
+        steps_of(
+            shards,
+            1,
+            8,
+            worker=worker,
+            num_workers=3,
+            pool_records=1,
+            pipeline=pipeline,
+            **one_at_a_time,
+        )
         for worker in range(3)
     ]
     assert sorted(labels_in([*itertools.chain(*firsts)])) == list(range(NUM_CLASSES))
 
 
-@pytest.mark.parametrize('more', [{'distortions': True}, {'augmentation': 'padded_crop'}, {'augmentation': 'none'}])
+@pytest.mark.parametrize(
+    'more', [{'distortions': True}, {'augmentation': 'padded_crop'}, {'augmentation': 'none'}]
+)
 def test_training_images_of_tf_data_change_at_random_and_are_decided_by_the_seed_alone(
     shards: Shards, more: Any
 ) -> None:
@@ -202,8 +247,12 @@ def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides(met
         number = tf.placeholder(tf.int64, [])
         numbered = preprocess_numbered(tf.constant(FILES[0]), no_boxes, options, number)
         for position in range(4):
-            draws = preprocessing.draw(1, options, seeds=tf.constant([options.seed, position], tf.int64)).of_image(0)
-            expected = preprocessing.preprocess(tf.constant(FILES[0]), no_boxes, options, position, draws)
+            draws = preprocessing.draw(
+                1, options, seeds=tf.constant([options.seed, position], tf.int64)
+            ).of_image(0)
+            expected = preprocessing.preprocess(
+                tf.constant(FILES[0]), no_boxes, options, position, draws
+            )
             found, wanted = session.run([numbered, expected], {number: position})
             np.testing.assert_array_equal(found, wanted)
 
@@ -211,7 +260,9 @@ def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides(met
 def test_a_sloppy_order_has_every_record_and_one_record_can_stand_for_all(shards: Shards) -> None:
     sloppy = TfDataSettings(sloppy=True, prefetched_batches=0, private_threads=2)
     assert sorted(labels_in(steps_of(shards, 3, 8, tf_data=sloppy))) == list(range(NUM_CLASSES))
-    assert len(set(labels_in(steps_of(shards, 3, 8, tf_data=TfDataSettings(repeats_one=True))))) == 1
+    assert (
+        len(set(labels_in(steps_of(shards, 3, 8, tf_data=TfDataSettings(repeats_one=True))))) == 1
+    )
 
 
 def test_cached_records_are_read_once(tmp_path: Path) -> None:
@@ -224,17 +275,25 @@ def test_cached_records_are_read_once(tmp_path: Path) -> None:
         pipeline.warm_up(session)
         path.unlink()
         # Without the cache, the file would be missing in the second epoch.
-        assert all(sorted(labels_in([step(session, pipeline, [0])])) == [0, 1, 2, 3] for _ in range(20))
+        assert all(
+            sorted(labels_in([step(session, pipeline, [0])])) == [0, 1, 2, 3] for _ in range(20)
+        )
 
 
 def test_buffers_and_threads_are_those_of_the_settings(shards: Shards) -> None:
     settings = TfDataSettings(
-        cycle_length=2, prefetched_shards=3, prefetched_batches=5, batches_per_device=4, private_threads=7
+        cycle_length=2,
+        prefetched_shards=3,
+        prefetched_batches=5,
+        batches_per_device=4,
+        private_threads=7,
     )
     with tf.Graph().as_default() as graph:
         TfDataPipeline(InputParts(shards, cpus(2), 2, NUM_CLASSES, EVALUATION, tf_data=settings))
     ops = graph.get_operations()
-    prefetches = [int(tf.get_static_value(op.inputs[1])) for op in ops if op.type == 'PrefetchDataset']
+    prefetches = [
+        int(tf.get_static_value(op.inputs[1])) for op in ops if op.type == 'PrefetchDataset'
+    ]
     assert prefetches == [5, 4 * 2]
     [options] = [op.get_attr('serialized_options') for op in ops if op.type == 'OptionsDataset']
     assert b'\x07' in options
@@ -263,7 +322,11 @@ def test_only_the_shards_are_read(tmp_path: Path) -> None:
     # The words are TensorFlow's, or the names of ops and features.
     [
         (flip_a_bit, tf.errors.DataLossError, 'corrupted record'),
-        (lambda path: path.write_bytes(path.read_bytes()[:-5]), tf.errors.DataLossError, 'truncated record'),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-5]),
+            tf.errors.DataLossError,
+            'truncated record',
+        ),
         (
             lambda path: write_shard(path, map(record, [0, 1, 2, NUM_CLASSES])),
             tf.errors.InvalidArgumentError,
@@ -273,7 +336,11 @@ def test_only_the_shards_are_read(tmp_path: Path) -> None:
     ids=['checksum', 'truncated', 'label'],
 )
 def test_a_fault_of_the_data_is_raised(
-    tmp_path: Path, pipeline: Any, spoil: Callable[[Path], object], error: type[Exception], message: str
+    tmp_path: Path,
+    pipeline: Any,
+    spoil: Callable[[Path], object],
+    error: type[Exception],
+    message: str,
 ) -> None:
     path = tmp_path / shard_name('train', 0, 1)
     write_shard(path, map(record, range(4)))

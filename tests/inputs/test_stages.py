@@ -30,8 +30,12 @@ def write(folder: Path, record: bytes) -> Shards:
     return find_shards(str(folder), 'train')
 
 
-def run(source: Shards | Arrays, name: str, until: str, *, towers: int = 1, steps: int = 1) -> list[str]:
-    """Takes steps of a pipeline that ends after a stage; returns the types of the ops that a step runs last."""
+def run(
+    source: Shards | Arrays, name: str, until: str, *, towers: int = 1, steps: int = 1
+) -> list[str]:
+    """Takes steps of a pipeline that ends after a stage; returns the types of the ops that a step
+    runs last.
+    """
     with tf.Graph().as_default(), open_session(num_cpus=towers) as session:
         parts = InputParts(source, cpus(towers), 4, 10, TRAINING, until=until)
         pipeline = PIPELINE_CLASSES[name](parts)
@@ -53,9 +57,14 @@ def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(name: str, tmp_
 
 
 @pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA, 'arrays'])
-def test_each_stage_runs_for_several_towers_and_only_the_last_one_stages(name: str, tmp_path: Path) -> None:
+def test_each_stage_runs_for_several_towers_and_only_the_last_one_stages(
+    name: str, tmp_path: Path
+) -> None:
     source: Shards | Arrays = write(tmp_path, example(encoded(PIXELS), 1))
     if name == 'arrays':
         source = Arrays('train', np.zeros([8, 20, 20, 3], np.uint8), np.zeros(8, np.int32))
-    ends = {stage: run(source, name, stage, towers=2, steps=2) for stage in input_for(source, name).stages}
+    ends = {
+        stage: run(source, name, stage, towers=2, steps=2)
+        for stage in input_for(source, name).stages
+    }
     assert [stage for stage, ops in ends.items() if 'Stage' in ops] == [TRANSFER]

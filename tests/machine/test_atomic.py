@@ -1,4 +1,6 @@
-"""Files that appear as a whole: they replace no more than they must, and remove only what this program made."""
+"""Files that appear as a whole: they replace no more than they must, and remove only what this
+program made.
+"""
 
 import os
 from pathlib import Path
@@ -19,7 +21,11 @@ def test_a_file_keeps_its_mode_and_owner_when_it_is_replaced(tmp_path: Path) -> 
     link.symlink_to(file)
     write_whole('new', link)
     after = file.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
     assert after.st_ino != before.st_ino
     assert link.is_symlink()
     assert file.read_text() == 'new'
@@ -35,7 +41,9 @@ def test_a_folder_keeps_its_mode_when_it_is_replaced(tmp_path: Path) -> None:
     assert list(tmp_path.rglob('*')) == [old, old / 'file']
 
 
-def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can_be(tmp_path: Path) -> None:
+def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can_be(
+    tmp_path: Path,
+) -> None:
     other, file = tmp_path / 'other', tmp_path / ('x' * 255)
     other.touch()
     write_whole(b'new', file)
@@ -45,7 +53,9 @@ def test_a_new_file_has_the_mode_of_any_new_file_and_a_name_as_long_as_names_can
 
 @pytest.mark.parametrize('name', ['.r.json.mine.part', 'folder/file', 'a-link'])
 def test_what_this_program_did_not_make_stays(tmp_path: Path, name: str) -> None:
-    """A file like those that are left by a kill, old enough to be one; a folder; a link to a folder."""
+    """A file like those that are left by a kill, old enough to be one; a folder; a link to a
+    folder.
+    """
     (tmp_path / 'kept').mkdir()
     own = tmp_path / 'stage'
     (own / name).parent.mkdir(parents=True)
@@ -59,4 +69,6 @@ def test_what_this_program_did_not_make_stays(tmp_path: Path, name: str) -> None
     write_whole('new', own / 'r.json')
     with pytest.raises(OSError, match=str(own)):
         clear_own(own, lambda found: found in ('made', 'r.json'))
-    assert {path.name for path in own.iterdir()} == {'made', 'r.json'} | ({Path(name).parts[0]} - {'a-link'})
+    assert {path.name for path in own.iterdir()} == {'made', 'r.json'} | (
+        {Path(name).parts[0]} - {'a-link'}
+    )

@@ -1,4 +1,6 @@
-"""What the checks of the GPUs and TensorFlow find, on machines made of files with stand-ins for NVIDIA's libraries."""
+"""What the checks of the GPUs and TensorFlow find, on machines made of files with stand-ins for
+NVIDIA's libraries.
+"""
 
 import os
 from pathlib import Path
@@ -6,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.machines import NEEDED, compile_cuda, use_pynvml, without_pynvml, write_files, write_pynvml
+from tests.support.machines import (
+    NEEDED,
+    compile_cuda,
+    use_pynvml,
+    without_pynvml,
+    write_files,
+    write_pynvml,
+)
 from tf_cnn.doctor import checks as doctor_checks
 from tf_cnn.doctor.checks import OK, SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import has_nvidia_gpu
@@ -28,7 +37,9 @@ WITH_DRIVER = {**ON_BUS, 'dev/nvidia0': ''}
 def check(finding: Finding, outcome: str, *facts: str) -> None:
     """Checks a finding, and that what it found or advises has these facts."""
     assert finding.outcome == outcome, finding
-    assert [fact for fact in facts if fact not in f'{finding.found}\n{finding.advice}'] == [], finding
+    assert [fact for fact in facts if fact not in f'{finding.found}\n{finding.advice}'] == [], (
+        finding
+    )
 
 
 @pytest.fixture
@@ -40,7 +51,9 @@ def _nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _has_gpu(environ: Any = os.environ, root: Path = Path('/')) -> bool:
-    return root == Path('/') or (environ.get('CUDA_VISIBLE_DEVICES') != '' and (root / 'dev/nvidia0').exists())
+    return root == Path('/') or (
+        environ.get('CUDA_VISIBLE_DEVICES') != '' and (root / 'dev/nvidia0').exists()
+    )
 
 
 def driver_of(tmp_path: Path, files: dict[str, str]) -> Finding:
@@ -57,7 +70,14 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures('_nvidia')
 def test_a_driver_is_told_with_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(driver_of(tmp_path, WITH_DRIVER), OK, '550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
+    check(
+        driver_of(tmp_path, WITH_DRIVER),
+        OK,
+        '550.54.15',
+        'CUDA 12.9',
+        '1 x NVIDIA A100',
+        '8.0, 40.0 GiB',
+    )
     without_pynvml(monkeypatch)
     check(driver_of(tmp_path, WITH_DRIVER), WARNING, 'nvidia-ml-py')
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
@@ -98,8 +118,16 @@ def test_gpus_of_one_kind_are_listed_once() -> None:
     assert listed.startswith('2 x A100 (compute capability 8.0, 40.0 GiB), 1 x unknown GPU')
 
 
-def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> None:
+def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> (
+    None
+):
     check(doctor_checks.compare_counts('it computes', 2, 2, {}), OK)
     found = doctor_checks.compare_counts('it computes', 1, 3, {'num_gpus': 1})
-    check(found, WARNING, 'ignores 2 of 3', 'TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES')
+    check(
+        found,
+        WARNING,
+        'ignores 2 of 3',
+        'TF_MIN_GPU_MULTIPROCESSOR_COUNT=1',
+        'CUDA_VISIBLE_DEVICES',
+    )
     assert found.figures == {'num_gpus': 1}

@@ -1,4 +1,6 @@
-"""What the checks that use the program find: on virtual devices, and in numbers and places that are wrong."""
+"""What the checks that use the program find: on virtual devices, and in numbers and places that are
+wrong.
+"""
 
 import math
 from collections.abc import Sequence
@@ -28,12 +30,17 @@ def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
         with tf.device('/cpu:0'):
             total = tf.reduce_sum(moved, name='kept')
     metadata = tf.RunMetadata()
-    # Nothing else makes TensorFlow ignore what a graph asks for. With a GPU, none is visible to this session.
+    # Nothing else makes TensorFlow ignore what a graph asks for. With a GPU, none is visible to
+    # this session.
     config = tf.ConfigProto(allow_soft_placement=True, device_count={'GPU': 0})
     with tf.Session(graph=graph, config=config) as session:
-        session.run(total, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+        session.run(
+            total, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata
+        )
     ran = [node for part in metadata.partition_graphs for node in part.node]
-    assert doctor_program.list_moved(graph.as_graph_def().node, ran) == ['Tanh moved on CPU:0 instead of GPU:0']
+    assert doctor_program.list_moved(graph.as_graph_def().node, ran) == [
+        'Tanh moved on CPU:0 instead of GPU:0'
+    ]
 
 
 def test_sums_of_every_type_are_exact_and_those_that_miss_a_tower_are_found_on_its_device() -> None:
@@ -49,7 +56,9 @@ def test_sums_of_every_type_are_exact_and_those_that_miss_a_tower_are_found_on_i
 
 
 @pytest.mark.parametrize('algorithm', ['nccl', COLLECTIVE])
-def test_what_nccl_cannot_sum_is_not_asked_of_it(monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+def test_what_nccl_cannot_sum_is_not_asked_of_it(
+    monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
     monkeypatch.setattr(doctor_program, '_num_gpus', lambda: 2)
     found = doctor_program.exact_sums(algorithm, 'bf16')
     assert (found.outcome, 'bfloat16' in found.found) == (SKIPPED, True)
@@ -62,7 +71,9 @@ def test_collective_sums_have_the_order_of_a_run() -> None:
             reduce([tf.ones([1])] * len(TOWERS), index)
     ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce']
     first, second = ops[: len(TOWERS)], ops[len(TOWERS) :]
-    assert {tuple(op.get_attr('wait_for')) for op in second} == {(first[0].get_attr('instance_key'),)}
+    assert {tuple(op.get_attr('wait_for')) for op in second} == {
+        (first[0].get_attr('instance_key'),)
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,7 +87,9 @@ def test_collective_sums_have_the_order_of_a_run() -> None:
         ('gpu', [*LOSSES[:-1], math.nan], WRONG),
     ],
 )
-def test_two_gpus_may_round_differently_and_two_cpus_may_not(device: str, second: list[float], outcome: str) -> None:
+def test_two_gpus_may_round_differently_and_two_cpus_may_not(
+    device: str, second: list[float], outcome: str
+) -> None:
     found = doctor_program.compare_losses(device, LOSSES, LOSSES, second)
     assert found.outcome == outcome
     if outcome == WRONG:
@@ -85,7 +98,13 @@ def test_two_gpus_may_round_differently_and_two_cpus_may_not(device: str, second
 
 
 def test_a_processor_where_tensorflow_leaves_onednn_off_is_measured_with_both_values() -> None:
-    flags = ('--model=trivial', '--device=cpu', '--batch_size=2', '--num_batches=2', '--num_warmup_batches=1')
+    flags = (
+        '--model=trivial',
+        '--device=cpu',
+        '--batch_size=2',
+        '--num_batches=2',
+        '--num_warmup_batches=1',
+    )
     finding = doctor_program.onednn(lambda: False, flags)
     assert finding.outcome in (OK, WARNING)
     assert [len(rates) for rates in finding.figures['images_per_second'].values()] == [2, 2]
@@ -93,7 +112,7 @@ def test_a_processor_where_tensorflow_leaves_onednn_off_is_measured_with_both_va
     assert doctor_program.onednn(lambda: None).outcome == SKIPPED
 
 
-def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_the_command_that_measures_longer() -> None:
+def test_a_large_gain_by_onednn_is_a_warning_with_the_flag_and_a_longer_measurement() -> None:
     finding = doctor_program.compare_onednn({'false': [2.44, 2.4], 'true': [3.8, 4.0]}, None)
     assert (finding.outcome, finding.advice is not None) == (WARNING, True)
     check_line(finding.found, '2.44', '4.00', 'TensorFlow leaves it off on this processor')

@@ -1,4 +1,6 @@
-"""A file that should be a document of this program, and is damaged in any way, is one error of one line."""
+"""A file that should be a document of this program, and is damaged in any way, is one error of one
+line.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +47,9 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize('damage', DAMAGES)
 @pytest.mark.parametrize('name', READERS)
-def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(name: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_document_is_refused_in_one_line_that_names_its_file(
+    name: str, damage: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(DAMAGES[damage])
     with pytest.raises(UsageError) as caught:
         READERS[name](tmp_path)

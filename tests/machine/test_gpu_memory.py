@@ -1,4 +1,6 @@
-"""How a process takes the memory of GPUs: sessions and the eager context, whichever opens them first, agree."""
+"""How a process takes the memory of GPUs: sessions and the eager context, whichever opens them
+first, agree.
+"""
 
 import json
 import os
@@ -16,7 +18,8 @@ from tests.support.outputs import check_line
 pytestmark = pytest.mark.distributed
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
-# Runs lists of settings, each list in a process of its own that has imported TensorFlow and not used it.
+# Runs lists of settings, each list in a process of its own that has imported TensorFlow and not
+# used it.
 CODE = """
 import json, os, sys
 import tensorflow.compat.v1 as tf
@@ -44,7 +47,8 @@ for name, runs in json.loads(sys.argv[1]).items():
                 tf.data.Dataset.range(2).map(lambda number: number + 1)
             # That has opened the devices.
             assert context.context()._initialized
-            found.append([of(plan.session.config.gpu_options), of(context.context().config.gpu_options)])
+            of_context = of(context.context().config.gpu_options)
+            found.append([of(plan.session.config.gpu_options), of_context])
         print(json.dumps([name, found, tf.executing_eagerly()]), flush=True)
         os._exit(0)
     os.waitpid(pid, 0)
@@ -60,20 +64,26 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
     growing, half = {'allow_growth': True}, {'gpu_memory_frac_for_testing': 0.5}
     more = {'gpu_memory_frac_for_testing': 1.5, 'use_unified_memory': True}
     used_before = ['--gpu_memory_frac_for_testing=0.5', 'before', 'new process']
-    # The runs of a process, (settings, options or the facts of a refusal); without settings TensorFlow is used.
+    # The runs of a process, (settings, options or the facts of a refusal); without settings
+    # TensorFlow is used.
     cases: dict[str, list[tuple[dict[str, Any] | None, Any]]] = {
         'none': [({}, both(False, 0))],
         'both': [(growing | half, both(True, 0.5))] * 2,
         'growth later': [({}, both(False, 0)), (growing, ['--allow_growth=True', 'new process'])],
         'more than there is': [(more, both(False, 1.5))],
-        'another fraction': [(half, both(False, 0.5)), (more, ['testing=1.5', 'testing=0.5', 'new process'])],
+        'another fraction': [
+            (half, both(False, 0.5)),
+            (more, ['testing=1.5', 'testing=0.5', 'new process']),
+        ],
         'used before': [(None, 2), (half, used_before), (half, used_before)],
         'used before, to no harm': [(None, 2), ({}, both(False, 0))],
         # No GPU is opened.
         'on the CPU': [({'device': 'cpu', **growing}, [[True, 0], [False, 0]])],
     }
     settings = {name: [flags for flags, _ in runs] for name, runs in cases.items()}
-    environment = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
+    environment = {
+        name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'
+    }
     ran = subprocess.run(
         [sys.executable, '-c', CODE, json.dumps(settings)],
         cwd=ROOT,
@@ -83,7 +93,10 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
         timeout=120,
     )
     assert ran.returncode == 0, ran.stderr
-    results = {name: (found, is_eager) for name, found, is_eager in map(json.loads, ran.stdout.splitlines())}
+    results = {
+        name: (found, is_eager)
+        for name, found, is_eager in map(json.loads, ran.stdout.splitlines())
+    }
     assert results.keys() == cases.keys()
     for name, (found, is_eager) in results.items():
         # The process of the caller computes as before.

@@ -34,7 +34,9 @@ def test_the_energy_is_that_of_the_packages(tmp_path: Path) -> None:
     meter.start()
     # The second counter has started anew.
     second = domain('0', 'package-0', 12_500_000) | domain('1', 'package-1', 1_000_000)
-    write_files(tmp_path, second | domain('0:0', 'core', 6_000_000) | domain('2', 'psys', 90_000_000))
+    write_files(
+        tmp_path, second | domain('0:0', 'core', 6_000_000) | domain('2', 'psys', 90_000_000)
+    )
     source, joules = meter.joules() or ('', 0.0)
     assert (source, joules) == ('RAPL', pytest.approx(2.5 + (262143.32885 - 262143.0 + 1.0)))
 
@@ -68,7 +70,11 @@ def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path: Path) -> None:
     # A process that another one starts does not count the memory of that.
     code = 'from tf_cnn.machine.meters import host_peak_bytes; print(host_peak_bytes())'
     held = bytearray(b'\1') * 200_000_000
-    child = int(subprocess.run([sys.executable, '-c', code], capture_output=True, check=True, timeout=60).stdout)
+    child = int(
+        subprocess.run(
+            [sys.executable, '-c', code], capture_output=True, check=True, timeout=60
+        ).stdout
+    )
     assert 1_000_000 < child < 150_000_000
     assert host_peak_bytes() > len(held)
     # getrusage tells the peak where these files are not.
@@ -96,7 +102,9 @@ class Times(NamedTuple):
 class Cores:
     """The cores of a machine: the process may use some of them, and has used no time itself."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, usable: list[int], first: list[Times]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, usable: list[int], first: list[Times]
+    ) -> None:
         self.times = first
         monkeypatch.setattr(psutil, 'cpu_times', lambda percpu: self.times)
         monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: usable)
@@ -111,7 +119,9 @@ def disturbances(
     times: Sequence[Times] = (),
     seconds: float = 10.0,
 ) -> dict[str, Any]:
-    """What is found after files have changed from `before` to `after`, and the times of the cores to these."""
+    """What is found after files have changed from `before` to `after`, and the times of the cores
+    to these.
+    """
     clock = Clock()
     found = Disturbances(root=write_files(root, before), clock=clock)
     found.start()
@@ -128,7 +138,8 @@ def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(
     # Core 0 is offline, so that psutil lists only the other three.
     online = {'sys/devices/system/cpu/online': '1-3\n'}
     cores = Cores(monkeypatch, [0, 1, 2], [Times(5.0, 5.0)] * 3)
-    # On cores 1 and 2 something else worked for 4 of 20 seconds, and on the other core all the time.
+    # On cores 1 and 2 something else worked for 4 of 20 seconds, and on the other core all the
+    # time.
     times = [Times(9.0, 11.0, guest=2.0), Times(5.0, 14.0, 1.0), Times(15.0, 5.0)]
     found = disturbances(tmp_path, online, {}, cores, times)
     assert found['seconds'] == 10.0
@@ -140,9 +151,13 @@ def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(
     assert (found['other_cpu_share'], found['steal_share']) == (None, None)
 
 
-def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_host_of_a_container_does_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cores = Cores(monkeypatch, list(range(16)), [Times(0.0, 0.0)] * 16)
-    after = {'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'}
+    after = {
+        'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'
+    }
     found = disturbances(tmp_path, CONTAINER, after, cores, [Times(5.0, 5.0)] * 16)
     assert found['other_cpu_share'] == pytest.approx(0.5)
     assert found['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160)
@@ -167,7 +182,8 @@ def test_the_hottest_core_counts_and_the_load_of_the_start_and_of_the_end(
 
 
 BUSY = (
-    'import time\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass\nprint(1, flush=True)\ninput()'
+    'import time\nend = time.process_time() + 0.6\nwhile time.process_time() < end: '
+    'pass\nprint(1, flush=True)\ninput()'
 )
 
 
@@ -177,7 +193,8 @@ def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none()
     alone.start()
     in_cluster.start()
     began = time.monotonic()
-    # It has used its CPU time, and has not ended: a task beside this one, started by the same process or a child of it.
+    # It has used its CPU time, and has not ended: a task beside this one, started by the same
+    # process or a child of it.
     with subprocess.Popen(
         [sys.executable, '-c', BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -191,11 +208,15 @@ def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none()
     assert seen['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
 
 
-def test_a_run_waits_until_others_hardly_use_the_cores_or_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_waits_until_others_hardly_use_the_cores_or_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cores, clock, busy = Cores(monkeypatch, [0, 1], []), Clock(), 0.0
 
     def run_others(*shares: float) -> tuple[float, float | None, list[float]]:
-        """The wait for at most 60 seconds while others use these shares of two cores, 2 seconds each."""
+        """The wait for at most 60 seconds while others use these shares of two cores, 2 seconds
+        each.
+        """
         remaining, shown = list(shares), list[float]()
 
         def sleep(seconds: float) -> None:

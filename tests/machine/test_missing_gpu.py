@@ -1,11 +1,20 @@
-"""Why TensorFlow sees no GPU: told on machines whose libraries or driver are missing, broken or too old."""
+"""Why TensorFlow sees no GPU: told on machines whose libraries or driver are missing, broken or too
+old.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.machines import NEEDED, compile_cuda, compile_library, use_pynvml, write_files, write_pynvml
+from tests.support.machines import (
+    NEEDED,
+    compile_cuda,
+    compile_library,
+    use_pynvml,
+    write_files,
+    write_pynvml,
+)
 from tests.support.outputs import check_line
 from tf_cnn.machine.missing_gpu import (
     Driver,
@@ -19,7 +28,9 @@ from tf_cnn.machine.tensorflow_build import TensorFlowBuild
 pytestmark = [pytest.mark.unit, *NEEDED]
 
 GPU = {'dev/nvidia0': ''}
-AS_BUILT = TensorFlowBuild(Path('/'), '12.5.1', '9', ('sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90'))
+AS_BUILT = TensorFlowBuild(
+    Path('/'), '12.5.1', '9', ('sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90')
+)
 
 
 @pytest.fixture(scope='module')
@@ -61,13 +72,19 @@ def test_what_is_missing_is_named_with_what_installs_it(tmp_path: Path) -> None:
     check_line(describe_missing(check_libraries(environ)), 'libcuda.so.1', 'driver')
 
 
-def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_others(tmp_path: Path) -> None:
+def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_others(
+    tmp_path: Path,
+) -> None:
     environ = compile_cuda(tmp_path)
     (tmp_path / 'libcufft.so.11').write_bytes(b'')
-    begin = '#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) void begin(void)'
+    begin = (
+        '#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) void begin(void)'
+    )
     compile_library(tmp_path, 'libcublas.so.12', f'{begin} {{ abort(); }}')
     compile_library(tmp_path, 'libnccl.so.2', f'{begin} {{ sleep(60); }}')
-    errors = {name: error for name, error in check_libraries(environ, timeout_secs=2).items() if error}
+    errors = {
+        name: error for name, error in check_libraries(environ, timeout_secs=2).items() if error
+    }
     assert list(errors) == ['libcublas.so.12', 'libcufft.so.11', 'libnccl.so.2']
     for error, fact in zip(errors.values(), ('-6', 'too short', '2 s'), strict=True):
         assert fact in error
@@ -77,7 +94,8 @@ def test_a_library_that_ends_its_process_or_takes_for_ever_hides_none_of_the_oth
     ('driver', 'facts'),
     [
         (Driver('470.57', (11, 4), ('8.0',)), ['470.57', '11.4', '12.5']),
-        # Machine code runs on every driver of CUDA 12, and code that the driver compiles on those for 12.5 only.
+        # Machine code runs on every driver of CUDA 12, and code that the driver compiles on those
+        # for 12.5 only.
         (Driver('525.60.13', (12, 0), ('8.0',)), None),
         (Driver('525.60.13', (12, 0), ('9.0',)), ['9.0', '12.5']),
         (Driver('555.42.02', (12, 5), ('9.0',)), None),

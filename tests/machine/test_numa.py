@@ -1,4 +1,6 @@
-"""--use_numa_affinity: the node for a process, from files as Linux has them, and real bindings of threads."""
+"""--use_numa_affinity: the node for a process, from files as Linux has them, and real bindings of
+threads.
+"""
 
 import os
 from collections.abc import Callable
@@ -28,18 +30,32 @@ needs_two_cores = pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
 
 def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | None = None) -> Path:
     files = {
-        f'sys/devices/system/node/node{number}/cpulist': f'{cores}\n' for number, cores in enumerate(cores_of_nodes)
+        f'sys/devices/system/node/node{number}/cpulist': f'{cores}\n'
+        for number, cores in enumerate(cores_of_nodes)
     }
-    files |= {'sys/devices/system/node/possible': '0-1\n', 'sys/bus/pci/devices/0000:00:02.0/vendor': '0x8086\n'}
+    files |= {
+        'sys/devices/system/node/possible': '0-1\n',
+        'sys/bus/pci/devices/0000:00:02.0/vendor': '0x8086\n',
+    }
     for address, node in {**(gpus or {}), '0000:09:00.1': 'the sound of a GPU'}.items():
-        folder, kind = f'sys/bus/pci/devices/{address}', '0x030200' if address.endswith('0') else '0x040300'
-        files |= {f'{folder}/vendor': '0x10de\n', f'{folder}/class': f'{kind}\n', f'{folder}/numa_node': f'{node}\n'}
+        folder, kind = (
+            f'sys/bus/pci/devices/{address}',
+            '0x030200' if address.endswith('0') else '0x040300',
+        )
+        files |= {
+            f'{folder}/vendor': '0x10de\n',
+            f'{folder}/class': f'{kind}\n',
+            f'{folder}/numa_node': f'{node}\n',
+        }
     return write_files(root, files)
 
 
 def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path: Path) -> None:
     root = machine_with(tmp_path, ['0-3,8-11', '4-7,12-15', ''])
-    assert nodes_of(root, range(16)) == {0: (0, 1, 2, 3, 8, 9, 10, 11), 1: (4, 5, 6, 7, 12, 13, 14, 15)}
+    assert nodes_of(root, range(16)) == {
+        0: (0, 1, 2, 3, 8, 9, 10, 11),
+        1: (4, 5, 6, 7, 12, 13, 14, 15),
+    }
     assert nodes_of(root, [2, 3, 9]) == {0: (2, 3, 9)}
     assert nodes_of(tmp_path / 'nowhere', range(16)) == {}
 
@@ -71,8 +87,12 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
         ((2, 3), None, 1),
     ],
 )
-def test_the_node_for_a_process(place: tuple[int, int], gpus: list[int | None] | None, node: int) -> None:
-    assert choose_node(NODES, place, gpus, 1) == NumaBinding(f'True (node {node}, 4 cores)', NODES[node])
+def test_the_node_for_a_process(
+    place: tuple[int, int], gpus: list[int | None] | None, node: int
+) -> None:
+    assert choose_node(NODES, place, gpus, 1) == NumaBinding(
+        f'True (node {node}, 4 cores)', NODES[node]
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,14 +104,18 @@ def test_the_node_for_a_process(place: tuple[int, int], gpus: list[int | None] |
         (NODES, [7], 'known'),
     ],
 )
-def test_why_a_process_stays_where_it_is(nodes: dict[int, tuple[int, ...]], gpus: Any, fact: str) -> None:
+def test_why_a_process_stays_where_it_is(
+    nodes: dict[int, tuple[int, ...]], gpus: Any, fact: str
+) -> None:
     choice = choose_node(nodes, (0, 2), gpus, 1)
     assert not choice.cores
     assert fact in choice.reason
 
 
 def in_a_thread(work: Callable[[], Any]) -> tuple[Any, set[int]]:
-    """What it returns, and the cores of its thread afterwards; binding a thread leaves the others as they are."""
+    """What it returns, and the cores of its thread afterwards; binding a thread leaves the others
+    as they are.
+    """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: (work(), os.sched_getaffinity(0))).result(30)
 
@@ -104,7 +128,9 @@ def binding(
     params, environment = make_params(use_numa_affinity=wanted), Environment({}, root=root)
     processes = replace(find_processes(params, environment, []), place_on_host=place)
     warnings: list[str] = []
-    found = choose_binding(params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None, warnings)
+    found = choose_binding(
+        params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None, warnings
+    )
     shown = (not found.by_tensorflow and found.shown) or False
     THIS_PROCESS.apply(ProcessSettings(flags={NUMA: shown}, numa=found.shown, cores=found.cores))
     return found, warnings
@@ -133,13 +159,22 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
         # To the node of its GPU.
         ('gpu', 1, MINE[1:2], NumaBinding('True (node 1, 1 cores)', tuple(MINE[1:2]))),
         # TensorFlow binds the devices of the only process.
-        ('cpu', 3, MINE, NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True)),
+        (
+            'cpu',
+            3,
+            MINE,
+            NumaBinding(
+                'True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True
+            ),
+        ),
     ],
 )
 def test_the_only_process_of_a_host_is_bound(
     tmp_path: Path, kind: str, count: int, bound: list[int], expected: NumaBinding
 ) -> None:
-    root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])], {'0000:07:00.0': '1', '0000:0a:00.0': '0'})
+    root = machine_with(
+        tmp_path, [str(MINE[0]), str(MINE[1])], {'0000:07:00.0': '1', '0000:0a:00.0': '0'}
+    )
     found, cores = in_a_thread(lambda: binding(root, (0, 1), kind, count))
     assert (found, cores) == ((expected, []), set(bound))
 

@@ -1,4 +1,6 @@
-"""The products of which the peak of a machine is measured: all are computed, and the best run counts."""
+"""The products of which the peak of a machine is measured: all are computed, and the best run
+counts.
+"""
 
 import math
 
@@ -25,7 +27,9 @@ def test_no_product_is_left_out_and_the_results_are_finite(dtype: str) -> None:
         counted = tf.profiler.profile(graph, options=count.build())
     assert all(0 < value < math.inf for value in values)
     assert len(set(values)) == 2
-    nodes = [node for part in metadata.partition_graphs for node in part.node if 'MatMul' in node.op]
+    nodes = [
+        node for part in metadata.partition_graphs for node in part.node if 'MatMul' in node.op
+    ]
     assert len(nodes) == 6
     assert {node.device.rpartition('/')[2] for node in nodes} == {'device:CPU:0', 'device:CPU:1'}
     assert counted.total_float_ops == 6 * flops_of_product(32, 32, 32)
@@ -33,6 +37,10 @@ def test_no_product_is_left_out_and_the_results_are_finite(dtype: str) -> None:
 
 def test_the_best_run_counts_and_the_time_is_kept() -> None:
     config = tf.ConfigProto(device_count={'CPU': 1})
-    # 512: the start, a run of 1 second, too long for a larger size, and a check of the time; a faster run.
+    # 512: the start, a run of 1 second, too long for a larger size, and a check of the time; a
+    # faster run.
     ticks = iter([0.0, 0.0, 1.0, 1.0, *(1.0, 1.5, 1.5), *(1.5, 3.0, 3.0), *[9.0] * 9])
-    assert measure_peak(config, ['/cpu:0'], 'float32', 4.0, lambda: next(ticks)) == 2 * 2 * 512**3 / 0.5
+    assert (
+        measure_peak(config, ['/cpu:0'], 'float32', 4.0, lambda: next(ticks))
+        == 2 * 2 * 512**3 / 0.5
+    )

@@ -1,6 +1,7 @@
 """TensorFlow starts without notices, and nothing that it prints is lost.
 
-Each test runs a process in which a stand-in for TensorFlow prints, while it is imported, what the real one prints.
+Each test runs a process in which a stand-in for TensorFlow prints, while it is imported, what the
+real one prints.
 """
 
 import os
@@ -18,16 +19,17 @@ pytestmark = pytest.mark.unit
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 NOTICES = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
-I0000 00:00:1795335780.221861   23215 port.cc:153] oneDNN custom operations are on. You may see slightly different \
-numerical results. To turn them off, set the environment variable `TF_ENABLE_ONEDNN_OPTS=0`.
-I0000 00:00:1795335780.272145   23215 cpu_feature_guard.cc:227] This TensorFlow binary is optimized to use available \
-CPU instructions in performance-critical operations.
+I0000 00:00:1795335780.221861   23215 port.cc:153] oneDNN custom operations are on. \
+You may see slightly different numerical results. \
+To turn them off, set the environment variable `TF_ENABLE_ONEDNN_OPTS=0`.
+I0000 00:00:1795335780.272145   23215 cpu_feature_guard.cc:227] This TensorFlow binary \
+is optimized to use available CPU instructions in performance-critical operations.
 To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
 I0000 00:00:1795335780.222230   23215 some.cc:31] Something that is only for information.
 """
 ABOUT_GPUS = """\
-E0000 00:00:1795335784.181936   23215 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: \
-UNKNOWN ERROR (303)
+E0000 00:00:1795335784.181936   23215 cuda_platform.cc:52] failed call to cuInit: \
+INTERNAL: CUDA error: UNKNOWN ERROR (303)
 """
 SUBSTANCE = 'W0000 00:00:1795335784.181936   23215 memory.cc:7] The machine is on fire.\n'
 TENSORFLOW = f"""
@@ -35,7 +37,8 @@ import logging, os, sys, warnings
 os.write(2, {(NOTICES + ABOUT_GPUS).encode()!r})
 warnings.warn('Keras will change', FutureWarning)
 logging.basicConfig(stream=sys.stderr, format='%(message)s')
-logging.getLogger('tensorflow').warning('From a: b is deprecated and will be removed. Instructions for updating: c')
+logger = logging.getLogger('tensorflow')
+logger.warning('From a: b is deprecated and will be removed. Instructions for updating: c')
 """
 SCRIPT = """
 import ctypes, os, signal, sys
@@ -94,16 +97,24 @@ def test_notices_are_not_shown_and_the_rest_is(stand_in: Path) -> None:
 
 
 @pytest.mark.parametrize(('verbose', 'level'), [(True, None), (False, '0')])
-def test_all_is_shown_at_once_to_those_who_ask(stand_in: Path, verbose: bool, level: str | None) -> None:
+def test_all_is_shown_at_once_to_those_who_ask(
+    stand_in: Path, verbose: bool, level: str | None
+) -> None:
     done = run(stand_in, "print('after', file=sys.stderr)", verbose=verbose, level=level)
     before, shown = done.stderr.split('before\n')
-    assert (before, shown.startswith(NOTICES + ABOUT_GPUS), shown.endswith('after\n')) == ('', True, True)
+    assert (before, shown.startswith(NOTICES + ABOUT_GPUS), shown.endswith('after\n')) == (
+        '',
+        True,
+        True,
+    )
     assert 'deprecated' in shown
 
 
 @pytest.mark.parametrize('has_gpu', [True, False])
 def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in: Path, has_gpu: bool) -> None:
-    assert run(stand_in, 'quiet.started()', has_gpu=has_gpu).stderr == 'before\n' + (ABOUT_GPUS if has_gpu else '')
+    assert run(stand_in, 'quiet.started()', has_gpu=has_gpu).stderr == 'before\n' + (
+        ABOUT_GPUS if has_gpu else ''
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +127,9 @@ def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in: Path, has_g
         ('os._exit(7)', 7),
     ],
 )
-def test_all_but_notices_is_shown_however_the_process_fails(stand_in: Path, action: str, exit_code: int) -> None:
+def test_all_but_notices_is_shown_however_the_process_fails(
+    stand_in: Path, action: str, exit_code: int
+) -> None:
     done = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r}); {action}')
     assert done.returncode == exit_code
     assert (SUBSTANCE in done.stderr, 'oneDNN' in done.stderr) == (True, False)

@@ -1,4 +1,6 @@
-"""Facts of machines: from files captured there, from psutil here, and of GPUs from stand-ins for NVIDIA's library."""
+"""Facts of machines: from files captured there, from psutil here, and of GPUs from stand-ins for
+NVIDIA's library.
+"""
 
 import json
 import os
@@ -27,7 +29,13 @@ from tests.support.machines import (
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import gpu_facts, has_nvidia_gpu, visible
 from tf_cnn.machine.processors import processor_facts
-from tf_cnn.machine.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
+from tf_cnn.machine.surroundings import (
+    environment_facts,
+    fingerprint,
+    free_memory,
+    git_commit,
+    machine_facts,
+)
 from tf_cnn.results.summary import format_machine
 from tf_cnn.system import errors
 
@@ -61,7 +69,9 @@ def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path: Path)
 
 
 def test_this_machine_is_what_lscpu_says() -> None:
-    listed = json.loads(subprocess.run(['lscpu', '-J'], capture_output=True, check=True, timeout=10).stdout)
+    listed = json.loads(
+        subprocess.run(['lscpu', '-J'], capture_output=True, check=True, timeout=10).stdout
+    )
     says: dict[str, str] = {}
 
     def note(rows: list[dict[str, Any]]) -> None:
@@ -97,11 +107,16 @@ def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path: Path) -> None
     assert cgroups.cpu_seconds(root) == pytest.approx(8.0)
 
 
-def test_what_a_group_uses_is_not_left_but_for_pages_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_host(monkeypatch)
     root = write_files(tmp_path, CONTAINER)
     assert cgroups.memory_left(root) == 2**32
-    used = {'memory.current': f'{3 * 2**30}\n', 'memory.stat': 'inactive_file 1000\nactive_file 24\n'}
+    used = {
+        'memory.current': f'{3 * 2**30}\n',
+        'memory.stat': 'inactive_file 1000\nactive_file 24\n',
+    }
     write_files(root / 'sys/fs/cgroup', used)
     assert cgroups.memory_left(root) == free_memory(root) == 2**30 + 1024
     use_host(monkeypatch, memory_bytes=1024)
@@ -134,7 +149,12 @@ def test_this_machine_is_what_its_kernel_says() -> None:
 
 
 @pytest.mark.parametrize(
-    'device', ['dev/nvidia0', 'proc/driver/nvidia/gpus/0000:01:00.0/information', 'usr/lib/wsl/lib/libcuda.so.1']
+    'device',
+    [
+        'dev/nvidia0',
+        'proc/driver/nvidia/gpus/0000:01:00.0/information',
+        'usr/lib/wsl/lib/libcuda.so.1',
+    ],
 )
 def test_a_gpu_is_found_by_what_its_driver_makes(device: str, tmp_path: Path) -> None:
     others = {'dev/kfd': '', 'dev/nvidiactl': '', 'dev/dxg': ''}
@@ -148,7 +168,13 @@ def test_a_gpu_is_found_by_what_its_driver_makes(device: str, tmp_path: Path) ->
 
 def fingerprint_with(root: Path = Path('/nothing'), **changes: Any) -> str:
     gpus = [{'name': 'A100', 'uuid': changes.pop('uuid', 'GPU-1')}]
-    machine = {'hostname': 'epyc', 'cpu_model': 'EPYC', 'num_cores': 96, 'memory_bytes': 2**38, 'gpus': gpus}
+    machine = {
+        'hostname': 'epyc',
+        'cpu_model': 'EPYC',
+        'num_cores': 96,
+        'memory_bytes': 2**38,
+        'gpus': gpus,
+    }
     return fingerprint(machine | changes, root)
 
 
@@ -156,20 +182,32 @@ def test_the_fingerprint_tells_machines_apart_and_lasts() -> None:
     first = fingerprint_with()
     assert len(first) == 12
     # Another kernel leaves a little less memory.
-    assert first == fingerprint_with(memory_bytes=2**38 - 6_000_000) == fingerprint_with(uuid='GPU-2')
-    for name, value in {'hostname': 'another', 'num_cores': 48, 'cpu_model': 'Xeon', 'gpus': []}.items():
+    assert (
+        first == fingerprint_with(memory_bytes=2**38 - 6_000_000) == fingerprint_with(uuid='GPU-2')
+    )
+    for name, value in {
+        'hostname': 'another',
+        'num_cores': 48,
+        'cpu_model': 'Xeon',
+        'gpus': [],
+    }.items():
         assert fingerprint_with(Path('/nothing'), **{name: value}) != first
 
 
 def mounts_of_container(folder: str) -> dict[str, str]:
     """What a container sees of its mounts, in the form of proc(5)."""
-    return {'proc/self/mountinfo': f'711 690 259:1 {folder}/hostname /etc/hostname rw - ext4 /dev/root rw\n'}
+    return {
+        'proc/self/mountinfo': f'711 690 259:1 {folder}/hostname /etc/hostname rw - ext4 '
+        '/dev/root rw\n'
+    }
 
 
 _ID = '7c' * 26
 CONTAINERS = {
     'docker': lambda name: mounts_of_container(f'/var/lib/docker/containers/{name}{_ID}'),
-    'podman': lambda name: mounts_of_container(f'/containers/storage/overlay-containers/{name}{_ID}/userdata'),
+    'podman': lambda name: mounts_of_container(
+        f'/containers/storage/overlay-containers/{name}{_ID}/userdata'
+    ),
     'kubernetes': lambda name: {
         'etc/hosts': f'# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n10.1.2.3\t{name}\n'
     },
@@ -182,13 +220,19 @@ GENERATED = {
 
 
 @pytest.mark.parametrize('runtime', CONTAINERS)
-def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint(runtime: str, tmp_path: Path) -> None:
+def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint(
+    runtime: str, tmp_path: Path
+) -> None:
     names = GENERATED[runtime]
     roots = [write_files(tmp_path / name, CONTAINERS[runtime](name)) for name in names]
-    first, other = (fingerprint_with(root, hostname=name) for root, name in zip(roots, names, strict=True))
+    first, other = (
+        fingerprint_with(root, hostname=name) for root, name in zip(roots, names, strict=True)
+    )
     assert first == other
     # A name that somebody chose tells machines apart, and GPUs do without one.
-    more = [fingerprint_with(roots[0], hostname=name) for name in ('bench-1', 'bench-2', 'deadbeef0000')]
+    more = [
+        fingerprint_with(roots[0], hostname=name) for name in ('bench-1', 'bench-2', 'deadbeef0000')
+    ]
     assert len({first, *more, fingerprint_with(roots[0], hostname=names[0], uuid='GPU-2')}) == 5
 
 
@@ -202,8 +246,12 @@ def test_a_name_that_a_container_runtime_generated_is_no_part_of_the_fingerprint
         ('3f' * 32, '4f' * 32),
     ],
 )
-def test_a_name_of_a_host_counts_however_generated_it_looks(names: tuple[str, str], tmp_path: Path) -> None:
-    host_network = {'etc/hosts': '# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n'}
+def test_a_name_of_a_host_counts_however_generated_it_looks(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    host_network = {
+        'etc/hosts': '# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n'
+    }
     host_network |= mounts_of_container(f'/var/lib/docker/containers/{"ab" * 32}')
     for root in (tmp_path / 'nothing', write_files(tmp_path / 'pod', host_network)):
         assert len({fingerprint_with(root, hostname=name) for name in names}) == 2
@@ -211,24 +259,47 @@ def test_a_name_of_a_host_counts_however_generated_it_looks(names: tuple[str, st
 
 def test_only_variables_that_change_the_computation_are_kept() -> None:
     names = (
-        'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES NCCL_DEBUG XLA_FLAGS '
-        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ GRPC_VERBOSITY GLIBC_TUNABLES '
+        'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES '
+        'NCCL_DEBUG XLA_FLAGS '
+        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ GRPC_VERBOSITY '
+        'GLIBC_TUNABLES '
         'TF_GPU_HOST_MEM_LIMIT_IN_MB TF_NUM_INTRAOP_THREADS NCCL_IB_ADDR_RANGE NVIDIA_TF32_OVERRIDE'
     )
     kept = dict.fromkeys(names.split(), '1')
-    others = {'HOME': '/h', 'AWS_SECRET_ACCESS_KEY': 's', 'MY_TF_TOKEN': 's', 'CUDA_VISIBLE_DEVICES_OLD': '1', 'LD': ''}
-    # What a launcher tells each process differs from run to run, and would make each run a setting of its own.
+    others = {
+        'HOME': '/h',
+        'AWS_SECRET_ACCESS_KEY': 's',
+        'MY_TF_TOKEN': 's',
+        'CUDA_VISIBLE_DEVICES_OLD': '1',
+        'LD': '',
+    }
+    # What a launcher tells each process differs from run to run, and would make each run a setting
+    # of its own.
     others |= dict.fromkeys(
         ('TF_CONFIG', 'NCCL_COMM_ID', 'HOROVOD_RANK', 'HOROVOD_LOCAL_SIZE', 'HOROVOD_HOSTNAME'), '1'
     )
     others |= {'HOROVOD_GLOO_RENDEZVOUS_PORT': '40123'}
     # Secrets of other programs that begin alike.
-    others |= dict.fromkeys(('TF_VAR_db_password', 'TF_TOKEN_app_terraform_io', 'HOROVOD_SECRET_KEY'), 's')
-    others |= dict.fromkeys(('TF_VAR_DB', 'TF_CLI_ARGS', 'TF_ENCRYPTION', 'TF_HTTP_USERNAME', 'GRPC_PROXY'), 's')
+    others |= dict.fromkeys(
+        ('TF_VAR_db_password', 'TF_TOKEN_app_terraform_io', 'HOROVOD_SECRET_KEY'), 's'
+    )
+    others |= dict.fromkeys(
+        ('TF_VAR_DB', 'TF_CLI_ARGS', 'TF_ENCRYPTION', 'TF_HTTP_USERNAME', 'GRPC_PROXY'), 's'
+    )
     # Those of Kubernetes, for services of these names.
-    others |= dict.fromkeys(('TF_SERVING_SERVICE_HOST', 'TF_SERVING_PORT', 'GRPC_PORT_80_TCP_ADDR'), '10.0.0.1')
+    others |= dict.fromkeys(
+        ('TF_SERVING_SERVICE_HOST', 'TF_SERVING_PORT', 'GRPC_PORT_80_TCP_ADDR'), '10.0.0.1'
+    )
     prefixes = ('KMP', 'XLA', 'ONEDNN', 'GOMP', 'NCCL', 'OMP', 'TF', 'GRPC', 'MALLOC')
-    words = ('TOKEN', 'API_KEY', 'CLIENT_SECRET', 'PASSWORD', 'DB_PASS', 'CREDENTIALS', 'AUTH_HEADER')
+    words = (
+        'TOKEN',
+        'API_KEY',
+        'CLIENT_SECRET',
+        'PASSWORD',
+        'DB_PASS',
+        'CREDENTIALS',
+        'AUTH_HEADER',
+    )
     others |= {f'{prefix}_{word}': 's' for prefix in prefixes for word in words}
     assert environment_facts(kept | others) == kept
     assert list(environment_facts(kept)) == sorted(kept)
@@ -256,13 +327,19 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     def unknown(*arguments: object) -> object:
         raise library.NVMLError
 
-    monkeypatch.setattr(library, 'nvmlDeviceGetEnforcedPowerLimit', lambda gpu: unknown() if gpu else 400_000)
+    monkeypatch.setattr(
+        library, 'nvmlDeviceGetEnforcedPowerLimit', lambda gpu: unknown() if gpu else 400_000
+    )
     # The driver has lost the third GPU.
-    monkeypatch.setattr(library, 'nvmlDeviceGetHandleByIndex', lambda index: unknown() if index == 2 else index)
+    monkeypatch.setattr(
+        library, 'nvmlDeviceGetHandleByIndex', lambda index: unknown() if index == 2 else index
+    )
     gpus, _ = gpu_facts()
     assert gpus[1:] == [gpus[0] | {'uuid': 'GPU-15a2', 'power_limit_watts': None}]
     lines = format_machine(machine_facts())
-    assert lines[1].startswith('NVIDIA A100-SXM4-40GB x 2, 40 GiB each, compute capability 8.0; driver 550.54.15')
+    assert lines[1].startswith(
+        'NVIDIA A100-SXM4-40GB x 2, 40 GiB each, compute capability 8.0; driver 550.54.15'
+    )
     monkeypatch.setattr(library, 'nvmlInit', unknown)
     assert gpu_facts() == ([], None)
     without_pynvml(monkeypatch)
@@ -273,16 +350,25 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.Mo
 def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
     source = ROOT / 'tests/support/nvml_stand_in.c'
     library = tmp_path / 'libnvidia-ml.so.1'
-    subprocess.run(['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60)
+    subprocess.run(
+        ['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60
+    )
     code = (
-        'import json; from tf_cnn.machine.gpus import gpu_facts; from tf_cnn.machine.meters import EnergyMeter\n'
+        'import json; from tf_cnn.machine.gpus import gpu_facts; from tf_cnn.machine.meters '
+        'import EnergyMeter\n'
         'def energy(devices):\n'
-        '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return meter.joules()\n'
+        '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); '
+        'return meter.joules()\n'
         'print(json.dumps([gpu_facts(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'
     )
     environment = os.environ | {'LD_LIBRARY_PATH': str(tmp_path)}
     ran = subprocess.run(
-        [sys.executable, '-c', code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, '-c', code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert ran.returncode == 0, ran.stderr
     (gpus, driver), first, by_name, both, none = json.loads(ran.stdout)

@@ -1,4 +1,6 @@
-"""Which GPUs a process uses: its part of CUDA_VISIBLE_DEVICES, by its place on the host and what its launcher did."""
+"""Which GPUs a process uses: its part of CUDA_VISIBLE_DEVICES, by its place on the host and what
+its launcher did.
+"""
 
 import json
 import os
@@ -58,7 +60,8 @@ def listing(text: str, **more: str) -> dict[str, str]:
         (1, (1, 2), listing(MIGS), None, 'MIG-GPU-8932f937/1/0'),
         # CUDA stops at an entry that names no GPU.
         (1, (0, 1), listing('2,-1,3'), None, '2'),
-        # Tasks that a launcher gave GPUs of their own keep these: a script, or cluster inside of a job.
+        # Tasks that a launcher gave GPUs of their own keep these: a script, or cluster inside of a
+        # job.
         (1, (2, 4), listing('2'), None, '2'),
         (2, (1, 2), listing('GPU-25a2,GPU-35a2'), None, 'GPU-25a2,GPU-35a2'),
         # --gpus-per-task: in the cgroup of each task its first GPU is number 0.
@@ -71,7 +74,11 @@ def listing(text: str, **more: str) -> dict[str, str]:
     ],
 )
 def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(
-    needed: int, place: tuple[int, int], environ: Mapping[str, str], count: int | None, expected: str
+    needed: int,
+    place: tuple[int, int],
+    environ: Mapping[str, str],
+    count: int | None,
+    expected: str,
 ) -> None:
     assert own_gpus(needed, place, environ, count) == expected
 
@@ -80,14 +87,37 @@ def test_a_worker_gets_its_part_unless_a_launcher_has_shared_out_the_gpus(
     ('needed', 'place', 'environ', 'count', 'facts'),
     [
         (1, (0, 2), {}, 1, ['--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu']),
-        (2, (0, 2), listing('4,5,6'), None, ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6']),
-        # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the same two.
-        (1, (0, 2), listing('0', SLURM_GPUS_ON_NODE='1'), None, ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 ']),
-        (1, (0, 4), listing('0,1', SLURM_GPUS_ON_NODE='4'), None, ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1']),
+        (
+            2,
+            (0, 2),
+            listing('4,5,6'),
+            None,
+            ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6'],
+        ),
+        # All tasks of the step see its only GPU; with --gpu-bind=closest, two of four tasks see the
+        # same two.
+        (
+            1,
+            (0, 2),
+            listing('0', SLURM_GPUS_ON_NODE='1'),
+            None,
+            ['2 GPUs', 'CUDA_VISIBLE_DEVICES=0 '],
+        ),
+        (
+            1,
+            (0, 4),
+            listing('0,1', SLURM_GPUS_ON_NODE='4'),
+            None,
+            ['4 GPUs', 'CUDA_VISIBLE_DEVICES=0,1'],
+        ),
     ],
 )
 def test_too_few_gpus_are_refused_with_both_numbers(
-    needed: int, place: tuple[int, int], environ: Mapping[str, str], count: int | None, facts: list[str]
+    needed: int,
+    place: tuple[int, int],
+    environ: Mapping[str, str],
+    count: int | None,
+    facts: list[str],
 ) -> None:
     with refused(*facts):
         own_gpus(needed, place, environ, count)
@@ -95,10 +125,18 @@ def test_too_few_gpus_are_refused_with_both_numbers(
 
 def test_workers_of_one_host_are_counted_by_its_name() -> None:
     hosts = 'a:1,b:1,A:2,a:3'
-    places = [found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=i).place_on_host for i in range(4)]
+    places = [
+        found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=i).place_on_host
+        for i in range(4)
+    ]
     assert places == [(0, 3), (0, 1), (1, 3), (2, 3)]
     # Ranks 0 to 2 are on the first node, and the first of them keeps the variables.
-    assert [found(slurm_step(rank)).place_on_host for rank in range(1, 5)] == [(0, 2), (1, 2), (0, 1), (0, 1)]
+    assert [found(slurm_step(rank)).place_on_host for rank in range(1, 5)] == [
+        (0, 2),
+        (1, 2),
+        (0, 1),
+        (0, 1),
+    ]
 
 
 def test_launchers_tell_a_process_its_place_on_the_host() -> None:
@@ -113,7 +151,9 @@ def test_launchers_tell_a_process_its_place_on_the_host() -> None:
         find_place_on_host({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
 
 
-def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_pynvml(monkeypatch)
     assert count_gpus(tmp_path) == 0
     for number in range(3):
@@ -156,7 +196,9 @@ def shown() -> str | None:
     return os.environ.get('CUDA_VISIBLE_DEVICES')
 
 
-def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_gpus_or_with_hidden_ones_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     without_pynvml(monkeypatch)
     monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
@@ -189,12 +231,15 @@ def test_a_later_run_in_the_process_uses_what_the_first_one_was_shown(first: int
     for needed in (first, *range(first, -1, -1)):
         look(first, show_gpus(needed, (0, 1)))
         assert shown() == THIS_PROCESS.setting('CUDA_VISIBLE_DEVICES') == expected
-    with refused('CUDA_VISIBLE_DEVICES=0', f'had CUDA_VISIBLE_DEVICES={expected}', 'earlier', 'new process'):
+    with refused(
+        'CUDA_VISIBLE_DEVICES=0', f'had CUDA_VISIBLE_DEVICES={expected}', 'earlier', 'new process'
+    ):
         show_gpus(first + 1, (0, 1))
 
 
-# Prints for each case, (flags, environment), what a plan leaves in a process of its own on a host with four GPUs:
-# CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result.
+# Prints for each case, (flags, environment), what a plan leaves in a process of its own on a host
+# with four GPUs: CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the
+# result.
 PLAN_EACH = """
 import json, os, sys
 from tf_cnn.params import make_params
@@ -206,7 +251,8 @@ import tensorflow.compat.v1 as tf
 def listed(kind):
     # What TensorFlow would see: the GPUs that are shown.
     shown = os.environ.get(VISIBLE)
-    return [object()] * len(list(filter(None, '0,1,2,3'.split(',') if shown is None else shown.split(','))))
+    names = '0,1,2,3' if shown is None else shown
+    return [object()] * len([name for name in names.split(',') if name])
 tf.config.list_physical_devices = listed
 settings, cases = json.loads(sys.argv[1])
 for name, (flags, environ, _) in cases.items():
@@ -217,10 +263,12 @@ for name, (flags, environ, _) in cases.items():
         THIS_PROCESS.apply(plan.session.process)
         towers = plan.machine.towers if hasattr(plan, 'machine') else None
         surroundings = getattr(plan, 'surroundings', None)
-        found = [os.environ.get(VISIBLE), towers, surroundings and surroundings.environment.get(VISIBLE)]
+        stored = surroundings and surroundings.environment.get(VISIBLE)
+        found = [os.environ.get(VISIBLE), towers, stored]
         if 'horovod.tensorflow' in sys.modules:
             from tf_cnn.cluster.horovod_worker import HorovodWorker
-            worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.session.config, settings={})
+            processes, config = plan.processes, plan.session.config
+            worker = HorovodWorker(processes.horovod, processes.cluster, config, settings={})
             options = worker.config.gpu_options
             found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
         print(json.dumps([name, found]), flush=True)
@@ -251,7 +299,9 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None
     write_pynvml(tmp_path, 4)
     horovod = {'variable_update': 'horovod'}
     one, two = ['/gpu:0'], ['/gpu:0', '/gpu:1']
-    of_workers = [f'/job:worker/task:{worker}/gpu:{index}' for worker in range(2) for index in range(2)]
+    of_workers = [
+        f'/job:worker/task:{worker}/gpu:{index}' for worker in range(2) for index in range(2)
+    ]
     on_cpus = [name.replace('gpu', 'cpu') for name in of_workers]
     by_horovod = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
     # By name: flags, environment, and what is expected.
@@ -262,11 +312,23 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None
         'worker 1': ({**peers, 'task_index': 1, 'num_gpus': 2}, {}, ['2,3', two, '2,3']),
         'worker 1, pinned': ({**peers, 'task_index': 1}, listing('1'), ['1', one, '1']),
         'ps': ({**with_ps, 'job_name': 'ps'}, {}, ['', None, None]),
-        'worker under a controller': ({**controlled, 'job_name': 'worker', 'task_index': 1}, {}, ['2,3', None, None]),
+        'worker under a controller': (
+            {**controlled, 'job_name': 'worker', 'task_index': 1},
+            {},
+            ['2,3', None, None],
+        ),
         'controller': ({**controlled, 'job_name': 'controller'}, {}, ['', of_workers, '']),
-        'controller on the CPU': ({**controlled, 'job_name': 'controller', 'device': 'cpu'}, {}, ['', on_cpus, '']),
+        'controller on the CPU': (
+            {**controlled, 'job_name': 'controller', 'device': 'cpu'},
+            {},
+            ['', on_cpus, ''],
+        ),
         'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **listing('0,1,2,3')), ['1', one, '1']),
-        'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1')), ['1', one, '1']),
+        'Slurm, pinned': (
+            {},
+            slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1')),
+            ['1', one, '1'],
+        ),
         'Slurm, its ps': ({}, slurm_step(0, **listing('0,1,2,3')), ['', None, None]),
         'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4), ['2', one, '2']),
         # Horovod's own libraries see no other GPUs, either.

@@ -1,4 +1,6 @@
-"""Every algorithm, with every packing, computes the sums of NumPy on every tower, over the links that it should use."""
+"""Every algorithm, with every packing, computes the sums of NumPy on every tower, over the links
+that it should use.
+"""
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +12,21 @@ import tensorflow.compat.v1 as tf
 
 from tests.support.graphs import cpus, open_session
 from tests.support.outputs import refused
-from tf_cnn.managers.all_reduce import Algorithm, all_reduce, by_copies, by_halves, compacted, make_algorithm
+from tf_cnn.managers.all_reduce import (
+    Algorithm,
+    all_reduce,
+    by_copies,
+    by_halves,
+    compacted,
+    make_algorithm,
+)
 from tf_cnn.managers.all_reduce_spec import Range, parse_spec
 from tf_cnn.managers.buckets import Packing
 
 pytestmark = pytest.mark.graph
 
-# Sizes below the number of towers, sizes that it does not divide, and a scalar. In bytes: 20, 4, 140, 4, 256, 96, 12.
+# Sizes below the number of towers, sizes that it does not divide, and a scalar. In bytes: 20, 4,
+# 140, 4, 256, 96, 12.
 SHAPES: tuple[list[int], ...] = ([5], [1], [5, 7], [], [2, 4, 8], [24], [1, 3])
 HOST = '/device:CPU:0'
 
@@ -31,7 +41,9 @@ def in_halves(*leaders: tuple[int, int]) -> Make:
     return lambda towers: by_halves(towers, leaders)
 
 
-def on_each(towers: Sequence[str], function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+def on_each(
+    towers: Sequence[str], function: Callable[[Any], Any], values: Iterable[Any]
+) -> list[Any]:
     """Calls a function with the value of each tower, on that tower."""
     results = []
     for tower, value in zip(towers, values, strict=True):
@@ -65,11 +77,16 @@ def test_every_tower_gets_the_sums(case: str) -> None:
     make, num_towers = CASES[case]
     random, towers = np.random.default_rng(num_towers), cpus(num_towers)
     values = [[random.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in towers]
-    expected = [np.sum(of_towers, axis=0, dtype=np.float64) for of_towers in zip(*values, strict=True)]
+    expected = [
+        np.sum(of_towers, axis=0, dtype=np.float64) for of_towers in zip(*values, strict=True)
+    ]
     with tf.Graph().as_default(), open_session(num_towers) as session:
         gradients = on_each(towers, lambda own: [tf.constant(value) for value in own], values)
         sums = session.run(
-            {packed: all_reduce(gradients, towers, make(towers), packing) for packed, packing in PACKINGS.items()}
+            {
+                packed: all_reduce(gradients, towers, make(towers), packing)
+                for packed, packing in PACKINGS.items()
+            }
         )
     for packed, per_tower in sums.items():
         assert len(per_tower) == num_towers
@@ -84,11 +101,15 @@ def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
     towers = cpus(3)
     values = np.random.default_rng(0).normal(size=[3, 5, 4]).astype(np.float32)
     with tf.Graph().as_default() as graph, open_session(3) as session:
-        sums = compacted(by_copies(towers[:1]), towers, transfer)([tf.constant(value) for value in values], 0)
+        sums = compacted(by_copies(towers[:1]), towers, transfer)(
+            [tf.constant(value) for value in values], 0
+        )
         assert [total.device for total in sums] == towers
         totals = session.run(sums)
         sent = [value for op in graph.get_operations() if op.type == 'AddN' for value in op.inputs]
-    assert [(value.dtype, value.device) for value in sent] == [(transfer, tower) for tower in towers]
+    assert [(value.dtype, value.device) for value in sent] == [
+        (transfer, tower) for tower in towers
+    ]
     rounded = np.float32(values.astype(transfer.as_numpy_dtype))
     for total in totals:
         assert total.dtype == np.float32
@@ -124,10 +145,16 @@ def test_gradients_travel_in_the_expected_buckets(packing: Packing, sizes: list[
 
 
 def values_sent(make: Make, num_towers: int, size: int, index: int = 0) -> dict[str, int]:
-    """How many float32 go from one device to another, by the numbers of both: '01'. Each tensor counts once."""
+    """How many float32 go from one device to another, by the numbers of both: '01'. Each tensor
+    counts once.
+    """
     towers = cpus(num_towers)
     with tf.Graph().as_default() as graph:
-        on_each(towers, tf.identity, make(towers)(on_each(towers, tf.zeros, [[size]] * num_towers), index))
+        on_each(
+            towers,
+            tf.identity,
+            make(towers)(on_each(towers, tf.zeros, [[size]] * num_towers), index),
+        )
         links: dict[str, dict[str, int]] = collections.defaultdict(dict)
         for op in graph.get_operations():
             for value in op.inputs:
@@ -142,18 +169,28 @@ def by_way_of(place: str, towers: str) -> set[str]:
 
 
 def test_tensors_take_the_links_of_their_algorithm() -> None:
-    # Each link of a ring carries its even share, also of two rings at a time, each with half of the tensor.
+    # Each link of a ring carries its even share, also of two rings at a time, each with half of the
+    # tensor.
     for spec in ('xring', 'xring#2'):
-        assert values_sent(of_spec(spec), 4, 40) == dict.fromkeys(['01', '12', '23', '30'], 2 * 3 * 10)
+        assert values_sent(of_spec(spec), 4, 40) == dict.fromkeys(
+            ['01', '12', '23', '30'], 2 * 3 * 10
+        )
     # Halves meet over one pair of links, and reductions take pairs in turn.
     for index, leaders in enumerate(('02', '13', '02')):
         sent = values_sent(in_halves((0, 2), (1, 3)), 4, 6, index)
-        assert {link for link in sent if (link[0] in '01') != (link[1] in '01')} == {leaders, leaders[::-1]}
+        assert {link for link in sent if (link[0] in '01') != (link[1] in '01')} == {
+            leaders,
+            leaders[::-1],
+        }
         assert set(sent.values()) == {6}
     # The host is device 9.
-    assert values_sent(of_spec('pscpu', '/device:CPU:9'), 3, 6, index=2) == dict.fromkeys(by_way_of('9', '012'), 6)
+    assert values_sent(of_spec('pscpu', '/device:CPU:9'), 3, 6, index=2) == dict.fromkeys(
+        by_way_of('9', '012'), 6
+    )
     for index, place in enumerate('0120'):
-        assert values_sent(of_spec('psgpu'), 3, 6, index) == dict.fromkeys(by_way_of(place, '012'), 6)
+        assert values_sent(of_spec('psgpu'), 3, 6, index) == dict.fromkeys(
+            by_way_of(place, '012'), 6
+        )
     # Each range of sizes goes its own way.
     ranges = of_spec('pscpu:20:xring:40:psgpu', '/device:CPU:9')
     ways = [set(values_sent(ranges, 3, size, index=1)) for size in (4, 5, 9, 10)]
@@ -163,7 +200,9 @@ def test_tensors_take_the_links_of_their_algorithm() -> None:
     assert values_sent(of_spec('psgpu#4'), 4, 40, index=1) == dict.fromkeys(links, 20)
 
 
-@pytest.mark.parametrize('spec', ['psgpu/xring', 'xring/psgpu', 'pscpu/pscpu#2', 'xring#2/xring', 'nccl/xring'])
+@pytest.mark.parametrize(
+    'spec', ['psgpu/xring', 'xring/psgpu', 'pscpu/pscpu#2', 'xring#2/xring', 'nccl/xring']
+)
 def test_workers_sum_among_themselves_first(spec: str) -> None:
     hosts = [f'/job:worker/replica:0/task:{worker}/device:CPU:0' for worker in range(3)]
     kind = 'GPU' if 'nccl' in spec else 'CPU'
@@ -177,7 +216,9 @@ def test_workers_sum_among_themselves_first(spec: str) -> None:
         for op in graph.get_operations():
             for value in op.inputs:
                 places = [tf.DeviceSpec.from_string(device) for device in (value.device, op.device)]
-                assert all(place.job == 'worker' for place in places), 'nothing goes by way of the controller'
+                assert all(place.job == 'worker' for place in places), (
+                    'nothing goes by way of the controller'
+                )
                 if places[0].task != places[1].task and value.dtype == tf.float32:
                     across.add((value.name, places[1].task))
         reductions = [op for op in graph.get_operations() if op.type == 'NcclAllReduce']
@@ -189,7 +230,9 @@ def test_workers_sum_among_themselves_first(spec: str) -> None:
         assert all(op.get_attr('num_devices') == 2 for op in reductions)
     # Of the two towers of each worker one exchanges its sum with the others.
     ring, star = 2 * 2 * 3, 4
-    assert len(across) == {'psgpu/xring': ring, 'xring/psgpu': star, 'pscpu/pscpu#2': 2 * star}.get(spec, ring)
+    assert len(across) == {'psgpu/xring': ring, 'xring/psgpu': star, 'pscpu/pscpu#2': 2 * star}.get(
+        spec, ring
+    )
     if 'nccl' in spec:
         return
     with tf.Graph().as_default(), open_session(7) as session:
@@ -204,7 +247,9 @@ def test_one_tower_keeps_its_tensors_as_they_are() -> None:
     with tf.Graph().as_default():
         gradients = [tf.zeros([2]), tf.zeros([3])]
         for spec in ('nccl', 'xring', 'pscpu:1k:psgpu'):
-            sums = all_reduce([gradients], cpus(1), make_algorithm(parse_spec(spec), cpus(1), HOST), Packing())
+            sums = all_reduce(
+                [gradients], cpus(1), make_algorithm(parse_spec(spec), cpus(1), HOST), Packing()
+            )
             assert [id(total) for total in sums[0]] == [id(gradient) for gradient in gradients]
 
 
@@ -213,14 +258,32 @@ def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
     ranges = (Range('pscpu', 32 * 1024), Range('xring', 4 * 1024 * 1024), Range('psgpu', None))
     assert parse_spec('pscpu:32k:xring:4M:psgpu') == ranges
     assert parse_spec('pscpu:100:xring')[0].limit_bytes == 100
-    assert parse_spec('pscpu#2:2g:nccl/xring#3') == (Range('pscpu', 2 << 30, 2), Range('nccl', None, 1, 'xring', 3))
+    assert parse_spec('pscpu#2:2g:nccl/xring#3') == (
+        Range('pscpu', 2 << 30, 2),
+        Range('nccl', None, 1, 'xring', 3),
+    )
 
 
 @pytest.mark.parametrize(
     'spec',
     [
-        *('', 'ring', 'pscpu:32k', 'pscpu:xring:psgpu', 'pscpu:32x:xring', 'pscpu:-1:xring', 'pscpu:4k:xring:4k:psgpu'),
-        *('pscpu:4m:xring:4k:psgpu', 'nccl/xring/pscpu', 'nccl/', 'xring#', 'xring#0', 'pscpu:4k:collective#2'),
+        *(
+            '',
+            'ring',
+            'pscpu:32k',
+            'pscpu:xring:psgpu',
+            'pscpu:32x:xring',
+            'pscpu:-1:xring',
+            'pscpu:4k:xring:4k:psgpu',
+        ),
+        *(
+            'pscpu:4m:xring:4k:psgpu',
+            'nccl/xring/pscpu',
+            'nccl/',
+            'xring#',
+            'xring#0',
+            'pscpu:4k:collective#2',
+        ),
     ],
 )
 def test_a_malformed_spec_is_refused_with_the_known_algorithms(spec: str) -> None:

@@ -74,14 +74,19 @@ class Member:
         with self.built.graph.as_default():
             for gate in self.built.ops('FIFOQueueV2'):
                 with tf.device(gate.device):
-                    opened = tf.raw_ops.QueueEnqueueV2(handle=gate.outputs[0], components=[tf.constant(0.0)])
+                    opened = tf.raw_ops.QueueEnqueueV2(
+                        handle=gate.outputs[0], components=[tf.constant(0.0)]
+                    )
                 self.session.run(opened)
 
     def read(self) -> Weights:
         """Returns the checkpoint values, each variable whole."""
         slices = self.built.step.slices
         with self.built.graph.as_default():
-            whole = {name: joined(parts, [part.variable.value for part in parts]) for name, parts in slices.items()}
+            whole = {
+                name: joined(parts, [part.variable.value for part in parts])
+                for name, parts in slices.items()
+            }
         return self.session.run(whole)
 
     def num_summed(self) -> int:
@@ -109,7 +114,9 @@ class WorkerSessions:
         if together := self.members[0].built.step.synchronous_step:
             together.restart(self.members[0].session, 0)
         # At the same time: some copies need all workers.
-        for copied in [self._threads.submit(member.built.step.start, member.session) for member in self.members]:
+        for copied in [
+            self._threads.submit(member.built.step.start, member.session) for member in self.members
+        ]:
             copied.result(DEADLINE_SECS)
 
     def begin(self, *workers: int) -> list[Future[dict[str, Any]]]:
@@ -125,7 +132,8 @@ class WorkerSessions:
         for member in self.members:
             member.session.close()
         self._threads.shutdown()
-        # Otherwise the servers keep variables, queues and accumulators, which the next test would find by name.
+        # Otherwise the servers keep variables, queues and accumulators, which the next test would
+        # find by name.
         for target in self.targets:
             tf.Session.reset(target)
 
@@ -137,8 +145,12 @@ def running_servers() -> Iterator[list[str]]:
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
     with reserved_addresses(NUM_SERVERS + NUM_WORKERS) as addresses:
-        hosts = tf.train.ClusterSpec({'ps': addresses[:NUM_SERVERS], 'worker': addresses[NUM_SERVERS:]})
-        tasks = [('ps', index) for index in range(NUM_SERVERS)] + [('worker', index) for index in range(NUM_WORKERS)]
+        hosts = tf.train.ClusterSpec(
+            {'ps': addresses[:NUM_SERVERS], 'worker': addresses[NUM_SERVERS:]}
+        )
+        tasks = [('ps', index) for index in range(NUM_SERVERS)] + [
+            ('worker', index) for index in range(NUM_WORKERS)
+        ]
         running = [tf.train.Server(hosts, job, index, config=config) for job, index in tasks]
         yield [server.target for server in running[NUM_SERVERS:]]
 
@@ -153,31 +165,47 @@ def servers_of_module() -> Iterator[list[str]]:
 def starter(targets: list[str]) -> Iterator[Callable[..., WorkerSessions]]:
     """Starts workers, one cluster at a time."""
     with contextlib.ExitStack() as started:
-        yield lambda mode, **more: started.enter_context(contextlib.closing(WorkerSessions(targets, mode, **more)))
+        yield lambda mode, **more: started.enter_context(
+            contextlib.closing(WorkerSessions(targets, mode, **more))
+        )
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
-def test_moving_averages_are_those_of_the_chiefs_first_tower(mode: str, start: Callable[..., WorkerSessions]) -> None:
+def test_moving_averages_are_those_of_the_chiefs_first_tower(
+    mode: str, start: Callable[..., WorkerSessions]
+) -> None:
     cluster = start(mode, network=normalised, optimizer='momentum')
     cluster.take_steps(NUM_STEPS)
     weights = cluster.members[0].read()
     # As many towers in one process, each of which normalises by its own images, too.
-    assert_close(weights, train_alone(normalised, 'momentum', [[number] for number in WHOLE_BATCH[0]]))
+    assert_close(
+        weights, train_alone(normalised, 'momentum', [[number] for number in WHOLE_BATCH[0]])
+    )
     assert np.abs(weights['norm/moving_mean']).min() > 0
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_16_bits_are_cast_once_for_all_workers(mode: str) -> None:
-    chief, other = (build(mode, worker, network=wide, transfer=tf.bfloat16) for worker in range(NUM_WORKERS))
+    chief, other = (
+        build(mode, worker, network=wide, transfer=tf.bfloat16) for worker in range(NUM_WORKERS)
+    )
     num_parts = sum(len(parts) for parts in chief.manager.slices().values())
     for built, expected in ((chief, num_parts), (other, 0)):
-        casts = [op for op in built.ops('Cast') if op.outputs[0].dtype == tf.bfloat16 and 'ps' in op.device]
+        casts = [
+            op
+            for op in built.ops('Cast')
+            if op.outputs[0].dtype == tf.bfloat16 and 'ps' in op.device
+        ]
         assert len(casts) == expected
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
-def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Callable[..., WorkerSessions]) -> None:
-    """The steps are those of one process with all towers, which test_precision.py compares with the plain algorithm."""
+def test_a_step_with_an_overflow_is_skipped_by_all_workers(
+    mode: str, start: Callable[..., WorkerSessions]
+) -> None:
+    """The steps are those of one process with all towers, which test_precision.py compares with the
+    plain algorithm.
+    """
     # The scale is too high for the first steps, then grows until it is again.
     precision = Precision('fp16', loss_scale=2.0**20, doubled_every=1)
     cluster = start(mode, network=normalised, optimizer='adam', precision=precision)
@@ -242,7 +270,10 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
         cluster.begin(0)[0].result(DEADLINE_SECS)
         expected = train_alone(wide, 'lars', [[0], [1]], num_steps=1)
     chief = cluster.members[0]
-    assert len({part.variable.device for part in chief.built.step.slices['hidden/kernel']}) == NUM_SERVERS
+    assert (
+        len({part.variable.device for part in chief.built.step.slices['hidden/kernel']})
+        == NUM_SERVERS
+    )
     weights, names = chief.read(), ('hidden/kernel', 'hidden/kernel/momentum', 'logits/kernel')
     assert_close({name: weights[name] for name in names}, {name: expected[name] for name in names})
 
@@ -291,7 +322,9 @@ def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
 def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
     precision: Precision, start: Callable[..., WorkerSessions]
 ) -> None:
-    """With an automatic loss scale, when all gradients are there, since one of them may skip the step."""
+    """With an automatic loss scale, when all gradients are there, since one of them may skip the
+    step.
+    """
     cluster = start(PS, optimizer='momentum', precision=precision)
     chief, other = cluster.members
     cluster.take_steps()
@@ -315,7 +348,9 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
         now = chief.read()
         changed = {name for name, value in now.items() if np.any(value != before[name])}
         assert changed == updated | {f'{name}/momentum' for name in updated}
-        assert_close({name: now[name] for name in changed}, {name: expected[name] for name in changed}, 1e-2)
+        assert_close(
+            {name: now[name] for name in changed}, {name: expected[name] for name in changed}, 1e-2
+        )
         assert bool(max(chief.session.run(begun)) == 2) is bool(updated)
     other.session.run(pushes[-1], fed)
     step.result(DEADLINE_SECS)
@@ -324,12 +359,16 @@ def test_a_variable_is_updated_when_all_gradients_for_it_are_there(
 
 
 def gated_backwards(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """The network `plain`, whose gradients of the first layer wait for a number in the queue of their worker."""
+    """The network `plain`, whose gradients of the first layer wait for a number in the queue of
+    their worker.
+    """
 
     @tf.custom_gradient
     def gated(values: Any) -> Any:
         def gradient(dy: Any) -> Any:
-            queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
+            queue = tf.raw_ops.FIFOQueueV2(
+                component_types=[tf.float32], shapes=[[]], shared_name='gate'
+            )
             (number,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])
             return dy + tf.reshape(number, [])
 
@@ -341,15 +380,21 @@ def gated_backwards(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 @pytest.fixture(name='start_apart')
 def starter_on_new_servers() -> Iterator[Callable[..., WorkerSessions]]:
-    """Starts workers on servers of their own: a server remembers the shapes of all collective sums."""
+    """Starts workers on servers of their own: a server remembers the shapes of all collective
+    sums.
+    """
     with running_servers() as targets, contextlib.ExitStack() as started:
-        yield lambda mode, **more: started.enter_context(contextlib.closing(WorkerSessions(targets, mode, **more)))
+        yield lambda mode, **more: started.enter_context(
+            contextlib.closing(WorkerSessions(targets, mode, **more))
+        )
 
 
 def test_a_collective_sum_updates_its_variable_while_other_sums_wait(
     start_apart: Callable[..., WorkerSessions],
 ) -> None:
-    cluster = start_apart(COLLECTIVE, network=gated_backwards, optimizer='momentum', server_devices=())
+    cluster = start_apart(
+        COLLECTIVE, network=gated_backwards, optimizer='momentum', server_devices=()
+    )
     chief, other = cluster.members
     [begun] = chief.built.step.begun
     before = chief.read()
@@ -358,7 +403,9 @@ def test_a_collective_sum_updates_its_variable_while_other_sums_wait(
     first = {'logits/kernel', 'logits/bias'}
     wait_until(lambda: have_changed(chief.read(), before, first))
     now = chief.read()
-    assert {name for name in now if np.any(now[name] != before[name])} == first | {f'{name}/momentum' for name in first}
+    assert {name for name in now if np.any(now[name] != before[name])} == first | {
+        f'{name}/momentum' for name in first
+    }
     # A checkpoint of this moment would hold half a step.
     assert (now['global_step'], chief.session.run(begun.value)) == (0, 1)
     other.open_gate()
@@ -376,7 +423,11 @@ def wait_until(is_reached: Callable[[], bool]) -> None:
 
 def have_changed(now: Weights, before: Weights, names: set[str]) -> bool:
     """Whether these variables and their slots have changed."""
-    return all(np.any(now[name + slot] != before[name + slot]) for name in names for slot in ('', '/momentum'))
+    return all(
+        np.any(now[name + slot] != before[name + slot])
+        for name in names
+        for slot in ('', '/momentum')
+    )
 
 
 NUM_VARIABLES = 4
@@ -389,32 +440,49 @@ def resource_of(op: tf.Operation) -> str:
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 @pytest.mark.parametrize('worker', [0, 1])
-def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(mode: str, worker: int) -> None:
+def test_no_update_or_copy_of_a_variable_waits_for_the_gradient_of_another(
+    mode: str, worker: int
+) -> None:
     built = build(mode, worker, optimizer='momentum')
     # The sums, the signals and the variables of a graph are known by their names.
     updates, copies = built.ops('ResourceApplyMomentum'), []
     if mode == REPLICATED:
-        copies = [op for op in built.ops('AssignVariableOp') if resource_of(op).startswith(('v0/', 'v1/'))]
+        copies = [
+            op for op in built.ops('AssignVariableOp') if resource_of(op).startswith(('v0/', 'v1/'))
+        ]
         # Before the first step, and in each.
         assert len(copies) == 2 * NUM_TOWERS * NUM_VARIABLES
     assert len(updates) == (0 if worker else NUM_VARIABLES)
     for op in [*updates, *copies]:
         name = resource_of(op).partition('/')[2]
-        others = {resource_of(op) for op in needed_by([op]) if op.type.startswith(('ResourceAccumulator', 'Queue'))}
+        others = {
+            resource_of(op)
+            for op in needed_by([op])
+            if op.type.startswith(('ResourceAccumulator', 'Queue'))
+        }
         assert others <= {f'sum_of_{name}_0', f'update_of_{name}_{worker}'}
 
 
-def test_staged_steps_of_all_workers_are_those_of_one_process(start: Callable[..., WorkerSessions]) -> None:
+def test_staged_steps_of_all_workers_are_those_of_one_process(
+    start: Callable[..., WorkerSessions],
+) -> None:
     """test_staged_variables.py compares these with the plain algorithm."""
     cluster = start(STAGED, optimizer='momentum')
     cluster.take_steps(NUM_STEPS)
     weights = cluster.members[0].read()
     assert_close(weights, train_alone(plain, 'momentum', WHOLE_BATCH, staged=True))
-    assert np.abs(weights['logits/kernel'] - train_alone(plain, 'momentum', WHOLE_BATCH)['logits/kernel']).max() > 1e-3
+    assert (
+        np.abs(
+            weights['logits/kernel'] - train_alone(plain, 'momentum', WHOLE_BATCH)['logits/kernel']
+        ).max()
+        > 1e-3
+    )
 
 
 def test_a_worker_alone_takes_the_steps_of_one_process(targets: list[str]) -> None:
-    with contextlib.closing(WorkerSessions(targets[:1], PS, optimizer='momentum', num_workers=1)) as cluster:
+    with contextlib.closing(
+        WorkerSessions(targets[:1], PS, optimizer='momentum', num_workers=1)
+    ) as cluster:
         for _ in range(NUM_STEPS):
             cluster.begin(0)[0].result(DEADLINE_SECS)
         assert_close(cluster.members[0].read(), train_alone(plain, 'momentum', [[0], [1]]))
@@ -423,9 +491,14 @@ def test_a_worker_alone_takes_the_steps_of_one_process(targets: list[str]) -> No
 # Servers remember the type of a collective sum, so there is one of them.
 @pytest.mark.parametrize(
     ('mode', 'transfer'),
-    [(COLLECTIVE, None), *((mode, dtype) for mode in (PS, STAGED, REPLICATED) for dtype in (None, tf.bfloat16))],
+    [
+        (COLLECTIVE, None),
+        *((mode, dtype) for mode in (PS, STAGED, REPLICATED) for dtype in (None, tf.bfloat16)),
+    ],
 )
-def test_the_gradients_of_an_exchange_meet(mode: str, transfer: Any, start: Callable[..., WorkerSessions]) -> None:
+def test_the_gradients_of_an_exchange_meet(
+    mode: str, transfer: Any, start: Callable[..., WorkerSessions]
+) -> None:
     more = {'server_devices': ()} if mode == COLLECTIVE else {}
     shapes = {'small': (3,), 'in_parts': (1100, 1000)}
     cluster = start(mode, exchanged=[*shapes.items()], transfer=transfer, **more)
@@ -434,15 +507,23 @@ def test_the_gradients_of_an_exchange_meet(mode: str, transfer: Any, start: Call
     expected = -LEARNING_RATE * NUM_STEPS * (NUM_WORKERS * NUM_TOWERS + 1) / 2
     for name, shape in shapes.items():
         assert values[name].shape == shape
-        np.testing.assert_allclose(values[name], expected, rtol=1e-2 if transfer else 1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            values[name], expected, rtol=1e-2 if transfer else 1e-6, err_msg=name
+        )
 
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum'])
-def test_no_update_of_workers_that_do_not_wait_is_lost(optimizer: str, start: Callable[..., WorkerSessions]) -> None:
+def test_no_update_of_workers_that_do_not_wait_is_lost(
+    optimizer: str, start: Callable[..., WorkerSessions]
+) -> None:
     """Without a lock one is lost so rarely that the steps alone may not show it."""
-    cluster = start(PS, optimizer=optimizer, sync=False, devices=cpus(1), exchanged=[('v', [1 << 17])])
+    cluster = start(
+        PS, optimizer=optimizer, sync=False, devices=cpus(1), exchanged=[('v', [1 << 17])]
+    )
     for member in cluster.members:
-        updates = [op for op in member.built.graph.get_operations() if op.type.startswith('ResourceApply')]
+        updates = [
+            op for op in member.built.graph.get_operations() if op.type.startswith('ResourceApply')
+        ]
         assert updates
         assert all(update.get_attr('use_locking') for update in updates)
     for step in cluster.begin(*[*range(NUM_WORKERS)] * 20):

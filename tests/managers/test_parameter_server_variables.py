@@ -18,16 +18,28 @@ from tf_cnn.managers.parts import ManagerParts
 pytestmark = pytest.mark.graph
 
 
-def variables_on_servers(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> ParameterServerVariables:
+def variables_on_servers(
+    model: str, num_ps: int, mode: str = PS, worker: int = 0
+) -> ParameterServerVariables:
     """The variables of a network of the catalog on parameter servers, as a worker has them."""
     facts = MODELS.find_model(model)
     size = facts.image_size
     with tf.Graph().as_default():
-        manager = manager_of(mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS)
+        manager = manager_of(
+            mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS
+        )
         with manager.create_outer_variable_scope(0) as variables:
             images = tf.placeholder(tf.float32, [1, size, size, 3])
             keeps = manager.keeps_statistics(0)
-            build_network(facts.network, images, 1000, variables, 'NHWC', is_training=True, keep_statistics=keeps)
+            build_network(
+                facts.network,
+                images,
+                1000,
+                variables,
+                'NHWC',
+                is_training=True,
+                keep_statistics=keeps,
+            )
     # Every mode that is tried here has parameter servers, which mypy cannot know.
     return manager.server_variables  # type: ignore[attr-defined]
 
@@ -57,7 +69,9 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
         # The largest part is one row above the mean.
         assert len(parts) == 18 or num_bytes(full) // len(parts) <= 512 << 10
         if len(parts) > 1:
-            assert Counter(part.variable.device for part in parts) == dict.fromkeys(servers(3), len(parts) // 3)
+            assert Counter(part.variable.device for part in parts) == dict.fromkeys(
+                servers(3), len(parts) // 3
+            )
         assert len({part.variable.name for part in parts}) == len(parts)
         times_held = np.zeros(full, np.int8)
         for part in parts:
@@ -72,7 +86,10 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
     """Including the variables after a moving average, which one worker alone keeps."""
     chief, other = (variables_on_servers('densenet40_k12', 2, mode, worker) for worker in range(2))
     places = [
-        {name: [(part.variable.device, part.offset) for part in parts] for name, parts in variables.parts.items()}
+        {
+            name: [(part.variable.device, part.offset) for part in parts]
+            for name, parts in variables.parts.items()
+        }
         for variables in (chief, other)
     ]
     assert places[0] == places[1]
@@ -89,5 +106,7 @@ def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> No
             # mypy cannot infer a lambda whose default binds the loop's variable.
             variables.create(name, shape, True, lambda shape=shape: tf.zeros(shape))  # type: ignore[misc]
     # 100 | 10 | 60, then 30 and 25 to the second, and 20 to the third.
-    placed = {name: servers(3).index(part.variable.device) for name, (part,) in variables.parts.items()}
+    placed = {
+        name: servers(3).index(part.variable.device) for name, (part,) in variables.parts.items()
+    }
     assert placed == {'a': 0, 'b': 1, 'c': 2, 'd': 1, 'e': 1, 'f': 2}

@@ -1,4 +1,5 @@
-"""The counted parameters and multiply-adds of networks are the published ones, and those that TensorFlow counts.
+"""The counted parameters and multiply-adds of networks are the published ones, and those that
+TensorFlow counts.
 
 The stored table of costs agrees with what is counted.
 """
@@ -21,9 +22,11 @@ from tf_cnn.inputs.data_sets import DATA_SETS
 pytestmark = pytest.mark.graph
 
 
-# By model: the published multiply-adds of an image in units of 1e9, and parameters in units of 1e6, with their digits.
+# By model: the published multiply-adds of an image in units of 1e9, and parameters in units of 1e6,
+# with their digits.
 PUBLISHED: dict[str, tuple[float | None, str | None]] = {
-    # torchvision.models, tables of weights: "GFLOPS", which are multiply-adds, and "Params". Its ResNets are v1.5.
+    # torchvision.models, tables of weights: "GFLOPS", which are multiply-adds, and "Params". Its
+    # ResNets are v1.5.
     'vgg11': (7.61, '132.9'),
     'vgg16': (15.47, '138.4'),
     'vgg19': (19.63, '143.7'),
@@ -38,7 +41,8 @@ PUBLISHED: dict[str, tuple[float | None, str | None]] = {
     'densenet121': (2.83, '8.0'),
     'efficientnet_b0': (0.39, '5.3'),
     'convnext_tiny': (4.46, '28.6'),
-    # Wightman, PyTorch Image Models, results/benchmark-infer-*.csv: "infer_gmacs" and "param_count".
+    # Wightman, PyTorch Image Models, results/benchmark-infer-*.csv: "infer_gmacs" and
+    # "param_count".
     'inception4': (12.28, None),
     'resnet50_v2.5': (4.11, '25.5'),
     'resnet101_v2.5': (7.83, '44.5'),
@@ -48,22 +52,25 @@ PUBLISHED: dict[str, tuple[float | None, str | None]] = {
     'resnet50': (3.8, None),
     'resnet101': (7.6, '44.5'),
     'resnet152': (11.3, None),
-    # Szegedy et al. 2014 (arXiv:1409.4842), table 1: the sum of all rows, but of the first, which says 34M, what a 7x7
-    # convolution to 64 channels takes.
+    # Szegedy et al. 2014 (arXiv:1409.4842), table 1: the sum of all rows, but of the first, which
+    # says 34M, what a 7x7 convolution to 64 channels takes.
     'googlenet': (1.502 - 0.034 + 7 * 7 * 3 * 64 * 112**2 / 1e9, None),
     # Sermanet et al. 2014 (arXiv:1312.6229), table 4: the connections of the fast model.
     'overfeat': (2.810, None),
     # torchvision's table says 0.71. Its fourth convolution has 256 filters, here it has 384.
     'alexnet': (0.71 + (384 * 384 - 256 * 256) * 9 * 13**2 / 1e9, None),
-    # He et al. 2015, table 6 for the parameters. Multiply-adds: Li et al. 2017 (arXiv:1608.08710), table 1, for 56 and
-    # 110. Those of 20 to 44: Chen, PyTorch CIFAR Models (github.com/chenyaofo), less the 0.26M of its two projections.
+    # He et al. 2015, table 6 for the parameters. Multiply-adds: Li et al. 2017 (arXiv:1608.08710),
+    # table 1, for 56 and
+    # 110. Those of 20 to 44: Chen, PyTorch CIFAR Models (github.com/chenyaofo), less the 0.26M of
+    # its two projections.
     'resnet20': (0.04081 - 0.00026, '0.27'),
     'resnet32': (0.06912 - 0.00026, '0.46'),
     'resnet44': (0.09744 - 0.00026, '0.66'),
     'resnet56': (0.125, '0.85'),
     'resnet110': (0.253, '1.7'),
-    # Huang et al. 2017 (arXiv:1608.06993), table 2, for the parameters. The arithmetic of one of them is in Liu et al.
-    # 2017 (arXiv:1708.06519), table 1, where a multiply-add is two operations.
+    # Huang et al. 2017 (arXiv:1608.06993), table 2, for the parameters. The arithmetic of one of
+    # them is in Liu et al. 2017 (arXiv:1708.06519), table 1, where a multiply-add is two
+    # operations.
     'densenet40_k12_paper': (0.533 / 2, '1.0'),
     'densenet100_k12_paper': (None, '7.0'),
     'densenet100_k24_paper': (None, '27.2'),
@@ -75,14 +82,19 @@ PUBLISHED: dict[str, tuple[float | None, str | None]] = {
 
 @pytest.mark.parametrize(
     'model',
-    [pytest.param(model, marks=pytest.mark.all_modes if model.startswith('nasnet') else ()) for model in PUBLISHED],
+    [
+        pytest.param(model, marks=pytest.mark.all_modes if model.startswith('nasnet') else ())
+        for model in PUBLISHED
+    ],
 )
 def test_a_model_costs_what_is_published(model: str) -> None:
     facts, (gmacs, parameters) = MODELS.find_model(model), PUBLISHED[model]
     data_set = DATA_SETS[facts.data_set]
     # Publications give ImageNet 1000 classes; here it has another one for the background.
     num_classes = 1000 if facts.data_set == 'imagenet' else data_set.num_classes
-    cost = network_cost(facts.network, (facts.image_size, facts.image_size, data_set.channels), num_classes)
+    cost = network_cost(
+        facts.network, (facts.image_size, facts.image_size, data_set.channels), num_classes
+    )
     if gmacs is not None:
         assert cost.gmacs == pytest.approx(gmacs, rel=0.02)
     if parameters is not None:
@@ -91,15 +103,20 @@ def test_a_model_costs_what_is_published(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ('model', 'data_set'), [('lenet', None), ('alexnet', 'cifar10'), ('mobilenet', None), ('googlenet', None)]
+    ('model', 'data_set'),
+    [('lenet', None), ('alexnet', 'cifar10'), ('mobilenet', None), ('googlenet', None)],
 )
 def test_tensorflow_counts_twice_as_many_operations(model: str, data_set: str | None) -> None:
     """Its profiler counts a multiply-add as two operations."""
     network, shape, num_classes = MODELS.find_model(model, data_set).network, (96, 96, 3), 7
     with tf.Graph().as_default() as graph:
         with one_tower().create_outer_variable_scope(0) as variables:
-            build_network(network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
-        options = tf.profiler.ProfileOptionBuilder(tf.profiler.ProfileOptionBuilder.float_operation())
+            build_network(
+                network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False
+            )
+        options = tf.profiler.ProfileOptionBuilder(
+            tf.profiler.ProfileOptionBuilder.float_operation()
+        )
         profile = tf.profiler.profile(graph, cmd='op', options=options.with_empty_output().build())
     counted = {}
     while profile.children:
@@ -111,14 +128,26 @@ def test_tensorflow_counts_twice_as_many_operations(model: str, data_set: str | 
 
 # Functions of images [1, 8, 8, 6] and the multiply-adds they take.
 OPERATIONS: dict[str, tuple[Callable[[Any], Any], int]] = {
-    'groups': (lambda x: tf.nn.conv2d(x, tf.zeros([3, 3, 2, 9]), 2, 'SAME'), (4 * 4 * 9) * (3 * 3 * 2)),
+    'groups': (
+        lambda x: tf.nn.conv2d(x, tf.zeros([3, 3, 2, 9]), 2, 'SAME'),
+        (4 * 4 * 9) * (3 * 3 * 2),
+    ),
     'depthwise, twice as many channels': (
         lambda x: tf.nn.depthwise_conv2d(x, tf.zeros([3, 2, 6, 2]), [1, 1, 1, 1], 'VALID'),
         (6 * 7 * 12) * (3 * 2),
     ),
-    'left side transposed': (lambda x: tf.matmul(x[0, 0], tf.zeros([8, 5]), transpose_a=True), (6 * 5) * 8),
-    'products of a batch, transposed': (lambda x: tf.matmul(x, x, transpose_a=True), 8 * (6 * 6) * 8),
-    'an op that no result depends on': (lambda x: (tf.matmul(tf.zeros([2, 3]), tf.zeros([3, 4])), x)[1], 0),
+    'left side transposed': (
+        lambda x: tf.matmul(x[0, 0], tf.zeros([8, 5]), transpose_a=True),
+        (6 * 5) * 8,
+    ),
+    'products of a batch, transposed': (
+        lambda x: tf.matmul(x, x, transpose_a=True),
+        8 * (6 * 6) * 8,
+    ),
+    'an op that no result depends on': (
+        lambda x: (tf.matmul(tf.zeros([2, 3]), tf.zeros([3, 4])), x)[1],
+        0,
+    ),
 }
 
 
@@ -130,11 +159,16 @@ def test_multiply_adds_of_an_operation(operation: str) -> None:
         # Logits that depend on the result of the operation.
         return tf.reduce_sum(function(x)) + tf.zeros([1, num_classes])
 
-    assert network_cost(Network(sample), (8, 8, 6), 10) == Cost(parameters=0, multiply_adds=multiply_adds)
+    assert network_cost(Network(sample), (8, 8, 6), 10) == Cost(
+        parameters=0, multiply_adds=multiply_adds
+    )
 
 
 def test_an_auxiliary_head_has_parameters_and_takes_no_arithmetic_of_a_forward_pass() -> None:
-    plain, with_head = cost_of(MODELS.find_model('inception3')), cost_of(MODELS.find_model('inception3_aux'))
+    plain, with_head = (
+        cost_of(MODELS.find_model('inception3')),
+        cost_of(MODELS.find_model('inception3_aux')),
+    )
     head = (768 * 128 + 128) + (5 * 5 * 128 * 768 + 768) + (768 * 1001 + 1001)
     assert with_head == Cost(plain.parameters + head, plain.multiply_adds)
 
@@ -147,7 +181,10 @@ def test_every_row_of_the_catalog_is_in_the_table_of_costs() -> None:
 # Those whose graphs are large are held to the parameters that their own tests know.
 @pytest.mark.parametrize(
     'pattern',
-    [*('trivial', 'lenet', 'mnist', 'alexnet', 'vgg16', 'resnet50*'), pytest.param('*', marks=pytest.mark.all_modes)],
+    [
+        *('trivial', 'lenet', 'mnist', 'alexnet', 'vgg16', 'resnet50*'),
+        pytest.param('*', marks=pytest.mark.all_modes),
+    ],
 )
 def test_the_table_of_costs_is_what_is_counted(pattern: str) -> None:
     table = costs.read_table()

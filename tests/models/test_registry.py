@@ -1,4 +1,5 @@
-"""Models are found by name, pattern and data set; those of a user's own file are counted and trained like the others.
+"""Models are found by name, pattern and data set; those of a user's own file are counted and
+trained like the others.
 
 Errors in a file name it and its line.
 """
@@ -26,7 +27,12 @@ pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
 
 def test_a_pattern_lists_the_models_that_it_matches() -> None:
-    assert MODELS.list_models('resnet50*') == ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
+    assert MODELS.list_models('resnet50*') == [
+        'resnet50',
+        'resnet50_v1.5',
+        'resnet50_v2',
+        'resnet50_v2.5',
+    ]
     assert MODELS.list_models('*3') == ['inception3']
     assert MODELS.list_models('ResNet*') == []
 
@@ -83,8 +89,8 @@ def test_the_example_of_the_docs_is_short_and_trains(tmp_path: Path) -> None:
     example = tmp_path / 'tiny_resnet.py'
     example.write_text(text)
     run = ran(
-        model='tiny_resnet', model_file=str(example), data_dir=str(tmp_path), batch_size=20, num_batches=15,
-        optimizer='momentum', init_learning_rate=0.05, augmentation='none',
+        model='tiny_resnet', model_file=str(example), data_dir=str(tmp_path), batch_size=20,
+        num_batches=15, optimizer='momentum', init_learning_rate=0.05, augmentation='none',
     )  # fmt: skip
     assert run.result.run.data_set == 'cifar10'
     assert not run.result.run.is_synthetic
@@ -117,7 +123,9 @@ def test_a_registered_model_has_its_batch_norm_and_auxiliary_head() -> None:
         x = cnn.flatten(cnn.batch_norm(x, 'bn'))
         return cnn.dense(x, num_classes, 'logits'), cnn.dense(x, num_classes, 'auxiliary')
 
-    register_model('mine', with_head, data_set='mnist', image_size=4, batch_norm=BatchNorm(scale=False))
+    register_model(
+        'mine', with_head, data_set='mnist', image_size=4, batch_norm=BatchNorm(scale=False)
+    )
     (cost,) = costs.list_costs('mine')
     assert cost.parameters == 1 + 2 * (16 * 10 + 10)
 
@@ -127,7 +135,10 @@ HEAD = 'from models.registry import register_model\n'
 WRONG_FILES: dict[str, tuple[str, list[str]]] = {
     'no model': ('x = 1\n', ['register_model']),
     'syntax': (f'{HEAD}def build(cnn:\n  pass\n', ['line 2', 'SyntaxError']),
-    'a missing module': (f'{HEAD}\nimport no_such_module\n', ['line 3', 'ModuleNotFoundError', 'no_such_module']),
+    'a missing module': (
+        f'{HEAD}\nimport no_such_module\n',
+        ['line 3', 'ModuleNotFoundError', 'no_such_module'],
+    ),
     'deep inside': (f'{HEAD}import json\njson.loads("{{")\n', ['line 3', 'JSONDecodeError']),
     'an exit': (f'{HEAD}raise SystemExit(3)\n', ['line 2', 'SystemExit: 3']),
 }
@@ -171,7 +182,9 @@ def test_a_file_that_was_corrected_is_loaded_again_and_once_with_modules_beside_
 
 
 def write_model(folder: Path, body: str) -> Path:
-    """A file that registers the model 'mine', for images of 8 x 8 pixels, with this body of its function."""
+    """A file that registers the model 'mine', for images of 8 x 8 pixels, with this body of its
+    function.
+    """
     path = folder / 'mine.py'
     path.write_text(
         'import tensorflow.compat.v1 as tf\n'
@@ -188,7 +201,8 @@ def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> N
         made(model='mine', model_file=str(path))
 
 
-# What a network for 10 classes returns, and what the error names: the number of heads, the shape of the wrong one.
+# What a network for 10 classes returns, and what the error names: the number of heads, the shape of
+# the wrong one.
 @pytest.mark.parametrize(
     ('returned', 'facts'),
     [
@@ -214,7 +228,9 @@ def test_a_network_without_kernels_has_no_weight_decay() -> None:
 
     register_model('mine', build, data_set='cifar10', image_size=1)
     for single in (False, True):
-        assert ran(model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single).result.is_complete
+        assert ran(
+            model='mine', optimizer='lars', weight_decay=0.1, single_l2_loss_op=single
+        ).result.is_complete
 
 
 def test_a_network_is_checked_with_the_images_that_a_step_has(tmp_path: Path) -> None:

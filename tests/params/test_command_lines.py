@@ -1,4 +1,6 @@
-"""Command lines from other people's documents and scripts, in command_lines.txt: each gets the answer noted there."""
+"""Command lines from other people's documents and scripts, in command_lines.txt: each gets the
+answer noted there.
+"""
 
 import re
 from collections.abc import Iterator
@@ -81,7 +83,11 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
             answer = 'plan'
         except UsageError as error:
             answer = str(error)
-        is_right = answer == 'plan' if line.answer in ('plan', 'run') else re.search(rf'{line.answer}\b', answer)
+        is_right = (
+            answer == 'plan'
+            if line.answer in ('plan', 'run')
+            else re.search(rf'{line.answer}\b', answer)
+        )
         if not is_right:
             wrong.append(f'{answer}\n  {line.source}\n  {" ".join(argv)}')
     assert not wrong, '\n'.join(wrong)
@@ -94,6 +100,17 @@ def test_some_are_really_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFi
     for line in lines:
         # All lines run in this process, which has imported TensorFlow: too late for --mkl.
         replaced = {*(flag.partition('=')[0] for flag in SHORT), '--mkl'}
-        argv = [flag for flag in fit(line.argv, data, tmp_path) if flag.partition('=')[0] not in replaced]
+        argv = [
+            flag
+            for flag in fit(line.argv, data, tmp_path)
+            if flag.partition('=')[0] not in replaced
+        ]
         assert tf_cnn_benchmarks.main([*argv, *SHORT]) == 0, line.text
-        assert len(re.findall(r'^total images/sec: \d+\.\d\d$', capfd.readouterr().out, flags=re.MULTILINE)) == 1
+        assert (
+            len(
+                re.findall(
+                    r'^total images/sec: \d+\.\d\d$', capfd.readouterr().out, flags=re.MULTILINE
+                )
+            )
+            == 1
+        )

@@ -17,14 +17,19 @@ pytestmark = pytest.mark.unit
 
 PIECEWISE = '--piecewise_learning_rate_schedule=0.3;10;0.1'
 
-# What is refused: the line names each of these flags as it reads it, and the facts; then what stands beside them.
+# What is refused: the line names each of these flags as it reads it, and the facts; then what
+# stands beside them.
 CLASHES = [
     ('--use_nccl=True --all_reduce_spec=pscpu', []),
     ('--use_nccl=False --all_reduce_spec=nccl', []),
     ('--learning_rate=0.1 --init_learning_rate=0.2', []),
     ('--use_fp16=True --precision=bf16', []),
     ('--optimizer=adam --fp16_vars', ['16', '--optimizer=momentum', 'sgd'], '--precision=fp16'),
-    ('--hierarchical_copy --all_reduce_spec=xring', [], '--variable_update=replicated --num_gpus=2'),
+    (
+        '--hierarchical_copy --all_reduce_spec=xring',
+        [],
+        '--variable_update=replicated --num_gpus=2',
+    ),
     ('--num_epochs=2 --num_batches=50', []),
     (f'{PIECEWISE} --init_learning_rate=0.3', []),
     ('--resnet_base_lr=0.1 --minimum_learning_rate=0.01', [], '--model=resnet50'),
@@ -32,8 +37,14 @@ CLASHES = [
     ('--staged_vars --variable_update=replicated', []),
     ('--num_gpus=0 --device=gpu', []),
     ('--num_gpus=2 --variable_update=horovod', ['--num_gpus=1', 'horovodrun']),
-    ('--task_index=0 --variable_update=horovod', ['horovodrun', '--variable_update=collective_all_reduce']),
-    ('--cross_replica_sync=False --variable_update=horovod', ['--variable_update=parameter_server']),
+    (
+        '--task_index=0 --variable_update=horovod',
+        ['horovodrun', '--variable_update=collective_all_reduce'],
+    ),
+    (
+        '--cross_replica_sync=False --variable_update=horovod',
+        ['--variable_update=parameter_server'],
+    ),
     ('--tfprof_file=p --num_warmup_batches=0', ['--num_warmup_batches=1']),
     ('--forward_only=True --eval=True', [], '--train_dir=d'),
     ('--eval=True --eval_during_training_every_n_steps=1', [], '--train_dir=d'),
@@ -56,12 +67,17 @@ CLASHES = [
     ('--eval_during_training_at_specified_steps=1,x', ['100,200']),
     ('--eval_during_training_at_specified_epochs=0', ['0.5,1,2']),
     ('--piecewise_learning_rate_schedule=0.3', ["'0.3;10;0.2;25;0.02'"]),
-    *((f'--profile_steps={steps}', ['10,20'], '--profile_dir=p') for steps in ('5', '20,10', '0,3', '1,2,3', '1:2')),
+    *(
+        (f'--profile_steps={steps}', ['10,20'], '--profile_dir=p')
+        for steps in ('5', '20,10', '0,3', '1,2,3', '1:2')
+    ),
 ]
 
 
 def check(argv: list[str], *, alone: bool = True) -> None:
-    """Refuses what the settings and the model alone decide, in a run of one process or in a cluster."""
+    """Refuses what the settings and the model alone decide, in a run of one process or in a
+    cluster.
+    """
     given = parse_argv(argv).params
     params.check(given, RunFacts(alone=alone, residual=MODELS.find_model(given.model).residual))
 
@@ -75,8 +91,17 @@ def test_a_clash_and_a_wrong_value_are_named(case: tuple[Any, ...]) -> None:
 
 def test_what_fits_one_process_only_is_refused_in_a_cluster() -> None:
     # Workers reach an accuracy at different steps.
-    stop = ['--stop_at_top_1_accuracy=0.5', '--nocross_replica_sync', '--eval_during_training_every_n_steps=1']
-    alone = ['--server_protocol=grpc+verbs', '--steps_per_run=2', '--repeat=2', '--wait_for_idle=5.0']
+    stop = [
+        '--stop_at_top_1_accuracy=0.5',
+        '--nocross_replica_sync',
+        '--eval_during_training_every_n_steps=1',
+    ]
+    alone = [
+        '--server_protocol=grpc+verbs',
+        '--steps_per_run=2',
+        '--repeat=2',
+        '--wait_for_idle=5.0',
+    ]
     alone.append('--input_only=decode')
     with refused('--stop_at_top_1_accuracy=0.5', '--cross_replica_sync=False'):
         check(stop, alone=False)

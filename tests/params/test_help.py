@@ -1,4 +1,6 @@
-"""What --help, help FLAG and the page of flags tell of each flag of this program and of the original."""
+"""What --help, help FLAG and the page of flags tell of each flag of this program and of the
+original.
+"""
 
 import math
 
@@ -52,8 +54,15 @@ def test_no_flag_is_forgotten_and_each_is_described_within_100_columns() -> None
         text = describe_flag(name)
         assert max(map(len, text.splitlines())) <= 100
         words = ' '.join(text.split())
-        facts = (spec.help, spec.group, spec.original or '', TABLE[name].says if name in TABLE else '')
-        assert [fact for fact in (*facts, *(idle.reason for idle in spec.idle)) if fact not in words] == [], name
+        facts = (
+            spec.help,
+            spec.group,
+            spec.original or '',
+            TABLE[name].says if name in TABLE else '',
+        )
+        assert [
+            fact for fact in (*facts, *(idle.reason for idle in spec.idle)) if fact not in words
+        ] == [], name
         assert ('same value' in words) == spec.agreed
         # A site makes an anchor of a heading, which is the name alone.
         (entry,) = (part for part in page.split('\n### ') if part.startswith(f'`--{name}`\n'))

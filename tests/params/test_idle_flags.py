@@ -11,7 +11,8 @@ pytestmark = pytest.mark.unit
 
 # A command line without a warning.
 ALL_HAVE_EFFECT = [
-    '--allow_growth --compute_lr_on_cpu --display_every=1000 --slice_variables --server_protocol=grpc',
+    '--allow_growth --compute_lr_on_cpu --display_every=1000 --slice_variables '
+    '--server_protocol=grpc',
     '--momentum=0.8 --optimizer=momentum',
     '--nonesterov --optimizer=momentum',
     '--momentum=0.8 --lars_eta=0.002 --optimizer=lars',
@@ -24,11 +25,13 @@ ALL_HAVE_EFFECT = [
     '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
     '--noslice_variables --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
     '--noslice_variables --staged_vars --ps_hosts=a:1 --worker_hosts=c:1,d:1',
-    '--noslice_variables --variable_update=distributed_replicated --ps_hosts=a:1 --worker_hosts=c:1,d:1',
+    '--noslice_variables --variable_update=distributed_replicated --ps_hosts=a:1 '
+    '--worker_hosts=c:1,d:1',
     '--noslice_variables --forward_only --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
     '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
     # Defaults, written out.
-    '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 --use_chrome_trace_format',
+    '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 '
+    '--use_chrome_trace_format',
     '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
     '--export_saved_model=m --train_dir=t --eval',
     '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
@@ -37,7 +40,8 @@ ALL_HAVE_EFFECT = [
     '--variable_update=collective_all_reduce --all_reduce_spec=collective --num_gpus=2',
     '--variable_update=replicated --num_gpus=2 --all_reduce_spec=psgpu#4:32k:xring#2',
 ]
-# Command lines, and after each | what one of its warnings names, starting with the flag as it was read.
+# Command lines, and after each | what one of its warnings names, starting with the flag as it was
+# read.
 HAVE_NO_EFFECT = """
 --momentum=0.8 | --momentum=0.8 --optimizer=momentum --optimizer=lars
 --nonesterov | --nesterov=False --optimizer=momentum
@@ -46,66 +50,88 @@ HAVE_NO_EFFECT = """
 --minimum_learning_rate=0.1 | --minimum_learning_rate=0.1 --num_epochs_per_decay
 --single_l2_loss_op --weight_decay=0 | --single_l2_loss_op=True --weight_decay=0
 --compute_lr_on_cpu=False | --compute_lr_on_cpu=False CPU
---num_learning_rate_warmup_epochs=1 --label_smoothing=0.1 --forward_only | --num_learning_rate_warmup_epochs=1
+--num_learning_rate_warmup_epochs=1 --label_smoothing=0.1 --forward_only |
+    --num_learning_rate_warmup_epochs=1
     --forward_only | --label_smoothing=0.1 --forward_only
 --distortions --resize_method=area | --distortions=True --data_dir | --resize_method=area --data_dir
 --distortions --data_dir=d --forward_only | --distortions=True --forward_only
---optimizer=adam --weight_decay=0 --forward_only | --optimizer=adam --forward_only | --weight_decay=0.0 --forward_only
+--optimizer=adam --weight_decay=0 --forward_only | --optimizer=adam --forward_only |
+    --weight_decay=0.0 --forward_only
 --use_nccl=True | --use_nccl=True --variable_update=replicated distributed_all_reduce
 --network_topology=gcp_v100 --variable_update=replicated --num_gpus=2 | --network_topology=gcp_v100
     --hierarchical_copy
---connect_timeout_secs=9 --nodistinct_worker_data --variable_update=horovod | --connect_timeout_secs=9.0 horovod
+--connect_timeout_secs=9 --nodistinct_worker_data --variable_update=horovod |
+    --connect_timeout_secs=9.0 horovod
 --peer_timeout_secs=9 | --peer_timeout_secs=9.0 lost
 --nouse_chrome_trace_format | --use_chrome_trace_format=False --trace_file
---train_dir=t --forward_only | --train_dir=t --forward_only --save_summaries_steps --summary_verbosity
---nocross_replica_sync --connect_timeout_secs=9 | --cross_replica_sync=False | --connect_timeout_secs=9.0
+--train_dir=t --forward_only | --train_dir=t --forward_only --save_summaries_steps
+    --summary_verbosity
+--nocross_replica_sync --connect_timeout_secs=9 | --cross_replica_sync=False |
+    --connect_timeout_secs=9.0
 --num_ps=2 --ps_hosts=a:1 --worker_hosts=b:1,c:1 | --num_ps=2 hosts
 --noslice_variables | --slice_variables=False parameter servers
---noslice_variables --eval --train_dir=t --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1 | --slice_variables=False --eval
---backbone_model_path=b --profile_steps=1,2 --profile_dir=p --train_dir=t --eval | --backbone_model_path=b --eval |
+--noslice_variables --eval --train_dir=t --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1 |
+    --slice_variables=False --eval
+--backbone_model_path=b --profile_steps=1,2 --profile_dir=p --train_dir=t --eval |
+    --backbone_model_path=b --eval |
     --profile_steps=1,2 --eval | --profile_dir=p --eval
---backbone_model_path=b --export_saved_model=m --forward_only | --backbone_model_path=b --forward_only |
+--backbone_model_path=b --export_saved_model=m --forward_only | --backbone_model_path=b
+    --forward_only |
     --export_saved_model=m --forward_only
 --compact_gradient_transfer --variable_update=replicated --num_gpus=2 --forward_only |
     --compact_gradient_transfer=True --forward_only
 --precision=bf16 --fp16_enable_auto_loss_scale | --fp16_enable_auto_loss_scale=True --precision=fp16
---use_fp16 --fp16_inc_loss_scale_every_n=9 | --fp16_inc_loss_scale_every_n=9 --fp16_enable_auto_loss_scale
+--use_fp16 --fp16_inc_loss_scale_every_n=9 | --fp16_inc_loss_scale_every_n=9
+    --fp16_enable_auto_loss_scale
 --fp16_vars | --fp16_vars=True --precision=fp16 bf16
---eval --train_dir=t --graph_file=g --variable_update=replicated --batch_size=8 | --variable_update=replicated --eval
+--eval --train_dir=t --graph_file=g --variable_update=replicated --batch_size=8 |
+    --variable_update=replicated --eval
     | --graph_file=g --eval
---eval --train_dir=t --data_dir=d --batch_size=8 --eval_batch_size=4 --tf_random_seed=5 | --batch_size=8
+--eval --train_dir=t --data_dir=d --batch_size=8 --eval_batch_size=4 --tf_random_seed=5 |
+    --batch_size=8
     --eval_batch_size | --tf_random_seed=5 --eval
 --num_eval_batches=5 | --num_eval_batches=5 --eval
---eval --train_dir=t --data_dir=d --num_batches=5 --num_eval_epochs=2 | --num_batches=5 --num_eval_epochs
+--eval --train_dir=t --data_dir=d --num_batches=5 --num_eval_epochs=2 | --num_batches=5
+    --num_eval_epochs
 --eval --train_dir=t --data_dir=d --num_batches=5
 --all_reduce_spec=x:y | --all_reduce_spec=x:y replicated
 --all_reduce_spec=x:y --variable_update=replicated | --all_reduce_spec=x:y --num_gpus=1
---all_reduce_spec=x:y --variable_update=replicated --num_gpus=2 --forward_only | --all_reduce_spec=x:y --forward_only
---all_reduce_spec=collective#2 --variable_update=collective_all_reduce --num_gpus=2 | --all_reduce_spec=collective#2
+--all_reduce_spec=x:y --variable_update=replicated --num_gpus=2 --forward_only |
+    --all_reduce_spec=x:y --forward_only
+--all_reduce_spec=collective#2 --variable_update=collective_all_reduce --num_gpus=2 |
+    --all_reduce_spec=collective#2
     replicated
 --agg_small_grads_max_bytes=9 --gradient_repacking=4 --variable_update=replicated --num_gpus=2 |
     --agg_small_grads_max_bytes=9 --gradient_repacking
 --local_parameter_device=gpu --device=cpu | --local_parameter_device=gpu CPU
---use_nccl=True --local_parameter_device=gpu --variable_update=replicated --num_gpus=2 --device=cpu | --use_nccl=True
+--use_nccl=True --local_parameter_device=gpu --variable_update=replicated --num_gpus=2 --device=cpu
+    | --use_nccl=True
     NCCL CPU pscpu psgpu xring
---all_reduce_spec=pscpu:32k:nccl#2 --hierarchical_copy --variable_update=replicated --num_gpus=2 --device=cpu |
+--all_reduce_spec=pscpu:32k:nccl#2 --hierarchical_copy --variable_update=replicated --num_gpus=2
+    --device=cpu |
     --all_reduce_spec=pscpu:32k:nccl#2 NCCL CPU
 --all_reduce_spec=nccl/xring --variable_update=distributed_all_reduce --num_gpus=2 --device=cpu |
     --all_reduce_spec=nccl/xring NCCL CPU
 --horovod_device=gpu --device=cpu --variable_update=horovod | --horovod_device=gpu CPU
 --server_protocol=grpc+verbs | --server_protocol=grpc+verbs
 --variable_consistency=relaxed | --variable_consistency=relaxed --variable_update=replicated
---noenable_optimizations --rewriter_config=remapping:OFF | --enable_optimizations=False --rewriter_config
+--noenable_optimizations --rewriter_config=remapping:OFF | --enable_optimizations=False
+    --rewriter_config
 """
 
 
 def idle(argv: str, *, alone: bool | None = None) -> list[str]:
-    """The warnings about a command line; in a cluster if its flags name one, unless `alone` says something else."""
+    """The warnings about a command line; in a cluster if its flags name one, unless `alone` says
+    something else.
+    """
     parsed = parse_argv(argv.split())
     params = parsed.params
     if alone is None:
         alone = params.worker_hosts is None and MODES[params.variable_update].launcher is None
-    residual, num_ps = MODELS.find_model(params.model).residual, len((params.ps_hosts or '').split(','))
+    residual, num_ps = (
+        MODELS.find_model(params.model).residual,
+        len((params.ps_hosts or '').split(',')),
+    )
     facts = RunFacts(alone=alone, residual=residual, num_ps=num_ps if params.ps_hosts else 0)
     return [*parsed.warnings, *find_idle(params, facts)]
 
@@ -128,15 +154,26 @@ def test_a_flag_without_effect_is_named_with_the_flag_that_decides(row: str) -> 
 
 
 @pytest.mark.parametrize('is_alone', [True, False])
-def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(is_alone: bool) -> None:
+def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(
+    is_alone: bool,
+) -> None:
     of_cluster = idle('--connect_timeout_secs=9', alone=is_alone)
-    assert [line.startswith('--connect_timeout_secs=9') for line in of_cluster] == ([True] if is_alone else [])
-    of_one = idle('--local_parameter_device=cpu --variable_update=replicated --num_gpus=2', alone=is_alone)
+    assert [line.startswith('--connect_timeout_secs=9') for line in of_cluster] == (
+        [True] if is_alone else []
+    )
+    of_one = idle(
+        '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2', alone=is_alone
+    )
     assert (not of_one) == is_alone
 
 
 def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of() -> None:
-    others = ('', '--forward_only', '--eval --train_dir=t', '--variable_update=replicated --num_gpus=2')
+    others = (
+        '',
+        '--forward_only',
+        '--eval --train_dir=t',
+        '--variable_update=replicated --num_gpus=2',
+    )
     for other in others:
         for name, spec in SPECS.items():
             if spec.default is None or f'--{name}' in other:
@@ -144,4 +181,6 @@ def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of() -> Non
             parsed = parse_argv(['--device=cpu', *other.split(), f'--{name}={spec.default}'])
             for alone in (True, False):
                 idle = find_idle(parsed.params, RunFacts(alone=alone, residual=False))
-                assert not [line for line in (*parsed.warnings, *idle) if line.startswith(f'--{name}=')], (other, name)
+                assert not [
+                    line for line in (*parsed.warnings, *idle) if line.startswith(f'--{name}=')
+                ], (other, name)

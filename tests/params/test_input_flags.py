@@ -76,21 +76,41 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
     [
         ('--use_datasets', RECORDS, ['--use_datasets=True']),
         ('--use_datasets --data_dir=d', ARRAYS, ['--use_datasets=True']),
-        ('--input_pipeline=tf_data --data_dir=d --train_dir=t --eval', RECORDS, ['--input_pipeline=tf_data']),
+        (
+            '--input_pipeline=tf_data --data_dir=d --train_dir=t --eval',
+            RECORDS,
+            ['--input_pipeline=tf_data'],
+        ),
         ('--input_pipeline=feed_dict', RECORDS, []),
         ('--input_pipeline=device', RECORDS, ['--input_pipeline=device']),
         # Arrays are held anyway, except by an evaluation.
         ('--input_pipeline=device --data_dir=d', ARRAYS, []),
-        ('--input_pipeline=device --data_dir=d --train_dir=t --eval', ARRAYS, ['--input_pipeline=device']),
-        (f'{TF_DATA} --nodatasets_use_prefetch --datasets_prefetch_buffer_size=2', RECORDS, [f'{PREFETCH}=2']),
-        (f'{TF_DATA} --datasets_use_caching --datasets_repeat_cached_sample', RECORDS, ['--datasets_use_caching=True']),
+        (
+            '--input_pipeline=device --data_dir=d --train_dir=t --eval',
+            ARRAYS,
+            ['--input_pipeline=device'],
+        ),
+        (
+            f'{TF_DATA} --nodatasets_use_prefetch --datasets_prefetch_buffer_size=2',
+            RECORDS,
+            [f'{PREFETCH}=2'],
+        ),
+        (
+            f'{TF_DATA} --datasets_use_caching --datasets_repeat_cached_sample',
+            RECORDS,
+            ['--datasets_use_caching=True'],
+        ),
         ('--ml_perf', RECORDS, ['--ml_perf=True']),
         ('--input_preprocessor=official_models_imagenet', RECORDS, ['--input_preprocessor']),
         ('--ml_perf --data_dir=d', ARRAYS, ['--ml_perf=True']),
         (OFFICIAL, ARRAYS, ['--input_preprocessor']),
         ('--scaled_decode --data_dir=d', ARRAYS, ['--scaled_decode=True']),
         (f'--ml_perf {OFFICIAL}', RECORDS, ['--ml_perf=True']),
-        (f'--distortions --resize_method=area {OFFICIAL}', RECORDS, ['--distortions=True', '--resize_method=area']),
+        (
+            f'--distortions --resize_method=area {OFFICIAL}',
+            RECORDS,
+            ['--distortions=True', '--resize_method=area'],
+        ),
     ],
 )
 def test_what_has_no_effect_is_named(argv: str, run: RunFacts, flags: list[str]) -> None:
@@ -108,7 +128,9 @@ def test_what_has_no_effect_is_named(argv: str, run: RunFacts, flags: list[str])
         ('--datasets_sloppy_parallel_interleave', ''),
     ],
 )
-def test_an_order_that_depends_on_timing_is_refused_with_deterministic(flag: str, fact: str) -> None:
+def test_an_order_that_depends_on_timing_is_refused_with_deterministic(
+    flag: str, fact: str
+) -> None:
     argv = [flag, '--deterministic', '--data_dir=d']
     with refused(flag, '--deterministic', fact):
         check(parse_argv(argv).params, RECORDS)
@@ -138,8 +160,19 @@ def test_the_input_alone_is_measured_where_steps_read_something() -> None:
 
 
 def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have() -> None:
-    idle = ['--optimizer=momentum', '--precision=bf16', '--variable_update=replicated', '--trace_file=t']
-    acting = ['--num_gpus=2', '--forward_only', '--resize_method=area', '--num_warmup_batches=3', '--batch_size=8']
+    idle = [
+        '--optimizer=momentum',
+        '--precision=bf16',
+        '--variable_update=replicated',
+        '--trace_file=t',
+    ]
+    acting = [
+        '--num_gpus=2',
+        '--forward_only',
+        '--resize_method=area',
+        '--num_warmup_batches=3',
+        '--batch_size=8',
+    ]
     params = parse_argv(['--input_only=transfer', '--data_dir=d', *idle, *acting]).params
     lines = find_idle(params, RECORDS)
     assert len(lines) == len(idle)

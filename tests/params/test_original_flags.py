@@ -1,4 +1,6 @@
-"""Flags of the original tf_cnn_benchmarks and of other versions: they work, are named in a warning, or are refused."""
+"""Flags of the original tf_cnn_benchmarks and of other versions: they work, are named in a warning,
+or are refused.
+"""
 
 import csv
 from pathlib import Path
@@ -35,7 +37,9 @@ def test_a_default_that_is_not_the_originals_is_told_beside_it() -> None:
         if name not in SPECS:
             continue
         spec, default = SPECS[name], row['default'].removeprefix('[]')
-        same = (spec.read(default) if default else None) == spec.default or not (default or spec.default)
+        same = (spec.read(default) if default else None) == spec.default or not (
+            default or spec.default
+        )
         # The original's own number of warm-up steps is 10, too, where none is given.
         told = (spec.original or '').startswith(ITS_DEFAULT)
         assert same != told or name == 'num_warmup_batches', name
@@ -66,9 +70,18 @@ def test_a_flag_without_effect_is_named_in_a_warning(name: str) -> None:
 @pytest.mark.parametrize(
     ('argv', 'facts'),
     [
-        ('--input_preprocessor=inception', ['--input_preprocessor=inception', 'default', 'official_models_imagenet']),
-        ('--use_datasets --input_pipeline=record_input', ['--use_datasets=True', '--input_pipeline=record_input']),
-        ('--nouse_datasets --input_pipeline=tf_data', ['--use_datasets=False', '--input_pipeline=tf_data']),
+        (
+            '--input_preprocessor=inception',
+            ['--input_preprocessor=inception', 'default', 'official_models_imagenet'],
+        ),
+        (
+            '--use_datasets --input_pipeline=record_input',
+            ['--use_datasets=True', '--input_pipeline=record_input'],
+        ),
+        (
+            '--nouse_datasets --input_pipeline=tf_data',
+            ['--use_datasets=False', '--input_pipeline=tf_data'],
+        ),
         ('--mkl=True --onednn=false', ['--mkl=True', '--onednn=False']),
         ('--trt_mode=FP16', ['--trt_mode=FP16', 'TensorRT', 'trtexec']),
     ],
@@ -79,18 +92,39 @@ def test_only_what_would_measure_something_else_is_refused(argv: str, facts: lis
 
 
 def test_flags_of_other_versions_and_of_intels_guides_are_accepted_with_one_warning_each() -> None:
-    argv = ['--flush_stdout=true', '--cache_data', '--result_storage=x', '--gpu_pending_cap=3', '--nouse_data_sets']
-    parsed = parse_argv([*argv, '--iters_per_step=4', '--ml_perf_compliance_logging', '--log_dir', 'd'])
+    argv = [
+        '--flush_stdout=true',
+        '--cache_data',
+        '--result_storage=x',
+        '--gpu_pending_cap=3',
+        '--nouse_data_sets',
+    ]
+    parsed = parse_argv(
+        [*argv, '--iters_per_step=4', '--ml_perf_compliance_logging', '--log_dir', 'd']
+    )
     assert parsed.params == Params()
     named = {check_line(line, 'has no effect: ').partition(' ')[0] for line in parsed.warnings}
     assert named == {
         *('--flush_stdout=True', '--cache_data=True', '--result_storage=x', '--gpu_pending_cap=3'),
-        *('--use_data_sets=False', '--iters_per_step=4', '--ml_perf_compliance_logging=True', '--log_dir=d'),
+        *(
+            '--use_data_sets=False',
+            '--iters_per_step=4',
+            '--ml_perf_compliance_logging=True',
+            '--log_dir=d',
+        ),
     }
-    argv = ['--mkl=true', '--kmp_blocktime=0', '--kmp_settings=1', '--kmp_affinity=granularity=fine,verbose,compact']
+    argv = [
+        '--mkl=true',
+        '--kmp_blocktime=0',
+        '--kmp_settings=1',
+        '--kmp_affinity=granularity=fine,verbose,compact',
+    ]
     parsed = parse_argv([*argv, '--use_tf_layers=False', '--num_intra_threads=28'])
     assert [line.partition('=')[0] for line in parsed.warnings] == ['--use_tf_layers']
-    assert (parsed.params.kmp_blocktime, parsed.params.kmp_affinity) == (0, 'granularity=fine,verbose,compact')
+    assert (parsed.params.kmp_blocktime, parsed.params.kmp_affinity) == (
+        0,
+        'granularity=fine,verbose,compact',
+    )
 
 
 @pytest.mark.parametrize(

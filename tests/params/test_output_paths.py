@@ -31,7 +31,14 @@ def test_outputs_that_can_be_written_leave_no_trace(tmp_path: Path) -> None:
     assert (tmp_path / 'link').is_symlink()
     # Missing folders are made.
     check_outputs(outputs(tmp_path, train_dir='a/b', result_file='c/d/{run}.json'))
-    check_outputs(outputs(tmp_path, result_file='c/d/r.json', trace_file='e/t', partitioned_graph_file_prefix='f/p'))
+    check_outputs(
+        outputs(
+            tmp_path,
+            result_file='c/d/r.json',
+            trace_file='e/t',
+            partitioned_graph_file_prefix='f/p',
+        )
+    )
     folders = {path for path in tmp_path.rglob('*') if path.is_dir()}
     assert folders == {tmp_path / folder for folder in ('a', 'a/b', 'c', 'c/d', 'e', 'f')}
 
@@ -63,7 +70,9 @@ def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
         ('export_saved_model', 'link', ''),
     ],
 )
-def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, path: str, fact: str) -> None:
+def test_an_output_that_cannot_be_written_is_named(
+    tmp_path: Path, name: str, path: str, fact: str
+) -> None:
     (tmp_path / 'file').touch()
     (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
     flag = f'--{name}={tmp_path / path}'
@@ -76,7 +85,9 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, pa
 
 
 @pytest.mark.parametrize('name', ['trace_file', 'graph_file', 'result_file'])
-def test_no_file_is_written_through_a_link_that_another_user_could_have_made(name: str, tmp_path: Path) -> None:
+def test_no_file_is_written_through_a_link_that_another_user_could_have_made(
+    name: str, tmp_path: Path
+) -> None:
     (victim := tmp_path / 'victim').touch()
     (shared := tmp_path / 'shared').mkdir()
     link, folder, chain = shared / 'link', shared / 'folder', tmp_path / 'chain'
@@ -105,7 +116,9 @@ def test_a_path_elsewhere_than_on_this_machine_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize('flag', ['train_dir', 'backbone_model_path'])
-def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(tmp_path: Path, flag: str) -> None:
+def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(
+    tmp_path: Path, flag: str
+) -> None:
     for name in ('a*b', 'a?b', 'a[b]', 'a\\b'):
         with refused(f'--{flag}={tmp_path}/{name}'):
             check_outputs(outputs(tmp_path, **{flag: name}))
@@ -127,7 +140,9 @@ def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(tmp_path: P
         '--graph_file=m.py --model_file=./m.py',
     ],
 )
-def test_outputs_that_meet_in_a_file_are_refused(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_that_meet_in_a_file_are_refused(
+    flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path('link').symlink_to('r.json')
     Path('folder').mkdir()
@@ -137,11 +152,24 @@ def test_outputs_that_meet_in_a_file_are_refused(flags: str, tmp_path: Path, mon
         check_clashes(paths)
 
 
-def test_outputs_that_do_not_meet_are_allowed_and_others_refused_once_their_names_are_known(tmp_path: Path) -> None:
+def test_outputs_that_do_not_meet_are_allowed_and_others_refused_once_their_names_are_known(
+    tmp_path: Path,
+) -> None:
     train = str(tmp_path / 'td')
-    check_clashes({'train_dir': train, 'eval_dir': train, 'result_file': f'{train}/r.json', 'trace_file': f'{train}/t'})
+    check_clashes(
+        {
+            'train_dir': train,
+            'eval_dir': train,
+            'result_file': f'{train}/r.json',
+            'trace_file': f'{train}/t',
+        }
+    )
     check_clashes({'trace_file': '/dev/null', 'graph_file': '/dev/null', 'result_file': '-'})
-    argv = [f'--trace_file={tmp_path}/lenet.json', f'--result_file={tmp_path}/{{model}}.json', '--model=lenet']
+    argv = [
+        f'--trace_file={tmp_path}/lenet.json',
+        f'--result_file={tmp_path}/{{model}}.json',
+        '--model=lenet',
+    ]
     with refused('--trace_file', '--result_file'):
         make_plan(parse_argv(argv).params, Environment())
 

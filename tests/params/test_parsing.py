@@ -1,4 +1,6 @@
-"""What a command line and Python may say: the forms of a flag, its types and bounds, and flag files."""
+"""What a command line and Python may say: the forms of a flag, its types and bounds, and flag
+files.
+"""
 
 import dataclasses
 import re
@@ -30,9 +32,22 @@ def test_every_flag_accepts_its_default() -> None:
 
 
 def test_each_form_of_a_flag_is_read() -> None:
-    argv = ['--batch_size=32', '--num_gpus', '2', '-model=lenet', '--forward_only', '--nouse_chrome_trace_format']
+    argv = [
+        '--batch_size=32',
+        '--num_gpus',
+        '2',
+        '-model=lenet',
+        '--forward_only',
+        '--nouse_chrome_trace_format',
+    ]
     # The last of two values counts; choices are read in any case; an empty value is none.
-    argv += ['--allow_growth=T', '--gradient_clip=1', '--gradient_clip=1e-2', '--device=CPU', '--data_format=nhwc']
+    argv += [
+        '--allow_growth=T',
+        '--gradient_clip=1',
+        '--gradient_clip=1e-2',
+        '--device=CPU',
+        '--data_format=nhwc',
+    ]
     assert parse_argv([*argv, '--trace_file=', '--init_learning_rate=']).params == Params(
         batch_size=32,
         num_gpus=2,
@@ -52,7 +67,11 @@ def test_flags_are_read_from_files(tmp_path: Path) -> None:
     # A file that includes itself is read once.
     second.write_text(f'--model=lenet\n--flagfile={first}\n')
     expected = Params(model='lenet', batch_size=8, num_batches=3)
-    for argv in ([f'--flagfile={first}'], ['--flagfile', str(first)], [f'-flagfile={first}', f'--flagfile={second}']):
+    for argv in (
+        [f'--flagfile={first}'],
+        ['--flagfile', str(first)],
+        [f'-flagfile={first}', f'--flagfile={second}'],
+    ):
         assert parse_argv([*argv, '--num_batches=3']).params == expected
     with refused('--flagfile', tmp_path / 'none'):
         parse_argv([f'--flagfile={tmp_path}/none'])
@@ -81,8 +100,14 @@ def test_a_wrong_flag_file_is_refused(content: bytes, fact: str, tmp_path: Path)
         (['--nodistortion'], ['--nodistortion', '--distortions']),
         (['--qqq'], ['--qqq', '--help']),
         (['--model=renset50'], ['--model=renset50', 'resnet50']),
-        (['--optimizer=sdg'], ['--optimizer=sdg', 'momentum', 'rmsprop', 'adam', 'lars', '--optimizer=sgd']),
-        (['--data_name=imagnet'], ['--data_name=imagnet', 'cifar10', 'mnist', 'records', '--data_name=imagenet']),
+        (
+            ['--optimizer=sdg'],
+            ['--optimizer=sdg', 'momentum', 'rmsprop', 'adam', 'lars', '--optimizer=sgd'],
+        ),
+        (
+            ['--data_name=imagnet'],
+            ['--data_name=imagnet', 'cifar10', 'mnist', 'records', '--data_name=imagenet'],
+        ),
         (['--nocontinue_on_nan=1'], ['--nocontinue_on_nan=1']),
         # Stray words.
         (['--forward_only', 'True'], ["'True'", '--forward_only=True']),
@@ -102,7 +127,10 @@ def test_a_wrong_flag_file_is_refused(content: bytes, fact: str, tmp_path: Path)
         (['--num_eval_epochs=1e300'], ['--num_eval_epochs=1e300', '0', '1e+09']),
         ([f'--batch_size={2**31}'], [f'--batch_size={2**31}', f'from 0 to {2**31 - 1}']),
         ([f'--display_every={2**31}'], [f'--display_every={2**31}', f'from 1 to {2**31 - 1}']),
-        ([f'--tf_random_seed={2**31}'], [f'--tf_random_seed={2**31}', f'from -{2**31 - 1} to {2**31 - 1}']),
+        (
+            [f'--tf_random_seed={2**31}'],
+            [f'--tf_random_seed={2**31}', f'from -{2**31 - 1} to {2**31 - 1}'],
+        ),
     ],
 )
 def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: list[str]) -> None:
@@ -130,7 +158,9 @@ def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: l
         ('\u00a0', 'remove it'),
     ],
 )
-def test_a_word_that_a_text_processor_altered_is_refused_with_the_word_of_the_keyboard(word: str, plain: str) -> None:
+def test_a_word_that_a_text_processor_altered_is_refused_with_the_word_of_the_keyboard(
+    word: str, plain: str
+) -> None:
     for argv in ([word], ['--model', 'lenet', word]):
         with pytest.raises(UsageError) as caught:
             parse_argv(argv)
@@ -139,13 +169,21 @@ def test_a_word_that_a_text_processor_altered_is_refused_with_the_word_of_the_ke
 
 
 def test_a_path_may_contain_typographic_characters() -> None:
-    for path in ('/data/l\u2019\u00e9t\u00e9', '/a\u2013b', 'Bild um\u202f3.04\u202fUhr', './\u2013photos'):
+    for path in (
+        '/data/l\u2019\u00e9t\u00e9',
+        '/a\u2013b',
+        'Bild um\u202f3.04\u202fUhr',
+        './\u2013photos',
+    ):
         assert parse_argv([f'--data_dir={path}']).params.data_dir == path
         assert parse_argv(['--data_dir', path]).params.data_dir == path
 
 
 def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
-    argv = '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg --forward_only True --momentum'
+    argv = (
+        '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg '
+        '--forward_only True --momentum'
+    )
     told = [
         "'7'",
         '--batchsize',
@@ -167,7 +205,12 @@ def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
 
 
 def test_flags_that_may_be_unknown_are_passed_over() -> None:
-    assert parse_argv(['--undefok=nonsense,more', '--nonsense=3', '--nomore', '--batch_size=2']).params.batch_size == 2
+    assert (
+        parse_argv(
+            ['--undefok=nonsense,more', '--nonsense=3', '--nomore', '--batch_size=2']
+        ).params.batch_size
+        == 2
+    )
     with refused('--other'):
         parse_argv(['--undefok=nonsense', '--other=3'])
 
@@ -187,14 +230,18 @@ def test_flags_that_may_be_unknown_are_passed_over() -> None:
         ({'gradient_clip': 0}, ['--gradient_clip=0']),
     ],
 )
-def test_python_is_refused_what_the_command_line_is_refused(overrides: dict[str, Any], facts: list[str]) -> None:
+def test_python_is_refused_what_the_command_line_is_refused(
+    overrides: dict[str, Any], facts: list[str]
+) -> None:
     with refused(*facts):
         make_params(**overrides)
 
 
 def test_python_and_the_command_line_say_the_same() -> None:
     with pytest.warns(UserWarning, match='--cache_data=True'):
-        params = make_params(batch_size=4, momentum=0.5, device='CPU', use_fp16=False, cache_data=True)
+        params = make_params(
+            batch_size=4, momentum=0.5, device='CPU', use_fp16=False, cache_data=True
+        )
     assert params == parse_argv(['--batch_size=4', '--momentum=0.5', '--device=cpu']).params
     assert make_params(graph_file=Path('a') / 'b').graph_file == 'a/b'
 
@@ -249,7 +296,8 @@ def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list() -> Non
 
 
 @pytest.mark.parametrize(
-    'flag', ['--variable_update=horovod', '--precision=fp16', '--optimizer=adam', '--data_format=NHWC']
+    'flag',
+    ['--variable_update=horovod', '--precision=fp16', '--optimizer=adam', '--data_format=NHWC'],
 )
 def test_a_value_that_is_written_as_a_flag_is_told_its_flag(flag: str) -> None:
     value = flag.partition('=')[2]

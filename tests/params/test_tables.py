@@ -1,4 +1,6 @@
-"""Each row of the tables of modes and of optimizers has its classes, which take what the row says."""
+"""Each row of the tables of modes and of optimizers has its classes, which take what the row
+says.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -30,7 +32,13 @@ def test_the_rule_of_an_optimizer_is_made_of_the_values_of_its_flags(name: str) 
 
 
 def places_where(fits: Callable[[Mode], bool]) -> set[tuple[str, Place]]:
-    return {(mode.name, place) for mode in MODES.values() if fits(mode) for place in Place if mode.runs(place)}
+    return {
+        (mode.name, place)
+        for mode in MODES.values()
+        if fits(mode)
+        for place in Place
+        if mode.runs(place)
+    }
 
 
 def test_each_row_has_its_classes_and_each_class_a_row() -> None:
@@ -42,7 +50,11 @@ def test_each_row_has_its_classes_and_each_class_a_row() -> None:
 
 
 def test_the_managers_of_the_modes_are_those_that_are_exported() -> None:
-    exported = {getattr(variable_mgr, name) for name in variable_mgr.__all__ if name.startswith('VariableMgr')}
+    exported = {
+        getattr(variable_mgr, name)
+        for name in variable_mgr.__all__
+        if name.startswith('VariableMgr')
+    }
     managers = {*MANAGERS.values(), *STAGED.values(), *RELAXED.values()}
     assert exported - {VariableMgr} == managers
     assert {each.__name__ for each in exported} == {

@@ -1,4 +1,6 @@
-"""Modes of users: their files are read without TensorFlow, run when TensorFlow is there, and refused in one line."""
+"""Modes of users: their files are read without TensorFlow, run when TensorFlow is there, and
+refused in one line.
+"""
 
 import hashlib
 import subprocess
@@ -25,7 +27,9 @@ from variable_mgr import VariableMgr
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_modes', 'forget_models')]
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD = 'from tf_cnn_benchmarks import VariableMgr, VariableMgrLocalReplicated, register_variable_mgr\n'
+HEAD = (
+    'from tf_cnn_benchmarks import VariableMgr, VariableMgrLocalReplicated, register_variable_mgr\n'
+)
 CLASS = 'class Mine(VariableMgrLocalReplicated):\n    """Ours."""\n'
 DECORATOR = "@register_variable_mgr('mine', summary='Our own.')\n"
 MANAGER = HEAD + DECORATOR + CLASS
@@ -38,7 +42,9 @@ def write(folder: Path, text: str = MANAGER) -> Path:
     return path
 
 
-def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_from_a_file(tmp_path: Path) -> None:
+def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_from_a_file(
+    tmp_path: Path,
+) -> None:
     expected = losses(variable_update='replicated', num_gpus=2)
     file = str(write(tmp_path))
     run = ran(variable_mgr_file=file, variable_update='mine', num_gpus=2)
@@ -54,7 +60,8 @@ def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_f
 def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path: Path) -> None:
     path = write(tmp_path, f'{MANAGER}raise SystemExit("it ran")\n')
     code = (
-        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.managers.modes import MODES; '
+        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.managers.modes '
+        'import MODES; '
         'parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
     command = [sys.executable, '-c', code, '--variable_update=mine', f'--variable_mgr_file={path}']
@@ -70,9 +77,18 @@ WRONG_FILES: dict[str, tuple[str, list[str]]] = {
         f"{HEAD}@register_variable_mgr('Replicated', summary='A')\n{CLASS}",
         ['line 2', 'Replicated'],
     ),
-    'a name that is no word': (f"{HEAD}@register_variable_mgr('a,b', summary='A')\n{CLASS}", ['line 2', "'a,b'"]),
-    'no summary': (f"{HEAD}@register_variable_mgr('mine', summary=' ')\n{CLASS}", ['line 2', 'summary=']),
-    'an unknown argument': (f"{HEAD}@register_variable_mgr('mine', about='A')\n{CLASS}", ['line 2', 'about']),
+    'a name that is no word': (
+        f"{HEAD}@register_variable_mgr('a,b', summary='A')\n{CLASS}",
+        ['line 2', "'a,b'"],
+    ),
+    'no summary': (
+        f"{HEAD}@register_variable_mgr('mine', summary=' ')\n{CLASS}",
+        ['line 2', 'summary='],
+    ),
+    'an unknown argument': (
+        f"{HEAD}@register_variable_mgr('mine', about='A')\n{CLASS}",
+        ['line 2', 'about'],
+    ),
     'an unknown topology': (
         f"{HEAD}@register_variable_mgr('mine', summary='A', topologies=['ps'])\n{CLASS}",
         ['line 2', "['ps']", 'parameter_servers'],
@@ -82,12 +98,19 @@ WRONG_FILES: dict[str, tuple[str, list[str]]] = {
         ['line 3', 'literals'],
     ),
     'asynchronous peers': (
-        f"{HEAD}@register_variable_mgr('mine', summary='A', topologies=['peers'], always_synchronous=False)\n{CLASS}",
+        f"{HEAD}@register_variable_mgr('mine', summary='A', topologies=['peers'], "
+        f'always_synchronous=False)\n{CLASS}',
         ['line 2', 'always_synchronous=False', 'peers'],
     ),
     'no manager': (f'{HEAD}{DECORATOR}class Mine:\n    pass\n', ['line 2', 'Mine', 'VariableMgr']),
-    'a function': (f'{HEAD}{DECORATOR}def mine(parts):\n    pass\n', ['line 2', 'mine', 'VariableMgr']),
-    'a manager without methods': (f'{HEAD}{DECORATOR}class Mine(VariableMgr):\n    pass\n', ['line 2', 'create']),
+    'a function': (
+        f'{HEAD}{DECORATOR}def mine(parts):\n    pass\n',
+        ['line 2', 'mine', 'VariableMgr'],
+    ),
+    'a manager without methods': (
+        f'{HEAD}{DECORATOR}class Mine(VariableMgr):\n    pass\n',
+        ['line 2', 'create'],
+    ),
     'a file that raises': (f'{MANAGER}1 / 0\n', ['line 5', 'ZeroDivisionError']),
     'a manager that raises': (
         f'{MANAGER}    def create(self, *arguments):\n        raise KeyError("no")\n',
@@ -97,7 +120,10 @@ WRONG_FILES: dict[str, tuple[str, list[str]]] = {
         f'{MANAGER}    def preprocess_device_grads(self, device_grads):\n        return [[]]\n',
         ['ValueError'],
     ),
-    'a condition': (f'{HEAD}if not VariableMgr:\n    {DECORATOR}    class Mine:\n        pass\n', ['mine']),
+    'a condition': (
+        f'{HEAD}if not VariableMgr:\n    {DECORATOR}    class Mine:\n        pass\n',
+        ['mine'],
+    ),
 }
 
 
@@ -107,7 +133,12 @@ def test_a_wrong_file_is_refused_in_one_line_and_can_be_corrected(
 ) -> None:
     content, facts = WRONG_FILES[case]
     path = write(tmp_path, content)
-    flags = [f'--variable_mgr_file={path}', '--variable_update=mine', '--model=lenet', '--device=cpu']
+    flags = [
+        f'--variable_mgr_file={path}',
+        '--variable_update=mine',
+        '--model=lenet',
+        '--device=cpu',
+    ]
     flags += ['--batch_size=2', '--num_batches=1', '--num_warmup_batches=0']
     assert tf_cnn_benchmarks.main(flags) == 2
     out, err = capsys.readouterr()
@@ -140,7 +171,9 @@ def test_wrong_use_from_python_is_refused_where_it_stands() -> None:
         run.run()
 
 
-def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_once_and_an_unknown_mode_says_how_to_add_one(
+    tmp_path: Path,
+) -> None:
     with refused(f'--variable_mgr_file={tmp_path}/none.py'):
         make_params(variable_mgr_file=f'{tmp_path}/none.py', variable_update='mine')
     with refused('--variable_update=mine', '--variable_mgr_file=FILE'):
@@ -194,26 +227,49 @@ def test_each_run_of_a_process_has_the_mode_of_its_own_file(tmp_path: Path) -> N
     for run, file, name in zip(runs, files, ('KeyError', 'IndexError'), strict=True):
         with refused(f'--variable_mgr_file={file}, line 6', name):
             run.run()
-    params = make_params(variable_mgr_file=files[0], variable_update='mine', model='lenet', device='cpu')
+    params = make_params(
+        variable_mgr_file=files[0], variable_update='mine', model='lenet', device='cpu'
+    )
     write(tmp_path / 'Key', MANAGER.replace('mine', 'renamed'))
     with refused('--variable_update=mine', 'renamed'):
         BenchmarkCNN(params)
 
 
-def test_versions_of_a_file_are_compared_in_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_of_a_file_are_compared_in_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = [str(write(tmp_path / name, f'{MANAGER}# {name}\n')) for name in ('a', 'b')]
-    grid = ['--grid=--variable_update=mine,replicated', f'--grid=--variable_mgr_file={",".join(files)}']
+    grid = [
+        '--grid=--variable_update=mine,replicated',
+        f'--grid=--variable_mgr_file={",".join(files)}',
+    ]
     toml = tmp_path / 'versions.toml'
-    toml.write_text(f"[grid]\nvariable_update = ['mine', 'replicated']\nvariable_mgr_file = {files}\n")
+    toml.write_text(
+        f"[grid]\nvariable_update = ['mine', 'replicated']\nvariable_mgr_file = {files}\n"
+    )
     for request in (grid, [str(toml)]):
         MODES.pop('mine', None)
-        assert tf_cnn_benchmarks.main(['sweep', '--dry_run', *request, '--', '--model=lenet', '--device=cpu']) == 0
-        commands = [line for line in capsys.readouterr().out.splitlines() if '--variable_mgr_file=' in line]
+        assert (
+            tf_cnn_benchmarks.main(
+                ['sweep', '--dry_run', *request, '--', '--model=lenet', '--device=cpu']
+            )
+            == 0
+        )
+        commands = [
+            line for line in capsys.readouterr().out.splitlines() if '--variable_mgr_file=' in line
+        ]
         assert len(commands) == 4
 
 
 def test_a_file_of_another_mode_than_that_of_the_run_has_no_effect(tmp_path: Path) -> None:
-    params = make_params(variable_mgr_file=str(write(tmp_path)), variable_update='replicated', num_gpus=2)
+    params = make_params(
+        variable_mgr_file=str(write(tmp_path)), variable_update='replicated', num_gpus=2
+    )
     (line,) = find_idle(params, RunFacts(alone=True, residual=False))
     check_line(line, f'--variable_mgr_file={tmp_path}/mine.py', '--variable_update')
-    assert ran(**{name: getattr(params, name) for name in params.given}).result.run.variable_mgr_file_sha256 is None
+    assert (
+        ran(
+            **{name: getattr(params, name) for name in params.given}
+        ).result.run.variable_mgr_file_sha256
+        is None
+    )

@@ -1,4 +1,5 @@
-"""Every combination of flags is answered: by a plan that has them, or by lines that name them. Drawn at random.
+"""Every combination of flags is answered: by a plan that has them, or by lines that name them.
+Drawn at random.
 
 python -m pytest tests/planning/test_combinations.py --combinations=100000 --combinations_seed=1
 """
@@ -33,12 +34,22 @@ from tf_cnn.system.errors import BenchmarkError, UsageError, format_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-# ---- words that people could write: right ones, wrong ones, odd ones -------------------------------------------------
+# ---- words that people could write: right ones, wrong ones, odd ones -----------------------------
 
-# Values of flags whose texts have a special form. 'folder' and 'file' are a folder and a file of the test.
+# Values of flags whose texts have a special form. 'folder' and 'file' are a folder and a file of
+# the test.
 _TEXTS: Mapping[str, tuple[str, ...]] = {
     'model': ('trivial', 'lenet', 'resnet20', 'resnet50', 'mobilenet'),
-    'all_reduce_spec': ('pscpu', 'psgpu#2', 'xring', 'pscpu:32k:xring', 'nccl', 'nccl/xring', 'collective', 'pscpu:2'),
+    'all_reduce_spec': (
+        'pscpu',
+        'psgpu#2',
+        'xring',
+        'pscpu:32k:xring',
+        'nccl',
+        'nccl/xring',
+        'collective',
+        'pscpu:2',
+    ),
     'gpu_indices': ('0', '0,1', '1,1', '-1', 'a'),
     'profile_steps': ('1,2', '2,2', '3,900', '2,1', '1'),
     'piecewise_learning_rate_schedule': ('0.3;10;0.2', '0.1', '1;2', '0.1;20;0.2;10;0.3'),
@@ -47,25 +58,103 @@ _TEXTS: Mapping[str, tuple[str, ...]] = {
     'rewriter_config': ('remapping: OFF', 'remapping: 7', '{'),
     'server_protocol': ('grpc', 'grpc+verbs'),
     'ps_hosts': ('127.0.0.1:2222', '127.0.0.1:2222,127.0.0.1:2223', ',', 'a', 'host:99999'),
-    'worker_hosts': ('127.0.0.1:3222', '127.0.0.1:3222,127.0.0.1:3223', '127.0.0.1:2222', ':1', 'a:b'),
+    'worker_hosts': (
+        '127.0.0.1:3222',
+        '127.0.0.1:3222,127.0.0.1:3223',
+        '127.0.0.1:2222',
+        ':1',
+        'a:b',
+    ),
     'controller_host': ('127.0.0.1:4222', '127.0.0.1:4222,127.0.0.1:4223'),
     'result_file': ('-', '{model}-{batch_size}-{time}.json', '{nonsense}.json', 'result.json'),
     'input_preprocessor': ('default', 'test_preprocessor'),
 }
-_PATHS = ('out', 'out/deeper/path', 'folder', 'folder/new', 'file', '/dev/null/x', '~/out', '~nobody/x', 'a*b', '.')
+_PATHS = (
+    'out',
+    'out/deeper/path',
+    'folder',
+    'folder/new',
+    'file',
+    '/dev/null/x',
+    '~/out',
+    '~nobody/x',
+    'a*b',
+    '.',
+)
 _PATHS_TO_READ = ('folder', 'file', '/no/such', '~/none', 'caf\udce9')
 _READ = ('data_dir', 'model_file', 'backbone_model_path')
 # Values that nearly no flag takes.
 _ODD = (
-    *('', "''", '""', ' ', 'nan', 'inf', '-inf', '1e999', '-1', '0x10', '99999999999999999999', '1.5', '٣', '½', '+1'),
-    *('None', 'ü', '日本', 'a\nb', 'a\x1b[2Jb', '\x7f', '\u2028', '-', '--', '=', '--x=y', '%s{}', "'", '"'),
+    *(
+        '',
+        "''",
+        '""',
+        ' ',
+        'nan',
+        'inf',
+        '-inf',
+        '1e999',
+        '-1',
+        '0x10',
+        '99999999999999999999',
+        '1.5',
+        '٣',
+        '½',
+        '+1',
+    ),
+    *(
+        'None',
+        'ü',
+        '日本',
+        'a\nb',
+        'a\x1b[2Jb',
+        '\x7f',
+        '\u2028',
+        '-',
+        '--',
+        '=',
+        '--x=y',
+        '%s{}',
+        "'",
+        '"',
+    ),
     'x' * 5000,
 )
 # Words that are not flags of the program.
 STRANGE = (
-    *('', '-', '--', '---', '--=', '--=3', '-=', 'stray', '64', '--bogus', '--bogus=3', '--bogus 3', '-x', '--no'),
-    *('--nono', '--nobatch_size', '--batch-size=3', '--Batch_Size=3', '--batchsize=2', '--batch_size'),
-    *('--flagfile=/no/such', '--flagfile', '--flagfile=', '--flagfile=file', '--undefok=bogus', '--undefok', '--model'),
+    *(
+        '',
+        '-',
+        '--',
+        '---',
+        '--=',
+        '--=3',
+        '-=',
+        'stray',
+        '64',
+        '--bogus',
+        '--bogus=3',
+        '--bogus 3',
+        '-x',
+        '--no',
+    ),
+    *(
+        '--nono',
+        '--nobatch_size',
+        '--batch-size=3',
+        '--Batch_Size=3',
+        '--batchsize=2',
+        '--batch_size',
+    ),
+    *(
+        '--flagfile=/no/such',
+        '--flagfile',
+        '--flagfile=',
+        '--flagfile=file',
+        '--undefok=bogus',
+        '--undefok',
+        '--model',
+    ),
     *('--ünïcode=1', '--a\nb=1'),
 )
 
@@ -90,7 +179,11 @@ def wrong_words() -> list[str]:
 def _right(spec: FlagSpec) -> Iterator[str]:
     if spec.type is bool:
         # XLA stays off, since the plan tries it out, which takes time.
-        forms = ('no{}', '{}=False') if spec.name in ('xla', 'xla_compile') else ('{}', 'no{}', '{}=True', '{}=f')
+        forms = (
+            ('no{}', '{}=False')
+            if spec.name in ('xla', 'xla_compile')
+            else ('{}', 'no{}', '{}=True', '{}=f')
+        )
         yield from (f'--{form.format(spec.name)}' for form in forms)
     elif spec.choices:
         yield from (f'--{spec.name}={choice}' for choice in spec.choices)
@@ -101,7 +194,11 @@ def _right(spec: FlagSpec) -> Iterator[str]:
         low = max(spec.lower_bound, 0)
         high = spec.upper_bound if math.isfinite(spec.upper_bound) else low + 3
         kind = spec.type
-        values = {kind(low), kind(low + 1), kind(high)} if spec.type is int else {low, (low + high) / 2, high}
+        values = (
+            {kind(low), kind(low + 1), kind(high)}
+            if spec.type is int
+            else {low, (low + high) / 2, high}
+        )
         yield from (f'--{spec.name}={value}' for value in sorted(values))
     if spec.default is not None:
         yield f'--{spec.name}={spec.default}'
@@ -112,8 +209,14 @@ _TASKS = {'worker': ['127.0.0.1:5222', '127.0.0.1:5223'], 'ps': ['127.0.0.1:5224
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
     *(tf_config(job, 0, **_TASKS) for job in ('worker', 'ps', 'evaluator', 'nonsense')),
     tf_config('worker', 7, **_TASKS),
-    *({'TF_CONFIG': text} for text in ('', '{}', '[]', 'null', '3', '{"cluster":', 'x', '\x00', '[' * 10_000)),
-    *({'TF_CONFIG': f'{{"cluster": {tasks}}}'} for tasks in ('{}', '{"worker": "x"}', '{"worker": [3]}')),
+    *(
+        {'TF_CONFIG': text}
+        for text in ('', '{}', '[]', 'null', '3', '{"cluster":', 'x', '\x00', '[' * 10_000)
+    ),
+    *(
+        {'TF_CONFIG': f'{{"cluster": {tasks}}}'}
+        for tasks in ('{}', '{"worker": "x"}', '{"worker": [3]}')
+    ),
     *(slurm_step(rank) for rank in (0, 1)),
     *(slurm_step(1, SLURM_PROCID=text) for text in ('', 'x', '-1', '99')),
     *(slurm_step(1, SLURM_STEP_NODELIST=text) for text in ('', 'a[', 'a[1-999999999]', 'a[1-3]')),
@@ -126,7 +229,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 )
 
 
-# ---- the answers ----------------------------------------------------------------------------------------------------
+# ---- the answers ---------------------------------------------------------------------------------
 
 # No answer takes as long.
 LIMIT_SECS = 5.0
@@ -136,7 +239,10 @@ DRAWS = st.tuples(
     st.one_of(
         st.lists(st.sampled_from(RIGHT), min_size=2, max_size=12),
         st.lists(st.sampled_from([*RIGHT, *WRONG]), min_size=2, max_size=8),
-        st.lists(st.sampled_from(WRONG) | st.text(max_size=12).map(lambda text: text.replace('\0', '')), max_size=5),
+        st.lists(
+            st.sampled_from(WRONG) | st.text(max_size=12).map(lambda text: text.replace('\0', '')),
+            max_size=5,
+        ),
     ),
     st.one_of(st.just({}), st.sampled_from(ENVIRONMENTS)),
 )
@@ -145,7 +251,9 @@ PARTS = 4
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory, which is the home directory too; what runs have changed in the process is undone."""
+    """The working directory, which is the home directory too; what runs have changed in the process
+    is undone.
+    """
     (tmp_path / 'folder').mkdir()
     (tmp_path / 'file').write_text('--batch_size=2\n')
     monkeypatch.chdir(tmp_path)
@@ -220,13 +328,24 @@ def _undone(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
 def _check_refusal(lines: Sequence[str], argv: Sequence[str], environ: Mapping[str, str]) -> None:
     assert lines
     written = [word.partition('=')[0] for word in argv]
-    names = {name for word in written for name in (word.lstrip('-'), word.lstrip('-').removeprefix('no')) if name}
-    flags = re.compile('|'.join(rf'--(no)?{re.escape(name)}(?!\w)' for name in [*names, 'ps_hosts', 'worker_hosts']))
+    names = {
+        name
+        for word in written
+        for name in (word.lstrip('-'), word.lstrip('-').removeprefix('no'))
+        if name
+    }
+    flags = re.compile(
+        '|'.join(
+            rf'--(no)?{re.escape(name)}(?!\w)' for name in [*names, 'ps_hosts', 'worker_hosts']
+        )
+    )
     others = [*environ, *(repr(word) for word in argv), *argv, 'Slurm', 'Open MPI']
     for line in lines:
         printed = format_error(line)
         assert printed.isprintable()
-        assert flags.search(line) or any(other in line or other in printed for other in others), line
+        assert flags.search(line) or any(other in line or other in printed for other in others), (
+            line
+        )
 
 
 def _check_nothing_changed(
@@ -250,21 +369,26 @@ def _check_nothing_changed(
             assert value in (None, TABLE[name].silent), (name, text)
         elif value:
             ours = getattr(parsed.params, TABLE[name].says)
-            assert ours == value or any(meant in str(ours) for meant in ('nccl', 'fp16', 'tf_data')), (name, text)
+            assert ours == value or any(
+                meant in str(ours) for meant in ('nccl', 'fp16', 'tf_data')
+            ), (name, text)
 
 
 def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
     return any(re.search(rf'--(no)?{name}(?!\w)', line) for line in warnings)
 
 
-# What a run of a few steps in this process cannot have: another length or role, other processes, settings that
-# TensorFlow keeps, results instead of lines on standard output.
+# What a run of a few steps in this process cannot have: another length or role, other processes,
+# settings that TensorFlow keeps, results instead of lines on standard output.
 _NOT_RUN = re.compile(
     r'--(no)?(model|model_file|device|num_gpus|batch_size|num_batches|num_epochs|num_warmup_batches|target_seconds|'
     r'repeat|eval|job_name|task_index|\w+_hosts?|xla|xla_compile|num_intra_threads|kmp_\w+|profile_\w+|measure_peak|'
     r'wait_for_idle|verbose|continue_on_nan)(=|$)|--result_file=-'
 )
-SHORT = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1 --continue_on_nan'
+SHORT = (
+    '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1 '
+    '--continue_on_nan'
+)
 
 
 def test_what_can_be_planned_can_be_run(
@@ -282,7 +406,9 @@ def test_what_can_be_planned_can_be_run(
         assert code == 0, (argv, err)
         (total,) = re.findall(r'^total images/sec: (\d+\.\d\d)$', out, re.MULTILINE)
         assert math.isfinite(float(total)), (argv, out)
-        steps = re.findall(r'^(\d+)\timages/sec: (\S+) \+/- (\S+) \(jitter = (\S+)\)\t(\S+)', out, re.MULTILINE)
+        steps = re.findall(
+            r'^(\d+)\timages/sec: (\S+) \+/- (\S+) \(jitter = (\S+)\)\t(\S+)', out, re.MULTILINE
+        )
         assert steps, (argv, out)
         assert steps[-1][0] == '3', (argv, out)
 

@@ -1,4 +1,6 @@
-"""What is refused before TensorFlow is imported, which takes seconds; and that all of it is told at once."""
+"""What is refused before TensorFlow is imported, which takes seconds; and that all of it is told at
+once.
+"""
 
 import json
 import subprocess
@@ -18,15 +20,16 @@ ROOT = Path(tf_cnn_benchmarks.__file__).parent
 REPLICATED = '--variable_update=replicated --num_gpus=2 --device=cpu'
 REFUSED = {
     '--device=cpu --xla_compile --num_gpus=2': ['--xla_compile=True'],
-    '--variable_update=collective_all_reduce --ps_hosts=a:1 --worker_hosts=b:1,c:1 --job_name=worker': [
-        '--variable_update=collective_all_reduce'
-    ],
+    '--variable_update=collective_all_reduce --ps_hosts=a:1 --worker_hosts=b:1,c:1 '
+    '--job_name=worker': ['--variable_update=collective_all_reduce'],
     '--device=cpu --profile_steps=90,101 --profile_dir=profile': ['--profile_steps=90,101'],
     '--device=cpu --num_epochs=0.001 --batch_size=64 --profile_steps=9,90 --profile_dir=profile': [
         '--profile_steps=9,90'
     ],
     '--device=cpu --xla --num_gpus=2': ['--xla'],
-    '--hierarchical_copy --variable_update=replicated --num_gpus=3 --device=cpu': ['--hierarchical_copy'],
+    '--hierarchical_copy --variable_update=replicated --num_gpus=3 --device=cpu': [
+        '--hierarchical_copy'
+    ],
     '--device=cpu --backbone_model_path=a*': ['--backbone_model_path=a*'],
     '--device=cpu --data_dir=no/such': ['--data_dir=no/such'],
     '--device=cpu --data_dir=linked': ['linked/train-00001-of-00002: it cannot be read'],
@@ -35,9 +38,8 @@ REFUSED = {
     '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],
     '--model_file=no/such': ['--model_file=no/such'],
     '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
-    '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker --variable_update=collective_all_reduce': [
-        '--worker_hosts=a:1,a:1: a:1'
-    ],
+    '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker '
+    '--variable_update=collective_all_reduce': ['--worker_hosts=a:1,a:1: a:1'],
     # What does not depend on each other is told at once.
     f'{REPLICATED} --xla_compile --data_dir=no/such --graph_file=file/g --trace_file=file/t': [
         '--data_dir=no/such',
@@ -48,7 +50,10 @@ REFUSED = {
     '--device=cpu --repeat=2 --data_dir=no/such --graph_file=file/g': ['--repeat=2'],
     'cluster -- --device=cpu --wait_for_idle=5': ['--wait_for_idle=5'],
     'cluster -- --device=gpu --num_gpus=0': ['--num_gpus=0'],
-    'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': ['--data_dir=no/such', '--graph_file=file'],
+    'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': [
+        '--data_dir=no/such',
+        '--graph_file=file',
+    ],
 }
 # Refused where no GPU is to be seen; a machine that may have one has to ask TensorFlow.
 WITHOUT_GPU = {
@@ -61,7 +66,8 @@ SCRIPT = """
 import contextlib, io, json, sys, tf_cnn_benchmarks
 answers = []
 for argv in json.loads(sys.argv[1]):
-    with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
+    err, out = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
         code = tf_cnn_benchmarks.main(argv.split())
     answers.append([code, out.getvalue(), err.getvalue(), 'tensorflow' in sys.modules])
 print(json.dumps(answers))
@@ -84,7 +90,9 @@ def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> Non
         timeout=60,
     )
     assert ran.returncode == 0, ran.stderr
-    for (argv, told), (code, out, err, has_tensorflow) in zip(cases.items(), json.loads(ran.stdout), strict=True):
+    for (argv, told), (code, out, err, has_tensorflow) in zip(
+        cases.items(), json.loads(ran.stdout), strict=True
+    ):
         assert (code, out, has_tensorflow) == (2, '', False), (argv, err)
         lines = [line.removeprefix('tf_cnn_benchmarks: error: ') for line in err.splitlines()]
         assert len(lines) == len(told), (argv, err)

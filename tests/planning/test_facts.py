@@ -48,7 +48,11 @@ def test_the_banner_of_training() -> None:
 
 def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
     usual = {'batch_size': 64, 'num_gpus': 2}
-    flags: dict[str, Any] = {'variable_update': 'replicated', 'all_reduce_spec': 'xring', 'precision': 'bf16'}
+    flags: dict[str, Any] = {
+        'variable_update': 'replicated',
+        'all_reduce_spec': 'xring',
+        'precision': 'bf16',
+    }
     before = banner(**usual)
     assert [line for line in banner(**usual, **flags, steps_per_run=2) if line not in before] == [
         'Steps/run:   2; the time of a step is an equal part of that of its run',

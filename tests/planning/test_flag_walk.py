@@ -1,9 +1,11 @@
-"""Each flag of the original that works here changes what it should: one row for each, compared without and with it.
+"""Each flag of the original that works here changes what it should: one row for each, compared
+without and with it.
 
-To add a flag: a row with a value, and what to look at under which other flags. A look takes the flags of a run and
-returns what it observes of a real run, a graph, a plan, session settings or the environment. In the values of flags
-these words stand for folders: DIR for an empty one, SAVED for a copy of the folder of a finished training, CIFAR and
-SHARDS for images in the two kinds of files.
+To add a flag: a row with a value, and what to look at under which other flags. A look takes the
+flags of a run and returns what it observes of a real run, a graph, a plan, session settings or the
+environment. In the values of flags
+these words stand for folders: DIR for an empty one, SAVED for a copy of the folder of a finished
+training, CIFAR and SHARDS for images in the two kinds of files.
 """
 
 import contextlib
@@ -76,10 +78,16 @@ def _made() -> 'tempfile.TemporaryDirectory[str]':
         write_cifar(root / 'CIFAR', images, random.integers(0, 10, count), subset)
     (root / 'SHARDS').mkdir()
     write_noise(root / 'SHARDS', 12)
-    shutil.copy(root / 'SHARDS' / shard_name('train', 0, 1), root / 'SHARDS' / shard_name('train', 1, 2))
-    (root / 'SHARDS' / shard_name('train', 0, 1)).rename(root / 'SHARDS' / shard_name('train', 0, 2))
+    shutil.copy(
+        root / 'SHARDS' / shard_name('train', 0, 1), root / 'SHARDS' / shard_name('train', 1, 2)
+    )
+    (root / 'SHARDS' / shard_name('train', 0, 1)).rename(
+        root / 'SHARDS' / shard_name('train', 0, 2)
+    )
     with _surroundings():
-        BenchmarkCNN(make_params(**SMALL_RUN, init_learning_rate=0.5, train_dir=str(root / 'SAVED'))).run()
+        BenchmarkCNN(
+            make_params(**SMALL_RUN, init_learning_rate=0.5, train_dir=str(root / 'SAVED'))
+        ).run()
     return folder
 
 
@@ -89,7 +97,9 @@ def _visible_gpus(kind: str) -> list[object]:
 
 @contextlib.contextmanager
 def _surroundings() -> Iterator[Path]:
-    """Makes this process look fresh, with OpenMP and 8 GPUs that nothing opens; yields an empty folder."""
+    """Makes this process look fresh, with OpenMP and 8 GPUs that nothing opens; yields an empty
+    folder.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
@@ -121,14 +131,18 @@ def _filled(flags: Flags, folder: Path) -> dict[str, Any]:
 
 
 def _plan(flags: Flags, folder: Path) -> Plan | ServerPlan:
-    return make_plan(make_params(**_filled(flags, folder)), Environment({'CUDA_VISIBLE_DEVICES': _GPUS}))
+    return make_plan(
+        make_params(**_filled(flags, folder)), Environment({'CUDA_VISIBLE_DEVICES': _GPUS})
+    )
 
 
-# ---- plans, session settings, environment ---------------------------------------------------------------------------
+# ---- plans, session settings, environment --------------------------------------------------------
 
 
 def fact(path: str) -> Look:
-    """Observes a fact of the plan whose effect cannot be seen here: in other processes, or after hours."""
+    """Observes a fact of the plan whose effect cannot be seen here: in other processes, or after
+    hours.
+    """
 
     def look(flags: Flags) -> Any:
         with _surroundings() as folder:
@@ -157,7 +171,9 @@ def config(path: str) -> Look:
         with _surroundings():
             machine = Machine(kind, (f'/{kind}:0',), kind, ('/cpu:0',), 'NHWC')
             params = make_params(**{'device': kind, **flags})
-            return attrgetter(path)(session_config(params, machine, Threads(0, 0, ''), in_cluster=False))
+            return attrgetter(path)(
+                session_config(params, machine, Threads(0, 0, ''), in_cluster=False)
+            )
 
     return look
 
@@ -174,7 +190,9 @@ def variable(name: str) -> Look:
 
 
 def onednn_switch(flags: Flags) -> str | None:
-    """Observes TF_ENABLE_ONEDNN_OPTS as a process would set it that has not imported TensorFlow yet."""
+    """Observes TF_ENABLE_ONEDNN_OPTS as a process would set it that has not imported TensorFlow
+    yet.
+    """
     with mock.patch.object(Environment, 'has_tensorflow', new=False):
         variables: Mapping[str, str | None] = fact('session.process.variables')(flags)
     return variables[ONEDNN_VARIABLE]
@@ -186,14 +204,21 @@ def averaged_rate(flags: Flags) -> float:
 
 
 def rates(flags: Flags) -> list[float]:
-    """Observes the learning rates of steps in the first 120 epochs; an epoch has 100 steps of 500 images."""
+    """Observes the learning rates of steps in the first 120 epochs; an epoch has 100 steps of 500
+    images.
+    """
     learning_rate = fact('step.learning_rate')({**SMALL_RUN, 'batch_size': 500, **flags})
     with tf.Graph().as_default(), open_session() as session:
         steps = (0, 50, 150, 250, 350, 12_000)
-        return [float(rate) for rate in session.run([learning_rate.at(tf.constant(step, tf.int64)) for step in steps])]
+        return [
+            float(rate)
+            for rate in session.run(
+                [learning_rate.at(tf.constant(step, tf.int64)) for step in steps]
+            )
+        ]
 
 
-# ---- graphs ---------------------------------------------------------------------------------------------------------
+# ---- graphs --------------------------------------------------------------------------------------
 
 
 def _build(flags: Flags) -> GpuGraph:
@@ -212,8 +237,13 @@ def ops(*types: str) -> Look:
     def look(built: GpuGraph) -> Counter[tuple[str, str]]:
         graph = built.graph.as_graph_def()
         library = graph.library
-        nodes = [*graph.node, *(node for function in library.function for node in function.node_def)]
-        return Counter((node.op, re.sub(r'\d+$', '', node.device)) for node in nodes if node.op in types)
+        nodes = [
+            *graph.node,
+            *(node for function in library.function for node in function.node_def),
+        ]
+        return Counter(
+            (node.op, re.sub(r'\d+$', '', node.device)) for node in nodes if node.op in types
+        )
 
     return in_graph(look)
 
@@ -226,14 +256,20 @@ def _variables(built: GpuGraph) -> list[tf.Operation]:
 work = in_graph(lambda built: Counter(op.type for op in built.step))
 devices = in_graph(lambda built: {op.device for op in built.step})
 places_of_variables = in_graph(lambda built: Counter(op.device for op in _variables(built)))
-types_of_variables = in_graph(lambda built: Counter(op.node_def.attr['dtype'].type for op in _variables(built)))
+types_of_variables = in_graph(
+    lambda built: Counter(op.node_def.attr['dtype'].type for op in _variables(built))
+)
 layouts = in_graph(lambda built: {op.get_attr('data_format') for op in built.of_type('Conv2D')})
 # The number of images in the loss of each tower.
 images_of_step = in_graph(
-    lambda built: [int(op.inputs[0].shape[0]) for op in built.of_type('SparseSoftmaxCrossEntropyWithLogits')]
+    lambda built: [
+        int(op.inputs[0].shape[0]) for op in built.of_type('SparseSoftmaxCrossEntropyWithLogits')
+    ]
 )
 seeds = in_graph(
-    lambda built: {op.get_attr('seed') for op in built.graph.get_operations() if 'seed' in op.node_def.attr}
+    lambda built: {
+        op.get_attr('seed') for op in built.graph.get_operations() if 'seed' in op.node_def.attr
+    }
 )
 
 
@@ -241,13 +277,18 @@ seeds = in_graph(
 def links(built: GpuGraph) -> set[tuple[str, str]]:
     """Returns the pairs of devices between which a step sends tensors."""
     return {
-        (value.device, op.device) for op in built.step for value in op.inputs if {value.device, op.device} - {''}
+        (value.device, op.device)
+        for op in built.step
+        for value in op.inputs
+        if {value.device, op.device} - {''}
     } - {(device, device) for device in {op.device for op in built.step}}
 
 
 @in_graph
 def data_sets(built: GpuGraph) -> list[tuple[Any, ...]]:
-    """Returns the data sets of tf.data: their types, the numbers among their inputs, and their settings."""
+    """Returns the data sets of tf.data: their types, the numbers among their inputs, and their
+    settings.
+    """
     found = [op for op in built.graph.get_operations() if 'Dataset' in op.type]
     return sorted(
         (
@@ -263,7 +304,7 @@ def data_sets(built: GpuGraph) -> list[tuple[Any, ...]]:
     )
 
 
-# ---- runs -----------------------------------------------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -271,7 +312,9 @@ def _run(flags: Flags) -> Iterator[tuple[Path, Result, str]]:
     """Runs in an empty folder; yields the folder, the result and what was printed."""
     with _surroundings() as folder:
         out = io.StringIO()
-        result = BenchmarkCNN(make_params(**_filled({**SMALL_RUN, **flags}, folder)), Console(out, io.StringIO())).run()
+        result = BenchmarkCNN(
+            make_params(**_filled({**SMALL_RUN, **flags}, folder)), Console(out, io.StringIO())
+        ).run()
         yield folder, result, out.getvalue()
 
 
@@ -289,18 +332,26 @@ def lines(flags: Flags) -> list[str]:
 
 
 def files(flags: Flags) -> list[str]:
-    """Observes the files that a run leaves, without the process numbers and seconds in their names."""
+    """Observes the files that a run leaves, without the process numbers and seconds in their
+    names.
+    """
     with _run(flags) as (folder, _, _):
         names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
         return sorted(re.sub(r'events\..*', 'events', name) for name in names)
 
 
 def words_in(name: str) -> Look:
-    """Observes the quoted words in a file that a run writes, except those that differ between two equal runs."""
+    """Observes the quoted words in a file that a run writes, except those that differ between two
+    equal runs.
+    """
 
     def look(flags: Flags) -> set[str]:
         with _run(flags) as (folder, _, _):
-            return {word for word in re.findall('"([^"]*)"', (folder / name).read_text()) if word.isalpha()}
+            return {
+                word
+                for word in re.findall('"([^"]*)"', (folder / name).read_text())
+                if word.isalpha()
+            }
 
     return look
 
@@ -338,11 +389,13 @@ def saved(name: str) -> Look:
     return look
 
 
-# ---- the flags ------------------------------------------------------------------------------------------------------
+# ---- the flags -----------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
-    """A value of the flag, what to look at, and the other flags of both runs; among these may be another value."""
+    """A value of the flag, what to look at, and the other flags of both runs; among these may be
+    another value.
+    """
 
     value: Any
     look: Look
@@ -355,7 +408,11 @@ EVAL_OF_FILES: Flags = {'eval': True, 'train_dir': 'SAVED', 'data_dir': 'CIFAR',
 IN_TRAINING: Flags = {'eval_during_training_every_n_steps': 1, 'num_eval_batches': 1}
 TRAIN_DIR: Flags = {'train_dir': 'DIR/t'}
 SUMMARIES: Flags = {**TRAIN_DIR, 'summary_verbosity': 1, 'save_summaries_steps': 2}
-DECAY: Flags = {'init_learning_rate': 0.5, 'num_epochs_per_decay': 1, 'learning_rate_decay_factor': 0.5}
+DECAY: Flags = {
+    'init_learning_rate': 0.5,
+    'num_epochs_per_decay': 1,
+    'learning_rate_decay_factor': 0.5,
+}
 FP16: Flags = {'use_fp16': True, 'fp16_enable_auto_loss_scale': True, **TRAIN_DIR}
 GPU: Flags = {'device': 'gpu'}
 # The devices of a server are bound by TensorFlow alone.
@@ -383,10 +440,14 @@ WALK: dict[str, Row] = {
     'batch_size': Row(7, images_of_step),
     'batchnorm_persistent': Row(False, variable('TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT')),
     'benchmark_log_dir': Row('DIR/b', files),
-    'benchmark_test_id': Row('mine', words_in('b/benchmark_run.log'), {'benchmark_log_dir': 'DIR/b'}),
+    'benchmark_test_id': Row(
+        'mine', words_in('b/benchmark_run.log'), {'benchmark_log_dir': 'DIR/b'}
+    ),
     'compact_gradient_transfer': Row(True, ops('Cast'), REPLICATED),
     'controller_host': Row(
-        '10.0.0.3:1', is_refused, {**WORKERS, 'variable_update': 'distributed_all_reduce', 'device': 'cpu'}
+        '10.0.0.3:1',
+        is_refused,
+        {**WORKERS, 'variable_update': 'distributed_all_reduce', 'device': 'cpu'},
     ),
     'cross_replica_sync': Row(False, work, SERVERS),
     'data_dir': Row('CIFAR', losses),
@@ -450,7 +511,9 @@ WALK: dict[str, Row] = {
     'model': Row('alexnet', work),
     'momentum': Row(0.1, losses, {'optimizer': 'momentum'}),
     'multi_device_iterator_max_buffer_size': Row(3, data_sets, TF_DATA),
-    'network_topology': Row('gcp_v100', links, {**REPLICATED, 'num_gpus': 8, 'hierarchical_copy': True}),
+    'network_topology': Row(
+        'gcp_v100', links, {**REPLICATED, 'num_gpus': 8, 'hierarchical_copy': True}
+    ),
     'num_batches': Row(2, losses),
     'num_epochs': Row(0.0001, losses, {'num_batches': None}),
     'num_epochs_per_decay': Row(3, rates, DECAY),
@@ -467,7 +530,9 @@ WALK: dict[str, Row] = {
     'piecewise_learning_rate_schedule': Row('0.3;1;0.2;3;0.1', rates),
     'print_training_accuracy': Row(True, lines),
     'ps_hosts': Row('10.0.0.3:1,10.0.0.4:1', places_of_variables, SERVERS),
-    'resize_method': Row('area', ops('ResizeArea'), {'data_dir': 'SHARDS', 'data_name': 'imagenet'}),
+    'resize_method': Row(
+        'area', ops('ResizeArea'), {'data_dir': 'SHARDS', 'data_name': 'imagenet'}
+    ),
     'resnet_base_lr': Row(0.5, rates, {'model': 'resnet20'}),
     'rewriter_config': Row('remapping: OFF', config(f'{_REWRITES}.remapping')),
     'rmsprop_decay': Row(0.1, losses, {'optimizer': 'rmsprop'}),
@@ -492,14 +557,18 @@ WALK: dict[str, Row] = {
     'use_datasets': Row(True, data_sets, RECORDS),
     'use_fp16': Row(True, ops('Cast')),
     'use_nccl': Row(True, work, REPLICATED),
-    'use_numa_affinity': Row(True, fact('session.config.experimental.use_numa_affinity'), CONTROLLED),
+    'use_numa_affinity': Row(
+        True, fact('session.config.experimental.use_numa_affinity'), CONTROLLED
+    ),
     'use_unified_memory': Row(True, config(f'{_OPTIONS}.experimental.use_unified_memory')),
     'variable_consistency': Row('relaxed', work, REPLICATED),
     'variable_update': Row('replicated', places_of_variables, {'num_gpus': 2}),
     'weight_decay': Row(0.5, losses),
     'winograd_nonfused': Row(False, variable('TF_ENABLE_WINOGRAD_NONFUSED')),
     'worker_hosts': Row(
-        '10.0.0.1:1,10.0.0.2:1,10.0.0.9:1', fact('processes.num_trainers'), {**SERVERS, 'device': 'cpu'}
+        '10.0.0.1:1,10.0.0.2:1,10.0.0.9:1',
+        fact('processes.num_trainers'),
+        {**SERVERS, 'device': 'cpu'},
     ),
     'xla': Row(True, config('graph_options.optimizer_options.global_jit_level')),
     'xla_compile': Row(True, config('graph_options.optimizer_options.global_jit_level')),
@@ -522,7 +591,9 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def test_no_flag_of_the_original_that_works_is_forgotten() -> None:
-    assert {*WALK} == {name for name, row in TABLE.items() if row.fate in (Fate.WORKS, Fate.RENAMED)}
+    assert {*WALK} == {
+        name for name, row in TABLE.items() if row.fate in (Fate.WORKS, Fate.RENAMED)
+    }
 
 
 @pytest.mark.long

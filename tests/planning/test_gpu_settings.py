@@ -1,4 +1,5 @@
-"""The settings of a run on GPUs: variables that TensorFlow reads, threads, data format, TF32, banner and document.
+"""The settings of a run on GPUs: variables that TensorFlow reads, threads, data format, TF32,
+banner and document.
 
 The GPUs are those of a TensorFlow that claims to see some; none is opened.
 """
@@ -32,9 +33,13 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> Iterator[C
     """Makes TensorFlow see GPUs of these compute capabilities; without arguments none."""
 
     def set_to(*capabilities: tuple[int, int]) -> None:
-        monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: capabilities if kind == 'GPU' else [])
+        monkeypatch.setattr(
+            tf.config, 'list_physical_devices', lambda kind: capabilities if kind == 'GPU' else []
+        )
 
-    monkeypatch.setattr(tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu})
+    monkeypatch.setattr(
+        tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu}
+    )
     monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda _: list(range(NUM_CORES)))
     for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
         # Set first, so that what the run sets is taken back after the test.
@@ -54,7 +59,10 @@ def plan_of(**flags: Any) -> Plan:
 
 
 def threads_of(plan: Plan) -> tuple[int, int]:
-    return plan.session.config.intra_op_parallelism_threads, plan.session.config.inter_op_parallelism_threads
+    return (
+        plan.session.config.intra_op_parallelism_threads,
+        plan.session.config.inter_op_parallelism_threads,
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,14 +70,38 @@ def threads_of(plan: Plan) -> tuple[int, int]:
     [
         # As many operations as cores without the threads of the GPUs.
         ({}, {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'}, (1, 14)),
-        ({'num_gpus': 2, 'per_gpu_thread_count': 3}, {MODE: 'gpu_private', COUNT: '3', BATCH_NORM: '1'}, (1, 10)),
-        ({'num_gpus': 2, 'gpu_thread_mode': 'gpu_shared'}, {MODE: 'gpu_shared', COUNT: '4', BATCH_NORM: '1'}, (1, 12)),
-        ({'gpu_thread_mode': 'global', 'batchnorm_persistent': False}, {MODE: 'global', BATCH_NORM: '0'}, (0, 0)),
-        ({'num_intra_threads': 0, 'num_inter_threads': 5}, {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'}, (0, 5)),
+        (
+            {'num_gpus': 2, 'per_gpu_thread_count': 3},
+            {MODE: 'gpu_private', COUNT: '3', BATCH_NORM: '1'},
+            (1, 10),
+        ),
+        (
+            {'num_gpus': 2, 'gpu_thread_mode': 'gpu_shared'},
+            {MODE: 'gpu_shared', COUNT: '4', BATCH_NORM: '1'},
+            (1, 12),
+        ),
+        (
+            {'gpu_thread_mode': 'global', 'batchnorm_persistent': False},
+            {MODE: 'global', BATCH_NORM: '0'},
+            (0, 0),
+        ),
+        (
+            {'num_intra_threads': 0, 'num_inter_threads': 5},
+            {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'},
+            (0, 5),
+        ),
         # The host updates the variables.
-        ({'local_parameter_device': 'cpu'}, {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'}, (0, 14)),
+        (
+            {'local_parameter_device': 'cpu'},
+            {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'},
+            (0, 14),
+        ),
         # Half of the cores are left to decode images.
-        ({'num_gpus': 2, 'per_gpu_thread_count': 7}, {MODE: 'gpu_private', COUNT: '7', BATCH_NORM: '1'}, (1, 8)),
+        (
+            {'num_gpus': 2, 'per_gpu_thread_count': 7},
+            {MODE: 'gpu_private', COUNT: '7', BATCH_NORM: '1'},
+            (1, 8),
+        ),
         ({'device': 'cpu'}, {}, (0, 0)),
     ],
     ids=str,
@@ -78,7 +110,9 @@ def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
     set_gpus: Any, flags: dict[str, Any], variables: dict[str, str], threads: tuple[int, int]
 ) -> None:
     plan = plan_of(**flags)
-    assert {name: os.environ[name] for name in (MODE, COUNT, BATCH_NORM) if name in os.environ} == variables
+    assert {
+        name: os.environ[name] for name in (MODE, COUNT, BATCH_NORM) if name in os.environ
+    } == variables
     assert threads_of(plan) == threads
     # The document has both.
     assert plan.surroundings.environment.items() >= variables.items()
@@ -98,9 +132,16 @@ def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
     assert threads_of(plan) == (0, 0)
 
 
-def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(set_gpus: Callable[..., None]) -> None:
+def test_flags_for_gpus_are_named_as_idle_where_they_have_no_effect(
+    set_gpus: Callable[..., None],
+) -> None:
     facts = RunFacts(alone=True, residual=False)
-    flags = {'gpu_thread_mode': 'global', 'per_gpu_thread_count': 4, 'batchnorm_persistent': False, 'tf32': False}
+    flags = {
+        'gpu_thread_mode': 'global',
+        'per_gpu_thread_count': 4,
+        'batchnorm_persistent': False,
+        'tf32': False,
+    }
     for line, name in zip(find_idle(make_params(device='cpu', **flags), facts), flags, strict=True):
         check_line(line, f'--{name}=', 'CPU')
     assert find_idle(make_params(gpu_thread_mode='gpu_shared', tf32=False), facts) == []
@@ -140,7 +181,11 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
     ids=str,
 )
 def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_in_tf32(
-    set_gpus: Callable[..., None], capability: tuple[int, int], flags: dict[str, Any], shown: str, tf32: bool
+    set_gpus: Callable[..., None],
+    capability: tuple[int, int],
+    flags: dict[str, Any],
+    shown: str,
+    tf32: bool,
 ) -> None:
     set_gpus(capability)
     plan = plan_of(**flags)
@@ -154,7 +199,9 @@ def test_the_banner_says_which_data_format_and_why_and_whether_fp32_is_computed_
         assert tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.tf32
 
 
-def test_the_environment_may_forbid_tf32(set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_may_forbid_tf32(
+    set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     plan = plan_of()
     assert (plan.machine.tf32, 'TF32' in make_banner(plan)) == (False, False)

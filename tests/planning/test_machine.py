@@ -45,10 +45,16 @@ def machine_of(params: Params, processes: Processes = ALONE) -> Machine:
 
 
 def in_cluster_of(params: Params) -> Processes:
-    """Two workers that a controller drives, which is this process, or without one the first of them."""
+    """Two workers that a controller drives, which is this process, or without one the first of
+    them.
+    """
     flags: dict[str, Any] = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1'}
     controlled = params.variable_update == 'distributed_all_reduce'
-    flags |= {'job_name': 'controller', 'controller_host': '10.0.0.3:1'} if controlled else {'job_name': 'worker'}
+    flags |= (
+        {'job_name': 'controller', 'controller_host': '10.0.0.3:1'}
+        if controlled
+        else {'job_name': 'worker'}
+    )
     return find_processes(dataclasses.replace(params, **flags), ENVIRONMENT, [])
 
 
@@ -103,7 +109,11 @@ def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
     (tmp_path / 'proc/cpuinfo').write_text(f'flags\t\t: {features}\n')
     for precision in ('fp32', 'bf16', 'fp16'):
         params = make_params(model='lenet', device='cpu', precision=precision)
-        lines = [line for line in make_plan(params, Environment({}, root=tmp_path)).warnings if 'arithmetic' in line]
+        lines = [
+            line
+            for line in make_plan(params, Environment({}, root=tmp_path)).warnings
+            if 'arithmetic' in line
+        ]
         assert len(lines) == (precision == 'fp16' and advised is not None)
         for line in lines:
             check_line(line, '--precision=fp16', f'use {advised}')
@@ -113,7 +123,11 @@ def test_fp16_on_a_processor_without_its_arithmetic_names_the_faster_precision(
 def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str | None) -> None:
     # With some GPUs it says how many there are; with none it names the flag that asked for GPUs.
     with refused(
-        *(['--num_gpus=4', '--num_gpus=2'] if num_gpus_here else ['--device=gpu' if device else '--num_gpus=4']),
+        *(
+            ['--num_gpus=4', '--num_gpus=2']
+            if num_gpus_here
+            else ['--device=gpu' if device else '--num_gpus=4']
+        ),
         '--device=cpu',
     ):
         machine_of(make_params(device=device, num_gpus=4))
@@ -126,7 +140,9 @@ def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> N
 
 
 @pytest.mark.parametrize('variable_update', ['parameter_server', 'replicated'])
-def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(variable_update: str) -> None:
+def test_parameters_or_sums_spread_over_the_virtual_devices_of_a_cpu_if_told_to(
+    variable_update: str,
+) -> None:
     kinds = {}
     for kind, devices in ((None, '/cpu:0'), ('cpu', '/cpu:0'), ('gpu', '/cpu:0 /cpu:1 /cpu:2')):
         flags: dict[str, Any] = {'device': 'cpu', 'num_gpus': 3, 'variable_update': variable_update}
@@ -144,11 +160,15 @@ def test_flags_without_effect_may_ask_for_gpus_that_are_not_there(num_gpus_here:
     idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
     assert len(find_idle(idle, RunFacts(alone=True, residual=False))) == 2
     assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
-    in_cluster = make_params(**on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu')
+    in_cluster = make_params(
+        **on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu'
+    )
     assert len(find_idle(in_cluster, RunFacts(alone=False, residual=False))) == 1
     assert machine_of(in_cluster, in_cluster_of(in_cluster)) == expected
     # NCCL is for GPUs.
-    assert machine_of(make_params(**on_cpu, variable_update='replicated', use_nccl=True)) == expected
+    assert (
+        machine_of(make_params(**on_cpu, variable_update='replicated', use_nccl=True)) == expected
+    )
     on_cpu['variable_update'] = 'distributed_all_reduce'
     controller = in_cluster_of(make_params(**on_cpu))
     assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), controller) == machine_of(
@@ -166,7 +186,13 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
     assert machine.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
     # Those that are here are a worker's.
     assert config_of(params, controller).device_count == {'CPU': 1, 'GPU': 0}
-    with refused('--all_reduce_spec=nccl', '--variable_update=distributed_all_reduce', 'pscpu', 'psgpu', 'xring'):
+    with refused(
+        '--all_reduce_spec=nccl',
+        '--variable_update=distributed_all_reduce',
+        'pscpu',
+        'psgpu',
+        'xring',
+    ):
         machine_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), controller)
     if not num_gpus_here:
         with refused('--device=gpu', '--device=cpu'):
@@ -184,7 +210,14 @@ def test_no_gpus_are_one_device_of_the_cpu(device: str | None) -> None:
 @pytest.mark.distributed
 def test_xla_compiles(tmp_path: Path) -> None:
     # In a process of its own, since TensorFlow decides once.
-    flags = ['--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=2', '--num_warmup_batches=1', '--xla']
+    flags = [
+        '--model=lenet',
+        '--device=cpu',
+        '--batch_size=2',
+        '--num_batches=2',
+        '--num_warmup_batches=1',
+        '--xla',
+    ]
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags]
     command.append(f'--partitioned_graph_file_prefix={tmp_path}/part')
     subprocess.run(command, check=True, capture_output=True, timeout=120)
@@ -196,11 +229,17 @@ def test_xla_that_comes_too_late_is_refused() -> None:
         'import tensorflow as tf; print(tf.config.list_physical_devices(), tf.constant(1) + 1)\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, UsageError, make_params\n'
         'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
-        'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" in str(error)\n'
+        'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" '
+        'in str(error)\n'
         'else:\n    raise SystemExit("not refused")\n'
     )
     environment = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
     ran = subprocess.run(
-        [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment
+        [sys.executable, '-c', code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
     )
     assert ran.returncode == 0, ran.stderr

@@ -56,7 +56,9 @@ def test_a_process_knows_what_its_user_has_set() -> None:
     environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process = ThisProcess(environ)
     process.show('3')
-    process.apply(ProcessSettings(variables={'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None}))
+    process.apply(
+        ProcessSettings(variables={'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None})
+    )
     assert environ == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3', 'TF_SYNC_ON_FINISH': '1'}
     assert process.environment == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     # A later run may leave a variable as it is.
@@ -66,7 +68,8 @@ def test_a_process_knows_what_its_user_has_set() -> None:
 
 _WORKER = {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}
 
-# A thread writes and frees memory, as those of TensorFlow do: blocks that fit into a heap of an arena, and larger ones.
+# A thread writes and frees memory, as those of TensorFlow do: blocks that fit into a heap of an
+# arena, and larger ones.
 _FREES_MEMORY = """
 import resource, sys, threading
 from tf_cnn.planning.this_process import keep_memory
@@ -92,7 +95,11 @@ thread.join()
 def test_memory_that_is_kept_is_not_mapped_anew() -> None:
     def page_faults(*words: str) -> int:
         command = [sys.executable, '-c', _FREES_MEMORY, *words]
-        return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return int(
+            subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+            ).stdout
+        )
 
     assert 10 * page_faults('keep') < page_faults()
 
@@ -130,7 +137,10 @@ def test_a_later_run_with_other_settings_is_refused_and_changes_nothing() -> Non
         (ProcessSettings(flags={INTRA: 4}), ['--num_intra_threads=4', '--num_intra_threads=3']),
         (ProcessSettings(flags={'--xla': True}), ['--xla=True', '--xla=False']),
         (ProcessSettings(flags={'--use_numa_affinity': 'x', '--xla': True}), ['--xla=True']),
-        (ProcessSettings(variables={'TF_SYNC_ON_FINISH': '0'}), ['TF_SYNC_ON_FINISH=0', 'TF_SYNC_ON_FINISH=1']),
+        (
+            ProcessSettings(variables={'TF_SYNC_ON_FINISH': '0'}),
+            ['TF_SYNC_ON_FINISH=0', 'TF_SYNC_ON_FINISH=1'],
+        ),
         (ProcessSettings(variables={'TF_SYNC_ON_FINISH': None}), ['TF_SYNC_ON_FINISH=None']),
         (ProcessSettings(variables={'TF_AUTOTUNE_THRESHOLD': '3'}), ['TF_AUTOTUNE_THRESHOLD=3']),
     ):
@@ -141,15 +151,16 @@ def test_a_later_run_with_other_settings_is_refused_and_changes_nothing() -> Non
     process.apply(ProcessSettings(variables=variables, flags={INTRA: 3}))
 
 
-# ---- threads ---------------------------------------------------------------------------------------------------------
+# ---- threads -------------------------------------------------------------------------------------
 
 
 def with_quota(root: Path, cores: float | None) -> Path:
     """A system whose control group (version 2) grants the processor time of so many cores."""
+    quota = 'max' if cores is None else round(100_000 * cores)
     files = {
         'proc/self/cgroup': '0::/group\n',
         'proc/self/mountinfo': '31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n',
-        'sys/fs/cgroup/group/cpu.max': f'{"max" if cores is None else round(100_000 * cores)} 100000\n',
+        'sys/fs/cgroup/group/cpu.max': f'{quota} 100000\n',
     }
     return write_files(root, files)
 
@@ -161,13 +172,19 @@ def threads_of(
     root: Path = Path('/'),
     variables: Mapping[str, str] | None = None,
 ) -> tuple[Threads, list[str]]:
-    """The threads of a run on 12 cores, and warnings; earlier: those of an earlier run within an operation."""
+    """The threads of a run on 12 cores, and warnings; earlier: those of an earlier run within an
+    operation.
+    """
     process = ThisProcess({})
     if earlier is not None:
         process.keep({INTRA: earlier})
-    machine = Machine('cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC')
+    machine = Machine(
+        'cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC'
+    )
     warnings: list[str] = []
-    return choose_threads(params, Environment(variables or {}, process, root), machine, 12, warnings), warnings
+    return choose_threads(
+        params, Environment(variables or {}, process, root), machine, 12, warnings
+    ), warnings
 
 
 @pytest.mark.parametrize(
@@ -189,7 +206,12 @@ def threads_of(
     ],
 )
 def test_towers_share_the_cores_that_the_process_may_use(
-    tmp_path: Path, flags: dict[str, Any], num_towers: int, quota: float | None, threads: tuple[int, int], reason: str
+    tmp_path: Path,
+    flags: dict[str, Any],
+    num_towers: int,
+    quota: float | None,
+    threads: tuple[int, int],
+    reason: str,
 ) -> None:
     root = with_quota(tmp_path, quota)
     found, _ = threads_of(make_params(**flags), num_towers, root=root)
@@ -197,7 +219,7 @@ def test_towers_share_the_cores_that_the_process_may_use(
     assert reason in found.reason
 
 
-def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_they_are_too_few() -> None:
+def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_warns_of_too_few() -> None:
     for earlier in (0, 13):
         later, warnings = threads_of(make_params(), 1, earlier)
         assert (later.intra_op, warnings) == (earlier, [])
@@ -207,7 +229,7 @@ def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_
     check_line(line, '1 thread', 'new process')
 
 
-def test_the_environments_numbers_of_threads_count_where_tensorflow_reads_them_and_bring_a_warning_elsewhere() -> None:
+def test_numbers_of_threads_in_the_environment_count_or_bring_a_warning() -> None:
     intra, inter = 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'
     both = {intra: '3', inter: '4'}
     threads, warnings = threads_of(make_params(), 1, variables=both)
@@ -237,18 +259,23 @@ def test_threads_of_openmp_are_named_if_this_tensorflow_has_none() -> None:
 
 
 def test_the_summary_tells_the_threads_and_why() -> None:
-    record = sample_record(machine={'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}})
+    record = sample_record(
+        machine={'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}}
+    )
     (line,) = [line for line in format_summary(record) if line.startswith('threads')]
     assert all(part in line for part in ('1 thread', '8 operations', '8 towers share 8 cores'))
 
 
-# ---- evaluations -----------------------------------------------------------------------------------------------------
+# ---- evaluations ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ('every', 'due'), [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])]
+    ('every', 'due'),
+    [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])],
 )
-def test_an_evaluation_comes_with_the_step_that_reaches_its_time(every: str, due: Sequence[int]) -> None:
+def test_an_evaluation_comes_with_the_step_that_reaches_its_time(
+    every: str, due: Sequence[int]
+) -> None:
     schedule = EvalSchedule(every=Fraction(every))
     assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
 

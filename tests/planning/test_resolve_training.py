@@ -1,4 +1,6 @@
-"""How a run keeps variables and sums gradients, what is refused where, and whether a process is alone."""
+"""How a run keeps variables and sums gradients, what is refused where, and whether a process is
+alone.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,10 @@ def variables_of(**flags: Any) -> VariableFacts:
 
 @pytest.mark.parametrize('where', [{}, WITH_SERVERS], ids=['alone', 'cluster'])
 def test_variables_are_staged_where_there_are_updates(where: Flags) -> None:
-    assert [variables_of(staged_vars=is_staged, **where).staged for is_staged in (False, True)] == [False, True]
+    assert [variables_of(staged_vars=is_staged, **where).staged for is_staged in (False, True)] == [
+        False,
+        True,
+    ]
     assert not variables_of(staged_vars=True, forward_only=True, **where).staged
 
 
@@ -51,12 +56,21 @@ def test_variables_of_16_bits_are_refused_where_others_share_them(mode: str) -> 
     with refused('--fp16_vars', f'--variable_update={mode}'):
         variables_of(variable_update=mode, precision='bf16', fp16_vars=True, **CLUSTERS[mode])
     # Without --precision the flag has no effect.
-    assert variables_of(variable_update=mode, fp16_vars=True, **CLUSTERS[mode]).variable_update == mode
+    assert (
+        variables_of(variable_update=mode, fp16_vars=True, **CLUSTERS[mode]).variable_update == mode
+    )
 
 
-@pytest.mark.parametrize(('mode', 'parts'), [('parameter_server', 2), ('distributed_replicated', 14)])
+@pytest.mark.parametrize(
+    ('mode', 'parts'), [('parameter_server', 2), ('distributed_replicated', 14)]
+)
 def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int) -> None:
-    flags: Flags = {**WORKERS, 'ps_hosts': '10.0.0.3:1,10.0.0.4:1', 'variable_update': mode, 'model': 'lenet'}
+    flags: Flags = {
+        **WORKERS,
+        'ps_hosts': '10.0.0.3:1,10.0.0.4:1',
+        'variable_update': mode,
+        'model': 'lenet',
+    }
     for slices, most in ((True, parts), (False, 1)):
         plan = plan_of(slice_variables=slices, **flags)
         assert not any('slice_variables' in line for line in plan.warnings)
@@ -71,12 +85,17 @@ def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str, parts: int)
         ({}, 'pscpu'),
         ({'all_reduce_spec': 'pscpu:32k:xring'}, 'pscpu:32k:xring'),
         ({'variable_update': 'distributed_all_reduce', **CONTROLLER}, 'xring'),
-        ({'variable_update': 'distributed_all_reduce', 'all_reduce_spec': 'psgpu', **CONTROLLER}, 'psgpu'),
+        (
+            {'variable_update': 'distributed_all_reduce', 'all_reduce_spec': 'psgpu', **CONTROLLER},
+            'psgpu',
+        ),
     ],
     ids=str,
 )
 def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags: Flags, spec: str) -> None:
-    assert variables_of(**{'variable_update': 'replicated', 'num_gpus': 2, **flags}).sums == parse_spec(spec)
+    assert variables_of(
+        **{'variable_update': 'replicated', 'num_gpus': 2, **flags}
+    ).sums == parse_spec(spec)
 
 
 def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known() -> None:
@@ -105,7 +124,10 @@ def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: Flags) -
 
 def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
     for flags, expected in (({}, True), ({'nesterov': False}, False)):
-        assert plan_of(optimizer='momentum', **flags).variables.optimizer.arguments == (0.9, expected)
+        assert plan_of(optimizer='momentum', **flags).variables.optimizer.arguments == (
+            0.9,
+            expected,
+        )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +141,9 @@ def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
     ],
     ids=str,
 )
-def test_gradients_travel_in_the_16_bits_of_the_precision(flags: Flags, transfer: str | None) -> None:
+def test_gradients_travel_in_the_16_bits_of_the_precision(
+    flags: Flags, transfer: str | None
+) -> None:
     assert variables_of(variable_update='replicated', num_gpus=2, **flags).transfer == transfer
 
 
@@ -127,7 +151,9 @@ def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None
     flags: Flags = {'num_gpus': 2, 'hierarchical_copy': True, 'local_parameter_device': 'gpu'}
     # In two halves, nothing is summed on that device; this mode sums in no halves.
     assert variables_of(variable_update='replicated', **flags).sums is None
-    assert variables_of(variable_update='collective_all_reduce', **flags).sums == parse_spec('psgpu')
+    assert variables_of(variable_update='collective_all_reduce', **flags).sums == parse_spec(
+        'psgpu'
+    )
 
 
 ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
@@ -144,10 +170,21 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
 
 
 @pytest.mark.parametrize('case', ENVIRONMENTS)
-def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(case: str, tmp_path: Path) -> None:
+def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(
+    case: str, tmp_path: Path
+) -> None:
     environ, is_alone = ENVIRONMENTS[case]
-    flags: Flags = {'model': 'lenet', 'device': 'cpu', 'optimizer': 'momentum', 'train_dir': str(tmp_path)}
-    warnings = make_plan(make_params(**flags, connect_timeout_secs=9.0), Environment(environ)).warnings
-    assert [line.startswith('--connect_timeout_secs=9.0 ') for line in warnings].count(True) == is_alone
+    flags: Flags = {
+        'model': 'lenet',
+        'device': 'cpu',
+        'optimizer': 'momentum',
+        'train_dir': str(tmp_path),
+    }
+    warnings = make_plan(
+        make_params(**flags, connect_timeout_secs=9.0), Environment(environ)
+    ).warnings
+    assert [line.startswith('--connect_timeout_secs=9.0 ') for line in warnings].count(
+        True
+    ) == is_alone
     # An evaluator of others is not warned of their flags.
     assert warnings == () or 'evaluator' not in case

@@ -1,4 +1,6 @@
-"""Each warning comes with what causes it, names its figures and a remedy, and does not come with a clean run."""
+"""Each warning comes with what causes it, names its figures and a remedy, and does not come with a
+clean run.
+"""
 
 import math
 from collections import Counter
@@ -19,8 +21,12 @@ pytestmark = pytest.mark.unit
 NUM_STEPS = 100
 
 
-def steps(seed: int = 0, num_steps: int = NUM_STEPS, noise: float = 0.02, likeness: float = 0.5) -> NDArray[np.float64]:
-    """Seconds of steps of 0.3 s with normal noise; each step is like the one before it (a process AR(1))."""
+def steps(
+    seed: int = 0, num_steps: int = NUM_STEPS, noise: float = 0.02, likeness: float = 0.5
+) -> NDArray[np.float64]:
+    """Seconds of steps of 0.3 s with normal noise; each step is like the one before it (a process
+    AR(1)).
+    """
     draw = np.random.default_rng(seed)
     kicks = draw.normal(0, noise * math.sqrt(1 - likeness**2), num_steps)
     found = np.empty(num_steps)
@@ -75,14 +81,23 @@ def test_a_slow_first_step_asks_for_more_warm_up() -> None:
     document = sample_document(seconds=seconds, flags={'num_warmup_batches': 2})
     the_warning('slow_first_step', document, '3.1 times', '2 steps', '--num_warmup_batches=10')
     the_warning(
-        'slow_first_step', sample_document(seconds=seconds, flags={'num_warmup_batches': 20}), '--num_warmup_batches=40'
+        'slow_first_step',
+        sample_document(seconds=seconds, flags={'num_warmup_batches': 20}),
+        '--num_warmup_batches=40',
     )
 
 
 def test_outliers_are_counted_and_their_time_told() -> None:
     seconds = steps()
     seconds[[30, 60]] = 2.4, 1.8
-    the_warning('outliers', sample_document(seconds=seconds), '2 outliers', '100 timed steps', '2400 ms', '11 %')
+    the_warning(
+        'outliers',
+        sample_document(seconds=seconds),
+        '2 outliers',
+        '100 timed steps',
+        '2400 ms',
+        '11 %',
+    )
     # Those that cost little are no news.
     seconds = steps(num_steps=1000)
     seconds[500] = 1.2
@@ -91,7 +106,9 @@ def test_outliers_are_counted_and_their_time_told() -> None:
 
 
 def test_a_large_spread_is_told() -> None:
-    the_warning('spread', sample_document(seconds=steps(noise=0.3, likeness=0)), '% of their median', 'ms')
+    the_warning(
+        'spread', sample_document(seconds=steps(noise=0.3, likeness=0)), '% of their median', 'ms'
+    )
 
 
 @pytest.mark.parametrize(('change', 'words'), [(-0.1, 'slower'), (0.1, 'faster')])
@@ -107,7 +124,12 @@ def test_two_runs_of_many_steps_show_no_drift_beyond_noise() -> None:
 
 
 def test_few_steps_are_told() -> None:
-    the_warning('few_steps', sample_document(seconds=steps(num_steps=19)), '19 timed steps', '--num_batches=20')
+    the_warning(
+        'few_steps',
+        sample_document(seconds=steps(num_steps=19)),
+        '19 timed steps',
+        '--num_batches=20',
+    )
     the_warning('few_steps', sample_document(seconds=[3.0]), '1 timed step,')
 
 
@@ -117,9 +139,14 @@ def test_a_run_under_2_seconds_is_told_that_and_nothing_that_follows() -> None:
 
 
 def test_a_run_that_was_stopped_is_not_told_to_ask_for_more_steps() -> None:
-    for seconds, code in ((step_seconds(0.01, 20), 'too_short'), (step_seconds(3.0, 4), 'few_steps')):
+    for seconds, code in (
+        (step_seconds(0.01, 20), 'too_short'),
+        (step_seconds(3.0, 4), 'few_steps'),
+    ):
         document = sample_document(
-            seconds=seconds, flags={'target_seconds': 600.0, 'num_batches': None}, **cut_off('stopped by SIGINT')
+            seconds=seconds,
+            flags={'target_seconds': 600.0, 'num_batches': None},
+            **cut_off('stopped by SIGINT'),
         )
         (warning,) = advise(document)
         assert warning.code == code
@@ -136,7 +163,11 @@ def test_one_disturbance_is_one_warning() -> None:
     seconds[30] = 9.0
     document = sample_document(seconds=seconds)
     assert len(advise(document)) == 1
-    the_warning('machine_loaded', document | {'disturbance': {'seconds': 30.0, 'other_cpu_share': 0.35}}, '35 %')
+    the_warning(
+        'machine_loaded',
+        document | {'disturbance': {'seconds': 30.0, 'other_cpu_share': 0.35}},
+        '35 %',
+    )
 
 
 def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
@@ -154,7 +185,10 @@ def test_steps_beside_a_checkpoint_are_no_outliers() -> None:
 
 def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
     disturbed = [
-        record_of(changed('disturbance', other_cpu_share=share) | {'warnings': [{'code': code, 'text': ''}]})
+        record_of(
+            changed('disturbance', other_cpu_share=share)
+            | {'warnings': [{'code': code, 'text': ''}]}
+        )
         for code, share in (('machine_loaded', 0.88), ('spread', None), ('powersave', 0.05))
     ]
     short = record_of(sample_document(seconds=[0.1] * 10))
@@ -167,7 +201,10 @@ def test_tables_count_the_runs_that_were_disturbed_or_too_short() -> None:
     assert found == ['other programs', 'spread', '', 'too short']
     # One cause does not stand for another one.
     check_line(first, 'other programs (1 run, up to 88 % of the cores)', 'spread (1 run)')
-    assert advice.count_doubtful([*disturbed, short]) == '3 of 4: other programs (1), spread (1), too short (1)'
+    assert (
+        advice.count_doubtful([*disturbed, short])
+        == '3 of 4: other programs (1), spread (1), too short (1)'
+    )
     assert advice.count_doubtful([short, disturbed[2], short]) == '2 of 3: too short'
 
 
@@ -177,7 +214,9 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(value: float | None) -> 
     losses = result.workers[1].steps.loss
     result.workers[1].steps.loss = [*losses[:90], *[value] * 12]
     # Of the 2 warm-up steps and 100 timed ones, the 91st.
-    the_warning('loss_not_finite', result, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')
+    the_warning(
+        'loss_not_finite', result, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate'
+    )
 
 
 def test_a_run_that_waits_for_its_input_is_told() -> None:
@@ -188,27 +227,61 @@ def test_a_run_that_waits_for_its_input_is_told() -> None:
 def test_time_between_steps_is_told_with_its_cause() -> None:
     spent = {'printing': 1.0, 'checkpoint': 3.0, 'evaluation': 50.0}
     document = changed('throughput', wall_seconds=34.0, between_seconds=spent)
-    the_warning('between_steps', document, '12 %', '4 s', '3 s of it with checkpoint', '--save_model_secs')
+    the_warning(
+        'between_steps', document, '12 %', '4 s', '3 s of it with checkpoint', '--save_model_secs'
+    )
     spent = {'other': 10.0}
-    the_warning('between_steps', changed('throughput', wall_seconds=40.0, between_seconds=spent), '25 %', 'other')
+    the_warning(
+        'between_steps',
+        changed('throughput', wall_seconds=40.0, between_seconds=spent),
+        '25 %',
+        'other',
+    )
 
 
 def test_what_else_the_machine_did_is_told() -> None:
-    quiet: dict[str, Any] = {'seconds': 30.0, 'steal_share': 0.001, 'other_cpu_share': 0.05, 'thermal_throttles': 0}
+    quiet: dict[str, Any] = {
+        'seconds': 30.0,
+        'steal_share': 0.001,
+        'other_cpu_share': 0.05,
+        'thermal_throttles': 0,
+    }
     assert advise(changed('disturbance', **quiet, cgroup_throttled_seconds=0.1)) == []
-    the_warning('machine_loaded', changed('disturbance', **quiet | {'other_cpu_share': 0.35}), '35 %', 'taskset')
+    the_warning(
+        'machine_loaded',
+        changed('disturbance', **quiet | {'other_cpu_share': 0.35}),
+        '35 %',
+        'taskset',
+    )
     the_warning('steal', changed('disturbance', **quiet | {'steal_share': 0.08}), '8 %')
-    the_warning('thermal_throttling', changed('disturbance', **quiet | {'thermal_throttles': 1}), '1 time ')
-    the_warning('cpu_quota', changed('disturbance', **quiet, cgroup_throttled_seconds=12.0), '12 s', '30 s')
+    the_warning(
+        'thermal_throttling', changed('disturbance', **quiet | {'thermal_throttles': 1}), '1 time '
+    )
+    the_warning(
+        'cpu_quota', changed('disturbance', **quiet, cgroup_throttled_seconds=12.0), '12 s', '30 s'
+    )
 
 
 def test_threads_without_cores_are_told() -> None:
-    by_affinity = changed('machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 8, 'inter_op': 2})
-    the_warning('fewer_cores', by_affinity, '8 threads', '2 of 64 cores', 'affinity', '--num_intra_threads=2')
+    by_affinity = changed(
+        'machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 8, 'inter_op': 2}
+    )
+    the_warning(
+        'fewer_cores',
+        by_affinity,
+        '8 threads',
+        '2 of 64 cores',
+        'affinity',
+        '--num_intra_threads=2',
+    )
     by_quota = changed('machine', num_cores=2, cgroup_cpus=1.5)
-    the_warning('fewer_cores', by_quota, '2 threads', '1.5 of 2 cores', 'cgroup', '--num_intra_threads=1')
+    the_warning(
+        'fewer_cores', by_quota, '2 threads', '1.5 of 2 cores', 'cgroup', '--num_intra_threads=1'
+    )
     cluster = {**by_quota['cluster'], 'tasks': ['worker 0', 'worker 1']}
-    fewer = changed('machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 2, 'inter_op': 2})
+    fewer = changed(
+        'machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 2, 'inter_op': 2}
+    )
     the_warning('fewer_cores', fewer, '2 of the 64 cores', 'affinity')
     assert advise({**fewer, 'cluster': cluster}) == []
     quota = changed('machine', num_cores=2, cgroup_cpus=1, threads={'intra_op': 1, 'inter_op': 2})
@@ -217,7 +290,10 @@ def test_threads_without_cores_are_told() -> None:
 
 def test_a_run_where_tensorflow_leaves_onednn_off_names_the_command_that_measures_both() -> None:
     document = changed('run', onednn=False)
-    document['command']['given'] = {'model': '--model=lenet', 'result_file': '--result_file=a b.json'}
+    document['command']['given'] = {
+        'model': '--model=lenet',
+        'result_file': '--result_file=a b.json',
+    }
     the_warning(
         'onednn_off',
         document,
@@ -238,5 +314,7 @@ def test_a_run_where_tensorflow_leaves_onednn_off_names_the_command_that_measure
 
 
 def test_a_governor_that_saves_power_is_told() -> None:
-    the_warning('powersave', changed('machine', governor='performance, powersave'), 'powersave', 'cpupower')
+    the_warning(
+        'powersave', changed('machine', governor='performance, powersave'), 'powersave', 'cpupower'
+    )
     assert advise(changed('machine', governor='performance')) == []

@@ -34,7 +34,9 @@ def results() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def without_permission(path: Path, mode: int = 0) -> Iterator[None]:
-    """Takes away the permission to read a path. Root, who may read everything, is another user in the block."""
+    """Takes away the permission to read a path. Root, who may read everything, is another user in
+    the block.
+    """
     path.chmod(mode)
     is_root = os.geteuid() == 0
     if is_root:
@@ -47,7 +49,9 @@ def without_permission(path: Path, mode: int = 0) -> Iterator[None]:
         path.chmod(0o700)
 
 
-@pytest.mark.parametrize('name', ['results/locked', 'results/locked/deeper', 'results/locked/slow.json'])
+@pytest.mark.parametrize(
+    'name', ['results/locked', 'results/locked/deeper', 'results/locked/slow.json']
+)
 def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(
     name: str, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +60,13 @@ def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(
     locked = results.parent / name
     for number in range(3):
         write_sample(results.parent / f'before/{number}.json', seed=10 + number)
-    argv = ['compare', str(results.parent / 'before'), str(results), '--fail_below=0.001', '--format=json']
+    argv = [
+        'compare',
+        str(results.parent / 'before'),
+        str(results),
+        '--fail_below=0.001',
+        '--format=json',
+    ]
     assert tf_cnn_benchmarks.main(argv) == 0
     capsys.readouterr()
     with without_permission(locked):
@@ -69,7 +79,9 @@ def test_what_may_not_be_read_in_a_folder_is_named_and_fails_a_gate(
 
 
 @pytest.mark.parametrize('name', ['results', 'results/0.json', '.'])
-def test_a_path_that_may_not_be_read_says_so(name: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_may_not_be_read_says_so(
+    name: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     locked = results.parent / name
     paths = [str(results)] if locked.is_dir() else [str(locked)]
     if name == '.':

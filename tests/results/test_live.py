@@ -1,4 +1,6 @@
-"""The live line on real pseudo-terminals: it is there while a run goes on, and leaves nothing behind."""
+"""The live line on real pseudo-terminals: it is there while a run goes on, and leaves nothing
+behind.
+"""
 
 import os
 import pty
@@ -59,12 +61,22 @@ console.close()
         seen.read(until=None)
         lines = ['==========', 'tf_cnn_benchmarks: warning: odd', '1       images/sec: 812.3']
         rule = '-' * 64
-        assert shown(seen) == [*lines, 'Continuing from model.ckpt-7', rule, 'total images/sec: 812.30', rule]
+        assert shown(seen) == [
+            *lines,
+            'Continuing from model.ckpt-7',
+            rule,
+            'total images/sec: 812.30',
+            rule,
+        ]
 
 
 @pytest.mark.parametrize(('columns', 'text'), [(20, 'Evaluating ' * 20), (9, 'a\nb\x1b[5mc')])
-def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(columns: int, text: str) -> None:
-    with terminal(command(f'console.progress({text!r}); input()'), columns=columns, cwd=ROOT) as seen:
+def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(
+    columns: int, text: str
+) -> None:
+    with terminal(
+        command(f'console.progress({text!r}); input()'), columns=columns, cwd=ROOT
+    ) as seen:
         seen.read('\x1b[K\r')
         (line,) = shown(seen)
         assert text.replace('\n', ' ').replace('\x1b', ' ').startswith(line)
@@ -77,7 +89,11 @@ def test_a_narrow_terminal_does_not_wrap_and_a_line_that_would_break_is_one(colu
         ("raise ValueError('why')", 1, 'ValueError: why'),
         # A signal that comes just before a long sleep begins would not end it.
         ('while True: time.sleep(0.1)', -2, 'KeyboardInterrupt'),
-        ('with SIGNALS.storing(): signal.raise_signal(signal.SIGTERM)', 1, 'tf_cnn.system.signals.Stopped: 15'),
+        (
+            'with SIGNALS.storing(): signal.raise_signal(signal.SIGTERM)',
+            1,
+            'tf_cnn.system.signals.Stopped: 15',
+        ),
     ],
     ids=['error', 'Ctrl-C', 'SIGTERM'],
 )
@@ -116,7 +132,10 @@ else:
 
 
 def test_without_control_sequences_progress_is_lines() -> None:
-    code = "console.progress('Building'); console.phase('a'); console.steps('b', 1, 2); console.result('c')"
+    code = (
+        "console.progress('Building'); console.phase('a'); console.steps('b', 1, 2); "
+        "console.result('c')"
+    )
     with terminal(command(code), cwd=ROOT, TERM='dumb') as seen:
         seen.read(until=None)
         assert seen.written == b'Building\r\nc\r\n'
@@ -144,7 +163,12 @@ def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch: pytest.MonkeyPat
         line.close()
         assert line.text == ''
     os.close(own)
-    assert [format_duration(seconds) for seconds in (0, 9.6, 60, 3725)] == ['0:00', '0:10', '1:00', '1:02:05']
+    assert [format_duration(seconds) for seconds in (0, 9.6, 60, 3725)] == [
+        '0:00',
+        '0:10',
+        '1:00',
+        '1:02:05',
+    ]
 
 
 def test_a_terminal_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Which runs are repeats of each other: the same work with the same settings, wherever these were said."""
+"""Which runs are repeats of each other: the same work with the same settings, wherever these were
+said.
+"""
 
 import json
 from pathlib import Path
@@ -27,7 +29,9 @@ def key_of(document: dict[str, Any] | None = None, **flags: Any) -> str:
 def test_a_flag_of_a_later_version_counts_if_it_was_given_and_is_not_at_its_default() -> None:
     older = sample_document()
     flags = older['command']['flags']
-    older['command']['flags'] = {name: value for name, value in flags.items() if value != SPECS[name].default}
+    older['command']['flags'] = {
+        name: value for name, value in flags.items() if value != SPECS[name].default
+    }
     assert len(older['command']['flags']) < len(flags) / 2
     assert key_of(older) == key_of()
     assert key_of(xla=True) != key_of(xla=False) == key_of()
@@ -76,7 +80,7 @@ def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() 
     assert flag_differences([record_of(on_cpu), record_of(in_tf32)]) == {'tf32': (False, True)}
 
 
-def test_what_is_done_between_steps_belongs_to_the_setting_and_the_length_of_a_run_and_its_files_do_not() -> None:
+def test_work_between_steps_belongs_to_the_setting_and_lengths_and_files_do_not() -> None:
     assert key_of(display_every=1) != key_of(display_every=100)
     assert key_of(train_dir='a', save_model_steps=10) != key_of(train_dir='a')
     assert key_of(train_dir='a') == key_of(train_dir='b') != key_of()
@@ -128,17 +132,25 @@ def limited(name: str, value: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named_in_both_directions(name: str) -> None:
+def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named_in_both_directions(
+    name: str,
+) -> None:
     before, after = (record_of(limited(name, value)) for value in LIMITS[name])
     assert before.machine['fingerprint'] == after.machine['fingerprint']
     for across in (False, True):
-        assert repeat_key(before, across_versions=across) != repeat_key(after, across_versions=across)
+        assert repeat_key(before, across_versions=across) != repeat_key(
+            after, across_versions=across
+        )
     assert machine_differences([before, after]) == {name: LIMITS[name]}
     assert machine_differences([after, before]) == {name: LIMITS[name][::-1]}
 
 
 def test_the_load_and_the_bytes_that_a_kernel_reserves_limit_no_run() -> None:
-    assert key_of(limited('load_average', [9.0, 9.0, 9.0])) == key_of(limited('memory_bytes', 25276502010)) == key_of()
+    assert (
+        key_of(limited('load_average', [9.0, 9.0, 9.0]))
+        == key_of(limited('memory_bytes', 25276502010))
+        == key_of()
+    )
 
 
 @pytest.mark.parametrize('name', LIMITS)
@@ -147,7 +159,9 @@ def test_everything_that_pools_runs_keeps_those_under_another_limit_apart_and_sa
 ) -> None:
     without, value = LIMITS[name]
     for seed in range(6):
-        document = limited(name, value if seed % 2 else without, seed=seed, rate=50 if seed % 2 else 100)
+        document = limited(
+            name, value if seed % 2 else without, seed=seed, rate=50 if seed % 2 else 100
+        )
         document['started_at'] = f'2026-11-22T08:00:0{seed}Z'
         (tmp_path / f'{seed}.json').write_text(json.dumps(document))
     assert tf_cnn_benchmarks.main(['compare', str(tmp_path), '--format=json']) == 0
@@ -160,14 +174,19 @@ def test_everything_that_pools_runs_keeps_those_under_another_limit_apart_and_sa
     rows = summarize_collection(collect([str(tmp_path)])).rows
     assert [len(row.runs) for row in rows] == [3, 3]
     assert len({row.label for row in rows}) == 2
-    judged = judge([record_of(limited(name, value, seed=9))], collect([str(tmp_path)]).results, 'new')
+    judged = judge(
+        [record_of(limited(name, value, seed=9))], collect([str(tmp_path)]).results, 'new'
+    )
     assert (judged.num_earlier, judged.num_left_out) == (3, 3)
     assert judged.left_out_for == {name: (without, value)}
     (line,) = judgement_notes([judged])
     check_line(line, 'new: 3 earlier runs of this setting do not count', name)
     # A sweep that went on under another limit.
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [32]\n')
-    runs = [record_of(limited(name, found, seed=seed)) for seed, found in enumerate((without, value, value))]
+    runs = [
+        record_of(limited(name, found, seed=seed))
+        for seed, found in enumerate((without, value, value))
+    ]
     table = result_table(plan, {plan.configurations[0].id: runs})
     row = dict(zip([column.title for column in table.columns], table.rows[0], strict=True))
     assert row['runs'] == '2'

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.unit
 
 def measured(*, images_per_step: int = 16, together: bool = True, **changes: Any) -> Measured:
     devices = ['/cpu:0', '/cpu:1']
-    run = with_unknowns(RunSection, devices=devices, images_per_step=images_per_step, together=together)
+    run = with_unknowns(
+        RunSection, devices=devices, images_per_step=images_per_step, together=together
+    )
     timed = (
         Step(Phase.TIMED, 1, 1.0, StepValues(7.0, steps_before=5, steps_after=7), start=50.0),
         Step(Phase.TIMED, 2, 3.0, StepValues(7.0, steps_before=8, steps_after=12), start=52.0),
@@ -57,7 +59,12 @@ def test_the_total_of_several_workers_counts_the_global_steps_in_the_time_of_one
 
 def test_the_banner_has_its_lines_without_those_that_say_nothing() -> None:
     lines = [('Batch size', '128 global'), ('', '64 per device'), ('Input', ''), ('Sync', False)]
-    expected = ['Batch size:  128 global', '             64 per device', 'Sync:        False', '==========']
+    expected = [
+        'Batch size:  128 global',
+        '             64 per device',
+        'Sync:        False',
+        '==========',
+    ]
     assert console.format_banner(lines).split('\n') == expected
 
 
@@ -86,7 +93,9 @@ def test_errors_and_warnings_are_one_line() -> None:
     assert format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
     assert format_error('a\x1b[2Jé') == r'tf_cnn_benchmarks: error: a\x1b[2Jé'
     assert format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
-    check_line(console.format_incomplete(3, '100 steps', 12.5, None), '3', '100', '12.50 images/sec')
+    check_line(
+        console.format_incomplete(3, '100 steps', 12.5, None), '3', '100', '12.50 images/sec'
+    )
 
 
 class Flushes(io.StringIO):
@@ -98,7 +107,9 @@ class Flushes(io.StringIO):
         self.seen = self.getvalue()
 
 
-def test_results_and_messages_go_to_their_streams_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_and_messages_go_to_their_streams_at_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     out, err = Flushes(), Flushes()
     for shown in (console.Console(out, err), console.Console()):
         shown.result('total')

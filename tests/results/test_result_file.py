@@ -1,4 +1,6 @@
-"""No result replaces another one that the user still wants: files of results are reserved, and names are made once."""
+"""No result replaces another one that the user still wants: files of results are reserved, and
+names are made once.
+"""
 
 import contextlib
 import json
@@ -25,11 +27,14 @@ def result(document: dict) -> tuple[str, Result]:
 UNTIMED_DOCUMENT = untimed_document('early')
 UNTIMED_DOCUMENT['statistics']['num_steps'] = 0
 TIMED, UNTIMED = (
-    result(document) for document in (sample_document(seconds=step_seconds(num_steps=4)), UNTIMED_DOCUMENT)
+    result(document)
+    for document in (sample_document(seconds=step_seconds(num_steps=4)), UNTIMED_DOCUMENT)
 )
 
 
-def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(tmp_path: Path) -> None:
+def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(
+    tmp_path: Path,
+) -> None:
     path, link = tmp_path / 'r.json', tmp_path / 'link.json'
     link.symlink_to(path)
     with reserved(str(path)) as file:
@@ -45,7 +50,9 @@ def test_a_file_that_a_running_process_has_reserved_is_refused_until_it_ends(tmp
     assert link.is_symlink()
 
 
-def test_a_run_that_writes_nothing_leaves_no_file_and_an_empty_one_of_the_user_stays(tmp_path: Path) -> None:
+def test_a_run_that_writes_nothing_leaves_no_file_and_an_empty_one_of_the_user_stays(
+    tmp_path: Path,
+) -> None:
     (tmp_path / 'mine.json').touch()
     for name in ('new.json', 'mine.json'):
         check_not_reserved(str(tmp_path / name))
@@ -56,7 +63,12 @@ def test_a_run_that_writes_nothing_leaves_no_file_and_an_empty_one_of_the_user_s
 
 def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path: Path) -> None:
     path = tmp_path / 'r.json'
-    for (text, made), is_written in ((UNTIMED, True), (TIMED, True), (UNTIMED, False), (TIMED, True)):
+    for (text, made), is_written in (
+        (UNTIMED, True),
+        (TIMED, True),
+        (UNTIMED, False),
+        (TIMED, True),
+    ):
         before = path.read_bytes() if path.exists() else b''
         with reserved(str(path)) as file:
             assert file.write(text, made) is is_written
@@ -87,5 +99,7 @@ def test_a_name_that_the_program_chooses_is_made_once_and_the_next_free_one_is_t
             file.write(*TIMED)
     with reserved(f'{tmp_path}/{names[0]}', numbered) as file:
         assert file.path == f'{tmp_path}/{names[2]}'
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob('*.json')) == sorted(names[:2])
+    assert sorted(
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob('*.json')
+    ) == sorted(names[:2])
     assert numbered_path('{model}-{batch_size}.json', {**values, 'batch_size': 1}) is None

@@ -1,4 +1,6 @@
-"""Rates of steps and the distribution of their seconds, held against NumPy, SciPy and the standard library."""
+"""Rates of steps and the distribution of their seconds, held against NumPy, SciPy and the standard
+library.
+"""
 
 import dataclasses
 import math
@@ -20,13 +22,15 @@ SECONDS = st.lists(st.floats(1e-4, 1e3), min_size=4, max_size=60)
 
 
 def test_rates_are_summarized_as_by_hand() -> None:
-    # 10 images in 1, 2 and 5 seconds: 10, 5 and 2 images/sec. Mean 17/3, median 5, deviations from it 5, 0, 3.
+    # 10 images in 1, 2 and 5 seconds: 10, 5 and 2 images/sec. Mean 17/3, median 5, deviations from
+    # it 5, 0, 3.
     rate = summarize(10, [1, 2, 5])
     assert rate.images_per_second == 30 / 8
     deviation = math.sqrt(((10 - 17 / 3) ** 2 + (5 - 17 / 3) ** 2 + (2 - 17 / 3) ** 2) / 2)
     assert rate.standard_error == pytest.approx(deviation / math.sqrt(3))
     assert rate.jitter == pytest.approx(1.4826 * 3)
-    # With a moving average each step has half of the weight of the next one: 1/4, 1/2 and 1, together 7/4.
+    # With a moving average each step has half of the weight of the next one: 1/4, 1/2 and 1,
+    # together 7/4.
     averaged = summarize(10, [1, 2, 5], 0.5)
     assert averaged.images_per_second == pytest.approx(10 / ((1 / 4 + 2 / 2 + 5) / (7 / 4)))
     assert dataclasses.replace(averaged, images_per_second=rate.images_per_second) == rate
@@ -40,7 +44,9 @@ def test_rates_are_those_of_the_standard_library(images: int, seconds: list[floa
     found, rates = summarize(images, seconds), [images / second for second in seconds]
     assert found.images_per_second == pytest.approx(statistics.harmonic_mean(rates))
     tiny = 1e-9 * max(rates)
-    assert found.standard_error == pytest.approx(statistics.stdev(rates) / math.sqrt(len(rates)), rel=1e-6, abs=tiny)
+    assert found.standard_error == pytest.approx(
+        statistics.stdev(rates) / math.sqrt(len(rates)), rel=1e-6, abs=tiny
+    )
     middle = statistics.median(rates)
     deviation = statistics.median([abs(rate - middle) for rate in rates])
     assert found.jitter == pytest.approx(1.4826 * deviation, rel=1e-6, abs=tiny)
@@ -84,7 +90,8 @@ def test_outliers_are_slow_and_normal_steps_are_none() -> None:
 
 def test_the_halves_are_compared_as_by_hand() -> None:
     blocks = np.array([1.0, 2.0, 1.0, 2.0, 1.0, 3.0, 4.0, 3.0, 4.0, 3.0])
-    # The means of the halves are 1.4 and 3.4; neighbours differ by 1, so the variance of a block is 1/2.
+    # The means of the halves are 1.4 and 3.4; neighbours differ by 1, so the variance of a block is
+    # 1/2.
     expected = (3.4 - 1.4) / math.sqrt((0.5 + 0.5) / 5)
     seconds = np.repeat(blocks, 4)
     assert drift_deviations(seconds) == pytest.approx(expected)
@@ -97,7 +104,9 @@ def test_the_halves_are_compared_as_by_hand() -> None:
     assert math.isnan(drift_deviations([1.0] * 39))
 
 
-def test_without_drift_the_halves_differ_by_about_one_standard_error_and_a_trend_is_no_noise() -> None:
+def test_without_drift_the_halves_differ_by_about_one_standard_error_and_a_trend_is_no_noise() -> (
+    None
+):
     draw = np.random.default_rng(4)
     found = [drift_deviations(draw.normal(0.5, 0.01, 200)) for _ in range(1000)]
     # Student's t of few degrees of freedom, here compared in the middle, where these hardly matter.

@@ -1,4 +1,6 @@
-"""The lines that name the machine and those that end a run, whole: people read them, scripts may."""
+"""The lines that name the machine and those that end a run, whole: people read them, scripts
+may.
+"""
 
 from typing import Any
 
@@ -17,19 +19,32 @@ def format_summary(document: dict[str, Any]) -> list[str]:
 
 def test_a_summary_of_everything() -> None:
     document = sample_document(seconds=step_seconds(num_steps=100))
-    document['statistics']['step_seconds'] |= {'median': 0.0342, 'p90': 0.03504, 'p95': 0.0362, 'p99': 0.0413}
+    document['statistics']['step_seconds'] |= {
+        'median': 0.0342,
+        'p90': 0.03504,
+        'p95': 0.0362,
+        'p99': 0.0413,
+    }
     document['throughput'] |= {
         'images_per_second': 86.2,
         'images_per_second_of_steps': 93.5,
         'between_seconds': {'printing': 0.21, 'checkpoint': 3.1, 'evaluation': 60.0, 'other': 0.0},
     }
     document['input'] = {'wait_seconds': 1.234, 'wait_share': 0.0361}
-    document['compute'] |= {'flops_per_second': 7.95e10, 'peak_flops_per_second': 1.77e11, 'share_of_peak': 0.449}
-    document['memory'] = {'host_peak_bytes': 912_345_678, 'device_peak_bytes': {'/gpu:0': 11_200_000_000}}
+    document['compute'] |= {
+        'flops_per_second': 7.95e10,
+        'peak_flops_per_second': 1.77e11,
+        'share_of_peak': 0.449,
+    }
+    document['memory'] = {
+        'host_peak_bytes': 912_345_678,
+        'device_peak_bytes': {'/gpu:0': 11_200_000_000},
+    }
     document['energy'] = {'source': 'RAPL', 'joules': 1234.0, 'joules_per_image': 0.3857}
     assert format_summary(document) == [
         'steps: median 34.2 ms, p90 35.04, p95 36.2, p99 41.3 (100 steps)',
-        'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: checkpoint 3.1 s, printing 0.21 s',
+        'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: '
+        'checkpoint 3.1 s, printing 0.21 s',
         'input: steps waited 1.23 s (3.6 %)',
         'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s (matrix products, fp32)',
         'threads: 2 threads within an operation, 2 operations at a time (one tower has all cores)',
@@ -39,10 +54,17 @@ def test_a_summary_of_everything() -> None:
 
 
 def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it() -> None:
-    document = sample_document(**evaluations(0.5, 0.98, 0.97, 0.99), flags={'stop_at_top_1_accuracy': 0.98})
-    assert format_summary(document)[-1] == 'accuracy: top-1 0.98 reached at step 20, 20 s after the first step began'
+    document = sample_document(
+        **evaluations(0.5, 0.98, 0.97, 0.99), flags={'stop_at_top_1_accuracy': 0.98}
+    )
+    assert (
+        format_summary(document)[-1]
+        == 'accuracy: top-1 0.98 reached at step 20, 20 s after the first step began'
+    )
     document['command']['flags']['stop_at_top_1_accuracy'] = 0.995
-    best = 'accuracy: top-1 0.995 not reached; best 0.9900, step 40, 40 s after the first step began'
+    best = (
+        'accuracy: top-1 0.995 not reached; best 0.9900, step 40, 40 s after the first step began'
+    )
     assert format_summary(document)[-1] == best
     # A run that goes on from step 100 does not know how long the steps before took.
     steps = document['workers'][0]['steps']
@@ -52,8 +74,17 @@ def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it(
 
 def test_what_is_unknown_is_left_out() -> None:
     document = sample_document(seconds=step_seconds(num_steps=1))
-    document['statistics']['step_seconds'] |= {'median': 0.32, 'p90': None, 'p95': None, 'p99': None}
-    document['compute'] |= {'flops_per_second': 999.9e9, 'peak_flops_per_second': None, 'share_of_peak': None}
+    document['statistics']['step_seconds'] |= {
+        'median': 0.32,
+        'p90': None,
+        'p95': None,
+        'p99': None,
+    }
+    document['compute'] |= {
+        'flops_per_second': 999.9e9,
+        'peak_flops_per_second': None,
+        'share_of_peak': None,
+    }
     document['memory'] = {'host_peak_bytes': None, 'device_peak_bytes': {}}
     document['machine']['threads']['reason'] = None
     # Rates that agree are not told twice.
@@ -71,14 +102,18 @@ def test_a_machine_without_gpus_has_one_line() -> None:
 def test_gpus_have_a_line_with_their_software() -> None:
     machine = sample_document()['machine']
     machine['versions'] |= {'driver': '550.54', 'cuda': '12.5', 'cudnn': '9.3'}
-    machine['gpus'] = [{'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}] * 8
+    machine['gpus'] = [
+        {'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
+    ] * 8
     assert format_machine(machine)[1] == (
-        'NVIDIA A100-SXM4-40GB x 8, 40 GiB each, compute capability 8.0; driver 550.54, CUDA 12.5, cuDNN 9.3'
+        'NVIDIA A100-SXM4-40GB x 8, 40 GiB each, compute capability 8.0; driver 550.54, CUDA '
+        '12.5, cuDNN 9.3'
     )
     machine['gpus'] = [machine['gpus'][0], {'name': 'Tesla T4', 'memory_bytes': None}]
     machine['versions'] |= {'cuda': None, 'cudnn': None}
     assert (
-        format_machine(machine)[1] == 'NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0; Tesla T4; driver 550.54'
+        format_machine(machine)[1]
+        == 'NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0; Tesla T4; driver 550.54'
     )
     # An unknown machine has no line.
     assert format_machine({'cpu_model': None, 'num_cores': None, 'versions': {}, 'gpus': []}) == []

@@ -27,7 +27,9 @@ COMPARED = 'only the number of classes is compared'
 def make_data(folder: Path, *classes: str) -> Path:
     """Makes training and validation shards of these classes, in this order."""
     image = encoded(np.zeros([8, 8, 3], np.uint8))
-    photos = write_files(folder.with_name(f'{folder.name}-photos'), {f'{n}/1.png': image for n in sorted(classes)})
+    photos = write_files(
+        folder.with_name(f'{folder.name}-photos'), {f'{n}/1.png': image for n in sorted(classes)}
+    )
     with redirect_stdout(io.StringIO()):
         for subset in ('train', 'validation'):
             assert convert(photos, folder, '--shards=1', f'--subset={subset}') == 0
@@ -60,7 +62,9 @@ def notes(ran: Ran) -> list[str]:
 def test_the_same_classes_are_evaluated_and_trained_further_wherever_the_files_are(
     trained: Path, animals: Path, tmp_path: Path
 ) -> None:
-    data_dir, train_dir = (shutil.copytree(folder, tmp_path / folder.name) for folder in (animals, trained))
+    data_dir, train_dir = (
+        shutil.copytree(folder, tmp_path / folder.name) for folder in (animals, trained)
+    )
     assert not notes(evaluate(train_dir, data_dir))
     again = train(data_dir=str(data_dir), train_dir=str(train_dir))
     assert f'Continuing from {train_dir}/model.ckpt-2' in again.err
@@ -81,7 +85,10 @@ def test_other_classes_are_refused_with_both_lists(
     trained: Path, tmp_path: Path, classes: tuple[str, ...], first: str, kind: str
 ) -> None:
     data_dir, before = make_data(tmp_path / 'data', *classes), sorted(trained.iterdir())
-    both = ('background, cat, dog, owl in the checkpoint', f'background, {", ".join(classes)} in the folder')
+    both = (
+        'background, cat, dog, owl in the checkpoint',
+        f'background, {", ".join(classes)} in the folder',
+    )
     facts = (trained / 'model.ckpt-2', f'--data_dir={data_dir}', *both, first, kind)
     with failed(*facts):
         evaluate(trained, data_dir)
@@ -91,12 +98,17 @@ def test_other_classes_are_refused_with_both_lists(
 
 
 def without_names(folder: Path, copy: Path) -> Path:
-    """Writes the newest checkpoint of a folder as before checkpoints had class names, which other programs do."""
+    """Writes the newest checkpoint of a folder as before checkpoints had class names, which other
+    programs do.
+    """
     copy.mkdir()
     values = values_in(folder)
     names, tensors = list(values), list(map(tf.constant, values.values()))
     tf.raw_ops.SaveV2(
-        prefix=f'{copy}/model.ckpt-2', tensor_names=names, shape_and_slices=[''] * len(names), tensors=tensors
+        prefix=f'{copy}/model.ckpt-2',
+        tensor_names=names,
+        shape_and_slices=[''] * len(names),
+        tensors=tensors,
     )
     return copy
 
@@ -132,16 +144,28 @@ def test_a_backbone_of_other_classes_starts_training_with_a_warning(
     other = make_data(tmp_path / 'data', 'dog', 'cat', 'owl')
     flag = f'--backbone_model_path={trained}'
     told = train(data_dir=str(other), backbone_model_path=str(trained)).err
-    check_warning(told, flag, 'last layer', 'background, cat, dog, owl', 'background, dog, cat, owl')
+    check_warning(
+        told, flag, 'last layer', 'background, cat, dog, owl', 'background, dog, cat, owl'
+    )
     assert 'last layer' not in train(data_dir=str(animals), backbone_model_path=str(trained)).err
 
 
-def test_workers_with_other_class_names_do_not_train_together(animals: Path, tmp_path: Path) -> None:
+def test_workers_with_other_class_names_do_not_train_together(
+    animals: Path, tmp_path: Path
+) -> None:
     other = make_data(tmp_path / 'data', 'dog', 'cat', 'owl')
-    mine, theirs = (plan_of(model='lenet', data_dir=str(folder)).agreed_data for folder in (animals, other))
+    mine, theirs = (
+        plan_of(model='lenet', data_dir=str(folder)).agreed_data for folder in (animals, other)
+    )
     line = find_difference({'worker 0': mine, 'worker 1': theirs})
-    check_line(line, '--data_dir with background, cat, dog, owl', '--data_dir with background, dog, cat, owl')
+    check_line(
+        line,
+        '--data_dir with background, cat, dog, owl',
+        '--data_dir with background, dog, cat, owl',
+    )
     many = make_data(tmp_path / 'many', *(f'class-{number:03d}' for number in range(30)))
     names = plan_of(model='lenet', data_dir=str(many)).agreed_data['as class names']
-    (many / 'labels.txt').write_text((many / 'labels.txt').read_text().replace('class-029', 'class-030'))
+    (many / 'labels.txt').write_text(
+        (many / 'labels.txt').read_text().replace('class-029', 'class-030')
+    )
     assert plan_of(model='lenet', data_dir=str(many)).agreed_data['as class names'] != names

@@ -1,4 +1,6 @@
-"""--deterministic: the same seed gives the same losses bit for bit, in one process and in two fresh ones."""
+"""--deterministic: the same seed gives the same losses bit for bit, in one process and in two fresh
+ones.
+"""
 
 import json
 import subprocess
@@ -26,7 +28,12 @@ MODES: list[dict[str, Any]] = [
     {'num_gpus': 2, 'variable_update': 'independent', 'optimizer': 'rmsprop'},
     {'num_gpus': 3, 'variable_update': 'replicated', 'all_reduce_spec': 'pscpu#2:1k:xring'},
     {'num_gpus': 2, 'variable_update': 'replicated', 'hierarchical_copy': True},
-    {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed', 'data_format': 'NCHW'},
+    {
+        'num_gpus': 2,
+        'variable_update': 'replicated',
+        'variable_consistency': 'relaxed',
+        'data_format': 'NCHW',
+    },
 ]
 OF_RECORDS: dict[str, Any] = {
     'model': 'network_of_imagenet', 'num_gpus': 2, 'distortions': True,
@@ -49,9 +56,14 @@ def main(folder: str, modes: str) -> None:
     """Runs in every local mode, and prints the losses as JSON, by the settings of the run."""
     for data_set, size in (('cifar10', 32), ('imagenet', 64)):
         name = f'network_of_{data_set}'
-        register_model(name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05)
+        register_model(
+            name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05
+        )
     rows: list[dict[str, Any]] = [
-        *({'model': 'network_of_cifar10', **mode} for mode in (MODES if modes == 'all' else [MODES[0], MODES[3]])),
+        *(
+            {'model': 'network_of_cifar10', **mode}
+            for mode in (MODES if modes == 'all' else [MODES[0], MODES[3]])
+        ),
         *([{'model': 'network_of_cifar10', 'measure_peak': True}] if modes == 'all' else []),
         {'model': 'network_of_cifar10', 'data_dir': f'{folder}/cifar'},
         {**OF_RECORDS, 'data_dir': f'{folder}/records'},
@@ -71,9 +83,15 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes
     write_cifar(tmp_path / 'cifar', images, np.arange(64) % 10)
     (tmp_path / 'records').mkdir()
     write_noise(tmp_path / 'records', 12)
-    command = [sys.executable, '-c', f'from tests.run.test_determinism import main; main({str(tmp_path)!r}, {modes!r})']
+    command = [
+        sys.executable,
+        '-c',
+        f'from tests.run.test_determinism import main; main({str(tmp_path)!r}, {modes!r})',
+    ]
     processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        )
         for _ in range(2)
     ]
     found = []
@@ -90,7 +108,11 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path, modes
 def test_a_cluster_must_sum_in_one_order() -> None:
     in_a_cluster = RunFacts(alone=False, residual=False)
     for mode in ('parameter_server', 'distributed_replicated', 'horovod'):
-        with refused('--deterministic', f'--variable_update={mode}', '--variable_update=collective_all_reduce'):
+        with refused(
+            '--deterministic',
+            f'--variable_update={mode}',
+            '--variable_update=collective_all_reduce',
+        ):
             check(make_params(deterministic=True, variable_update=mode), in_a_cluster)
     for mode in ('collective_all_reduce', 'distributed_all_reduce'):
         check(make_params(deterministic=True, variable_update=mode), in_a_cluster)

@@ -1,4 +1,6 @@
-"""An evaluation counts each validation image once, on any number of towers, during training and apart from it."""
+"""An evaluation counts each validation image once, on any number of towers, during training and
+apart from it.
+"""
 
 import functools
 import itertools
@@ -27,7 +29,13 @@ from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import Ran, document_in, made, ran, values_in
 from tf_cnn.inputs.data_sets import Arrays, find_shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
+from tf_cnn.inputs.validation import (
+    NO_IMAGE,
+    Share,
+    ValidationInput,
+    array_examples,
+    record_examples,
+)
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import EvaluationRow, Phase
 from tf_cnn.results.steps import StepValues
@@ -46,7 +54,9 @@ COUNTED = f'[{NUM_VALIDATION} examples]'
 
 @pytest.fixture(scope='module')
 def trained(noise: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """A folder with checkpoints of steps 0 and 4, and what evaluations found after steps 2 and 4."""
+    """A folder with checkpoints of steps 0 and 4, and what evaluations found after steps 2 and
+    4.
+    """
     folder = tmp_path_factory.mktemp('train')
     return folder, train(noise, train_dir=str(folder), eval_during_training_every_n_steps=2).result
 
@@ -56,7 +66,13 @@ def train(data_dir: Path, **flags: Any) -> Ran:
 
 
 def evaluate(folder: Path, data_dir: Path, **flags: Any) -> Sequence[EvaluationRow]:
-    settings = {'eval': True, 'train_dir': str(folder), 'data_dir': str(data_dir), 'eval_batch_size': BATCH, **flags}
+    settings = {
+        'eval': True,
+        'train_dir': str(folder),
+        'data_dir': str(data_dir),
+        'eval_batch_size': BATCH,
+        **flags,
+    }
     return made(**settings).run().evaluations
 
 
@@ -66,12 +82,16 @@ def counts(found: EvaluationRow) -> tuple[int, ...]:
 
 
 def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
-    """How many validation images have their label first, and among the first five: image by image, ranked by NumPy."""
+    """How many validation images have their label first, and among the first five: image by image,
+    ranked by NumPy.
+    """
     shards, weights = find_shards(str(data_dir), 'validation'), values_in(folder)
     found = [0, 0]
     with tf.Graph().as_default(), open_session() as session:
         options = ImageOptions(SIZE, SIZE, 3, training=False)
-        element = tf.data.make_one_shot_iterator(record_examples(shards, 1001, options, Share())).get_next()
+        element = tf.data.make_one_shot_iterator(
+            record_examples(shards, 1001, options, Share())
+        ).get_next()
         pixels = tf.placeholder(tf.uint8, [SIZE, SIZE, 3])
         x = tf.cast(pixels, tf.float32)[tf.newaxis] / 127.5 - 1.0
         for layer in ('conv1', 'conv2'):
@@ -87,7 +107,9 @@ def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def test_every_image_counts_once_as_numpy_counts(trained: tuple[Path, Result], noise: Path, tmp_path: Path) -> None:
+def test_every_image_counts_once_as_numpy_counts(
+    trained: tuple[Path, Result], noise: Path, tmp_path: Path
+) -> None:
     folder, result = trained
     [one] = evaluate(folder, noise, eval_dir=str(tmp_path))
     assert counts(one) == (4, NUM_VALIDATION, *by_numpy(folder, noise))
@@ -123,9 +145,16 @@ def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
     ids=lambda mode: '-'.join(map(str, mode.values())),
 )
 @pytest.mark.usefixtures('forget_models')
-def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], noise: Path, tmp_path: Path) -> None:
+def test_every_mode_evaluates_what_its_checkpoint_holds(
+    mode: dict[str, Any], noise: Path, tmp_path: Path
+) -> None:
     register_model('with_batch_norm', with_batch_norm, data_set='imagenet', image_size=SIZE)
-    flags = {'batch_size': 2, 'num_batches': 1, 'eval_during_training_at_specified_steps': '2', **mode}
+    flags = {
+        'batch_size': 2,
+        'num_batches': 1,
+        'eval_during_training_at_specified_steps': '2',
+        **mode,
+    }
     [during] = train(noise, train_dir=str(tmp_path), **flags).result.evaluations
     [after] = evaluate(tmp_path, noise, model=mode.get('model', 'lenet'))
     assert counts(during) == counts(after)
@@ -157,7 +186,8 @@ def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -
     document = document_in(path)
     steps, [found] = document['workers'][0]['steps'], document['evaluations']
     seconds = found['end'] - steps['start'][0]
-    # From the first step, a warm-up, to the end of the evaluation, which lies between its last step and the end.
+    # From the first step, a warm-up, to the end of the evaluation, which lies between its last step
+    # and the end.
     assert seconds >= sum(steps['seconds']) + found['seconds']
     line = f'accuracy: top-1 0 reached at step 3, {seconds:.3g} s after the first step began'
     assert [text for text in err.splitlines() if text.startswith('accuracy: ')] == [line]
@@ -166,7 +196,9 @@ def test_training_stops_at_the_requested_accuracy(noise: Path, tmp_path: Path) -
     assert len(re.findall('^Stopping after', err, re.MULTILINE)) == 1
 
 
-def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_time(noise: Path, tmp_path: Path) -> None:
+def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_time(
+    noise: Path, tmp_path: Path
+) -> None:
     path = tmp_path / 'result.json'
     train(noise, eval_during_training_every_n_steps=2, num_batches=5, result_file=str(path))
     document = document_in(path)
@@ -182,11 +214,15 @@ def test_the_seconds_of_steps_evaluations_and_other_causes_add_up_to_the_wall_ti
     assert wall == pytest.approx(sum(steps['seconds'][:-1]) + sum(causes), abs=1e-3)
 
 
-def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(noise: Path, tmp_path: Path) -> None:
+def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(
+    noise: Path, tmp_path: Path
+) -> None:
     """The evaluator starts before there is a checkpoint."""
     common = ['--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--data_dir={noise}']
     train_dir = tmp_path / 'train'
-    environ = json.dumps({'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}})
+    environ = json.dumps(
+        {'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}}
+    )
     follower = subprocess.Popen(
         [sys.executable, PROGRAM, *common, f'--train_dir={train_dir}', '--eval_interval_secs=0.2'],
         env={'PATH': '', 'TF_CONFIG': environ},
@@ -231,7 +267,11 @@ def test_one_checkpoint_is_evaluated_by_its_name_and_training_refuses_the_name(
     before = sorted(folder.iterdir())
     # Also where no checkpoint has this name.
     for name in ('model.ckpt-0', 'model.ckpt-4', 'model.ckpt-7'):
-        with refused(f'--train_dir={folder}/{name}', f'use --train_dir={folder} ', f'--backbone_model_path={folder}/'):
+        with refused(
+            f'--train_dir={folder}/{name}',
+            f'use --train_dir={folder} ',
+            f'--backbone_model_path={folder}/',
+        ):
             train(noise, train_dir=str(folder / name))
     with refused(f'--train_dir={folder}/model.ckpt-7', f'use --train_dir={folder} '):
         evaluate(folder / 'model.ckpt-7', noise)
@@ -259,7 +299,9 @@ def test_a_run_says_that_a_file_of_the_newest_checkpoint_is_missing(
         path.unlink()
     if suffix == 'index':
         (folder / 'model.ckpt-8.data-00000-of-00001').touch()
-    check_warning(train(noise, train_dir=str(folder)).err, folder / 'model.ckpt-8', 'no other checkpoint')
+    check_warning(
+        train(noise, train_dir=str(folder)).err, folder / 'model.ckpt-8', 'no other checkpoint'
+    )
 
 
 def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
@@ -272,14 +314,21 @@ def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
 
 @pytest.mark.usefixtures('forget_models')
 def test_variables_that_only_training_has_are_left_out(noise: Path, tmp_path: Path) -> None:
-    for model, network in (('with_head', with_head_in_training), ('with_batch_norm', with_batch_norm)):
+    for model, network in (
+        ('with_head', with_head_in_training),
+        ('with_batch_norm', with_batch_norm),
+    ):
         register_model(model, network, data_set='imagenet', image_size=SIZE)
     flags = {'num_batches': 1, 'eval_during_training_at_specified_steps': '2'}
-    trained = train(noise, model='with_head', optimizer='momentum', train_dir=str(tmp_path), **flags)
+    trained = train(
+        noise, model='with_head', optimizer='momentum', train_dir=str(tmp_path), **flags
+    )
     [during] = trained.result.evaluations
     names = {name for name, _ in tf.train.list_variables(str(tmp_path))}
     assert names >= {'auxiliary/logits/kernel/momentum', 'auxiliary/bn/moving_mean'}
-    [after] = evaluate(tmp_path, noise, model='with_head', export_saved_model=str(tmp_path / 'model'))
+    [after] = evaluate(
+        tmp_path, noise, model='with_head', export_saved_model=str(tmp_path / 'model')
+    )
     assert counts(during) == counts(after)
     assert (tmp_path / 'model/saved_model.pb').exists()
     # To other networks these variables are unexpected.
@@ -288,7 +337,10 @@ def test_variables_that_only_training_has_are_left_out(noise: Path, tmp_path: Pa
 
 
 # An evaluation during training is the first after step 2.
-DURING_TRAINING: dict[str, Any] = {'eval_during_training_at_specified_steps': '2', 'eval_batch_size': BATCH - 1}
+DURING_TRAINING: dict[str, Any] = {
+    'eval_during_training_at_specified_steps': '2',
+    'eval_batch_size': BATCH - 1,
+}
 
 
 def test_a_damaged_validation_image_or_shard_is_named(
@@ -301,7 +353,10 @@ def test_a_damaged_validation_image_or_shard_is_named(
         shard.write_bytes((whole + whole)[:num_bytes])
         with failed(f'{shard}, record {record}'):
             evaluate(trained[0], tmp_path)
-    write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)])
+    write_shard(
+        shard,
+        [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)],
+    )
     with failed(f'{shard}, record 1'):
         evaluate(trained[0], tmp_path)
     shutil.copy(noise / shard_name('train', 0, 1), tmp_path)
@@ -309,7 +364,9 @@ def test_a_damaged_validation_image_or_shard_is_named(
         train(tmp_path, **DURING_TRAINING)
 
 
-def test_out_of_memory_names_the_batch_size_of_its_phase(trained: tuple[Path, Result], noise: Path) -> None:
+def test_out_of_memory_names_the_batch_size_of_its_phase(
+    trained: tuple[Path, Result], noise: Path
+) -> None:
     fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
     training = made(data_dir=str(noise), **DURING_TRAINING)
     with mock.patch.object(Evaluation, 'run', side_effect=fault):
@@ -319,26 +376,35 @@ def test_out_of_memory_names_the_batch_size_of_its_phase(trained: tuple[Path, Re
             training.run()
     take_steps = Stepper.run
 
-    def fail_after_the_evaluation(stepper: Stepper, phase: Phase, indices: range) -> list[StepValues]:
+    def fail_after_the_evaluation(
+        stepper: Stepper, phase: Phase, indices: range
+    ) -> list[StepValues]:
         if phase is Phase.TIMED and 2 in indices:
             raise fault
         return take_steps(stepper, phase, indices)
 
-    with mock.patch.object(Stepper, 'run', fail_after_the_evaluation), failed(f'--batch_size={BATCH}: out of memory'):
+    with (
+        mock.patch.object(Stepper, 'run', fail_after_the_evaluation),
+        failed(f'--batch_size={BATCH}: out of memory'),
+    ):
         training.run()
 
 
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
 def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seconds: float) -> None:
     """In batches of 2; each takes 10 seconds by the clock of this test."""
-    digits = Arrays('validation', np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32))
+    digits = Arrays(
+        'validation', np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
+    )
     options = ImageOptions(28, 28, 1, training=False)
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
         pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, options, Share()))
         network = MODELS.find_model('mnist', 'mnist').network
         evaluation = Evaluation(network, 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
-        session.run([part.variable.assign(tf.zeros(part.full)) for [part] in variables.slices.values()])
+        session.run(
+            [part.variable.assign(tf.zeros(part.full)) for [part] in variables.slices.values()]
+        )
         # Only batches that count are followed by a look at the clock.
         found = evaluation.run(session, step=7, clock=itertools.count(0.0, 10.0).__next__)
     assert (found.num_images, found.seconds) == (num_images, seconds)
@@ -363,7 +429,9 @@ def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes: int) -
 
 def labels_of(num_towers: int, share: Share) -> list[int]:
     """The labels that one process reads until no image is left; the pixels must fit the labels."""
-    images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)
+    images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones(
+        [1, 2, 2, 1], np.uint8
+    )
     source = Arrays('validation', images, np.arange(NUM_VALIDATION, dtype=np.int32))
     options = ImageOptions(2, 2, 1, training=False)
     found: list[int] = []
@@ -382,7 +450,9 @@ def labels_of(num_towers: int, share: Share) -> list[int]:
 
 @pytest.mark.parametrize(('num_processes', 'num_towers'), [(1, 1), (1, 3), (3, 2), (5, 1)])
 def test_processes_share_the_images(num_processes: int, num_towers: int) -> None:
-    shares = [labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)]
+    shares = [
+        labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)
+    ]
     assert sorted(label for share in shares for label in share) == list(range(NUM_VALIDATION))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -394,12 +464,23 @@ def test_round_robin_resizes_an_image_by_its_number_in_every_process(noise: Path
 
     def look(method: str) -> list[np.ndarray]:
         """The images 1, 3 and 5, of records and of arrays."""
-        options, share = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method), Share(1, 2)
+        options, share = (
+            ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method),
+            Share(1, 2),
+        )
         with tf.Graph().as_default(), open_session() as session:
-            both = record_examples(shards, 1001, options, share), array_examples(arrays, options, share)
-            return [session.run(tf.data.make_one_shot_iterator(of.batch(3)).get_next()[0]) for of in both]
+            both = (
+                record_examples(shards, 1001, options, share),
+                array_examples(arrays, options, share),
+            )
+            return [
+                session.run(tf.data.make_one_shot_iterator(of.batch(3)).get_next()[0])
+                for of in both
+            ]
 
-    for found, one, three in zip(*map(look, ('round_robin', RESIZE_METHODS[1], RESIZE_METHODS[3])), strict=True):
+    for found, one, three in zip(
+        *map(look, ('round_robin', RESIZE_METHODS[1], RESIZE_METHODS[3])), strict=True
+    ):
         np.testing.assert_array_equal(found, [one[0], three[1], one[2]])
         assert (one != three).any()
 

@@ -1,4 +1,6 @@
-"""Runs that exchange gradients and compute nothing: every mode of one process gets the right sums."""
+"""Runs that exchange gradients and compute nothing: every mode of one process gets the right
+sums.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -36,16 +38,25 @@ IN_ONE_PROCESS: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize('flags', IN_ONE_PROCESS, ids=str)
 def test_the_gradients_of_all_towers_meet_in_one_process(flags: dict[str, Any]) -> None:
     num_towers = 4
-    settings = {'exchange_only': True, 'num_gpus': num_towers, 'model': 'lenet', 'init_learning_rate': 0.125}
+    settings = {
+        'exchange_only': True,
+        'num_gpus': num_towers,
+        'model': 'lenet',
+        'init_learning_rate': 0.125,
+    }
     plan = plan_of(**{**settings, 'variable_update': 'replicated', **flags})
     with tf.Graph().as_default() as graph, open_session(num_towers) as session:
         step = build_step(plan, 0)
-        assert not {'Conv2D', 'MatMul', 'MaxPool', 'BiasAdd'} & {op.type for op in graph.get_operations()}
+        assert not {'Conv2D', 'MatMul', 'MaxPool', 'BiasAdd'} & {
+            op.type for op in graph.get_operations()
+        }
         session.run(step.initializers)
         step.start(session)
         for _ in range(NUM_STEPS):
             session.run(step.fetches.present())
-        found = session.run({name: part.variable.value for name, (part,) in step.model_slices.items()})
+        found = session.run(
+            {name: part.variable.value for name, (part,) in step.model_slices.items()}
+        )
     assert {name: value.shape for name, value in found.items()} == {
         variable.name: variable.shape for variable in step.variables
     }
@@ -59,7 +70,9 @@ def test_the_gradients_of_all_towers_meet_in_one_process(flags: dict[str, Any]) 
 
 def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_path: Path) -> None:
     flags = {'exchange_only': True, 'exchange_bytes': 4096, 'result_file': str(tmp_path / 'r.json')}
-    _, out, err = ran(num_batches=20, num_gpus=2, variable_update='replicated', batch_size=8, **flags)
+    _, out, err = ran(
+        num_batches=20, num_gpus=2, variable_update='replicated', batch_size=8, **flags
+    )
     document = document_in(tmp_path / 'r.json')
     assert document['run']['role'] == 'exchange-only'
     assert document['model'] | {'name': '4096 bytes', 'parameters': 1024} == document['model']

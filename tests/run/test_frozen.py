@@ -1,4 +1,6 @@
-"""--freeze_when_forward_only: constant weights with folded batch norm compute what variables and batch norm do."""
+"""--freeze_when_forward_only: constant weights with folded batch norm compute what variables and
+batch norm do.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,13 +28,17 @@ NUM_CLASSES = 7
 
 
 class RandomWeights(FixedVariables):
-    """Values that no fresh network has: factors, shifts and statistics of batch norm that are not 1 and 0."""
+    """Values that no fresh network has: factors, shifts and statistics of batch norm that are not 1
+    and 0.
+    """
 
     def __init__(self) -> None:
         self.reads: dict[str, Any] = {}
         self.values: dict[str, np.ndarray[Any, Any]] = {}
 
-    def read(self, name: str, shape: Sequence[int], initializer: Any, *, trainable: bool = True) -> Any:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Any, *, trainable: bool = True
+    ) -> Any:
         del initializer, trainable
         if name not in self.reads:
             self.values[name] = random_weight(name, tuple(shape))
@@ -44,11 +50,15 @@ def plain_logits(network: Network, images: Any) -> tuple[Any, Folded]:
     """The logits with batch norm, and the constants."""
     weights = RandomWeights()
     with tf.Graph().as_default() as graph, open_session() as session:
-        logits = build_network(network, tf.constant(images), NUM_CLASSES, weights, 'NHWC', is_training=False).logits
+        logits = build_network(
+            network, tf.constant(images), NUM_CLASSES, weights, 'NHWC', is_training=False
+        ).logits
         return session.run(logits), fold(graph, weights.reads, weights.values)
 
 
-def frozen_logits(network: Network, images: Any, folded: Folded, data_format: str, dtype: tf.DType) -> Any:
+def frozen_logits(
+    network: Network, images: Any, folded: Folded, data_format: str, dtype: tf.DType
+) -> Any:
     frozen = FrozenNetwork(folded, dtype)
     with tf.Graph().as_default() as graph, open_session(has_nchw=data_format == 'NCHW') as session:
         more = {'is_training': False, 'dtype': dtype, 'norms': frozen.norms}
@@ -61,10 +71,14 @@ def frozen_logits(network: Network, images: Any, folded: Folded, data_format: st
 
 
 def twice(cnn: Any, x: Any, num_classes: int) -> Any:
-    """Batch norms that nothing can take: of a sum, of an output that is used twice, and one that is used twice."""
+    """Batch norms that nothing can take: of a sum, of an output that is used twice, and one that is
+    used twice.
+    """
     first = cnn.conv(x, 4, 3, 'first')
     second = cnn.batch_norm(cnn.conv(first, 4, 3, 'second', use_bias=False), 'shared')
-    x = cnn.batch_norm(first, 'norm_of_first') + cnn.batch_norm(cnn.conv(second, 4, 1, 'third'), 'shared')
+    x = cnn.batch_norm(first, 'norm_of_first') + cnn.batch_norm(
+        cnn.conv(second, 4, 1, 'third'), 'shared'
+    )
     x = cnn.relu(cnn.batch_norm(x, 'norm_of_sum'))
     x = cnn.batch_norm(cnn.conv(x, 4, 3, 'with_bias'), 'norm_with_bias')
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
@@ -94,9 +108,17 @@ def test_constants_give_the_logits_of_batch_norm(name: str) -> None:
 
 def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm() -> None:
     _, folded = plain_logits(NETWORKS['twice'][0], random_images((8, 8, 3)))
-    norms = {name: (norm.factor is not None, norm.shift is not None) for name, norm in folded.norms.items()}
+    norms = {
+        name: (norm.factor is not None, norm.shift is not None)
+        for name, norm in folded.norms.items()
+    }
     kept, taken = (True, True), (False, False)
-    assert norms == {'shared': kept, 'norm_of_first': kept, 'norm_of_sum': kept, 'norm_with_bias': taken}
+    assert norms == {
+        'shared': kept,
+        'norm_of_first': kept,
+        'norm_of_sum': kept,
+        'norm_with_bias': taken,
+    }
     _, folded = plain_logits(NETWORKS['mobilenet'][0], random_images((32, 32, 3)))
     assert {norm.factor for norm in folded.norms.values()} == {None}
 
@@ -126,8 +148,13 @@ def first_loss(model: str, **flags: Any) -> float:
     ],
     ids=str,
 )
-def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model: str, flags: dict[str, Any]) -> None:
-    losses = [first_loss(small_model, freeze_when_forward_only=freezes, **flags) for freezes in (False, True)]
+def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(
+    small_model: str, flags: dict[str, Any]
+) -> None:
+    losses = [
+        first_loss(small_model, freeze_when_forward_only=freezes, **flags)
+        for freezes in (False, True)
+    ]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5 if 'precision' not in flags else 1e-2)
 
 
@@ -137,9 +164,17 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
     with tf.Graph().as_default() as graph:
         built = build_step(plan, 0)
     assert built.model_slices == {}
-    constants = [op for op in graph.get_operations() if op.name.startswith('tower_') and '/constants/' in op.name]
+    constants = [
+        op
+        for op in graph.get_operations()
+        if op.name.startswith('tower_') and '/constants/' in op.name
+    ]
     # The virtual devices of a CPU share its memory.
-    assert sorted(op.name.split('constants/')[1] for op in constants) == ['conv/kernel', 'logits/bias', 'logits/kernel']
+    assert sorted(op.name.split('constants/')[1] for op in constants) == [
+        'conv/kernel',
+        'logits/bias',
+        'logits/kernel',
+    ]
 
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

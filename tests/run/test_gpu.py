@@ -1,7 +1,8 @@
-"""What `doctor` checks on GPUs; and training on GPUs has the losses of training on CPUs, in every local mode.
+"""What `doctor` checks on GPUs; and training on GPUs has the losses of training on CPUs, in every
+local mode.
 
-Each family of checks and each run has a process of its own, since TensorFlow keeps the memory of GPUs until a process
-ends.
+Each family of checks and each run has a process of its own, since TensorFlow keeps the memory of
+GPUs until a process ends.
 """
 
 import functools
@@ -52,5 +53,11 @@ def test_a_gpu_trains_as_a_cpu_does(mode: tuple[str, ...], data_format: str) -> 
 @pytest.mark.skipif(NUM_GPUS < 2, reason='needs two GPUs')
 @pytest.mark.parametrize('spec', ['nccl', 'psgpu', 'pscpu', 'xring', 'pscpu:2k:nccl'])
 def test_every_all_reduce_algorithm_on_two_gpus_has_the_losses_of_cpus(spec: str) -> None:
-    flags = ('--device=gpu', '--notf32', '--num_gpus=2', '--variable_update=replicated', f'--all_reduce_spec={spec}')
+    flags = (
+        '--device=gpu',
+        '--notf32',
+        '--num_gpus=2',
+        '--variable_update=replicated',
+        f'--all_reduce_spec={spec}',
+    )
     assert losses(*flags) == pytest.approx(losses('--device=cpu', '--num_gpus=2'), rel=1e-3)

@@ -1,4 +1,6 @@
-"""On GPUs, which these tests do without: every op has a kernel, collectives have an order, little crosses devices."""
+"""On GPUs, which these tests do without: every op has a kernel, collectives have an order, little
+crosses devices.
+"""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,16 +36,43 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 }
 # One network of each family.
 NETWORKS = (
-    *('trivial', 'lenet', 'alexnet', 'overfeat', 'vgg11', 'googlenet', 'inception3_aux', 'inception4', 'mobilenet'),
-    *('resnet20', 'resnet50', 'resnet50_v2', 'densenet40_k12', 'efficientnet_b0', 'convnext_tiny', 'nasnet'),
+    *(
+        'trivial',
+        'lenet',
+        'alexnet',
+        'overfeat',
+        'vgg11',
+        'googlenet',
+        'inception3_aux',
+        'inception4',
+        'mobilenet',
+    ),
+    *(
+        'resnet20',
+        'resnet50',
+        'resnet50_v2',
+        'densenet40_k12',
+        'efficientnet_b0',
+        'convnext_tiny',
+        'nasnet',
+    ),
 )
 # In CI these alone, with one precision and format each: together they have all kinds of layers.
 WITH_ALL_LAYERS = (
-    *('alexnet', 'inception3_aux', 'mobilenet', 'resnet20', 'resnet50_v2', 'efficientnet_b0', 'convnext_tiny'),
+    *(
+        'alexnet',
+        'inception3_aux',
+        'mobilenet',
+        'resnet20',
+        'resnet50_v2',
+        'efficientnet_b0',
+        'convnext_tiny',
+    ),
 )
 # Batch norm has two small gradients of equal shape in each layer.
 SMALL: dict[str, Any] = {'model': 'resnet20', 'data_name': 'cifar10'}
-# How many scalars and control edges a device may send or receive in a step, whatever the number of variables.
+# How many scalars and control edges a device may send or receive in a step, whatever the number of
+# variables.
 MOST_SIGNALS_PER_DEVICE = 8
 
 
@@ -54,7 +83,9 @@ def check_placement(built: GpuGraph) -> None:
 
 
 def rows_of_networks() -> Iterator[Any]:
-    for (number, model), (turn, precision) in itertools.product(enumerate(NETWORKS), enumerate(PRECISIONS)):
+    for (number, model), (turn, precision) in itertools.product(
+        enumerate(NETWORKS), enumerate(PRECISIONS)
+    ):
         for data_format in FORMATS:
             in_turn = turn == 1 + number % 2 and data_format == FORMATS[(number + turn) % 2]
             marks = [] if in_turn and model in WITH_ALL_LAYERS else [pytest.mark.all_modes]
@@ -62,8 +93,12 @@ def rows_of_networks() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(('model', 'precision', 'data_format'), [*rows_of_networks()])
-def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str, data_format: str) -> None:
-    flags: dict[str, Any] = {'data_name': 'cifar10'} if model in ('resnet20', 'densenet40_k12') else {}
+def test_every_op_of_a_network_has_a_kernel_for_gpus(
+    model: str, precision: str, data_format: str
+) -> None:
+    flags: dict[str, Any] = (
+        {'data_name': 'cifar10'} if model in ('resnet20', 'densenet40_k12') else {}
+    )
     flags |= {'model': model, 'data_format': data_format, 'eval_during_training_every_n_steps': 5}
     built = build_on_gpus(**flags, **PRECISIONS[precision])
     check_placement(built)
@@ -74,17 +109,24 @@ def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str,
 
 
 def in_turn(ways: Iterable[str], precisions: Sequence[str]) -> list[Any]:
-    """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also the others."""
+    """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also
+    the others.
+    """
 
     def marks(number: int, precision: str) -> Any:
         return () if precision == precisions[number % len(precisions)] else pytest.mark.all_modes
 
     pairs = itertools.product(enumerate(ways), precisions)
-    return [pytest.param(way, precision, marks=marks(number, precision)) for (number, way), precision in pairs]
+    return [
+        pytest.param(way, precision, marks=marks(number, precision))
+        for (number, way), precision in pairs
+    ]
 
 
 @pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, [*PRECISIONS]))
-def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way: str, precision: str) -> None:
+def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(
+    way: str, precision: str
+) -> None:
     built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
@@ -93,7 +135,8 @@ def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way: s
 def signals_of_vgg(way: str) -> list[int]:
     """The number of signals of four GPUs for 11 and for 19 layers."""
     return [
-        len(signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16']))) for model in ('vgg11', 'vgg19')
+        len(signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])))
+        for model in ('vgg11', 'vgg19')
     ]
 
 
@@ -111,7 +154,8 @@ def test_parameter_servers_exchange_few_signals_for_each_segment() -> None:
 
 
 @pytest.mark.parametrize(
-    ('optimizer', 'precision'), in_turn([name for name, row in ROWS.items() if row.fits_16_bits], ['fp16', 'bf16'])
+    ('optimizer', 'precision'),
+    in_turn([name for name, row in ROWS.items() if row.fits_16_bits], ['fp16', 'bf16']),
 )
 def test_variables_of_16_bits_stay_on_the_gpu(optimizer: str, precision: str) -> None:
     built = build_on_gpus(**SMALL, optimizer=optimizer, fp16_vars=True, **PRECISIONS[precision])
@@ -136,8 +180,12 @@ def test_images_in_memory_need_no_other_kernels(noise: Path, pipeline: str, way:
     built = build_on_gpus(2, data_dir=str(noise), input_pipeline=pipeline, variable_update=way)
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
-    copied = [op for op in built.step if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8']
-    assert sorted(op.device[-5:] for op in copied) == (['GPU:0', 'GPU:1'] if pipeline == 'device' else [])
+    copied = [
+        op for op in built.step if op.type == 'VarHandleOp' and op.get_attr('dtype').name == 'uint8'
+    ]
+    assert sorted(op.device[-5:] for op in copied) == (
+        ['GPU:0', 'GPU:1'] if pipeline == 'device' else []
+    )
 
 
 @pytest.mark.parametrize('num_gpus', [1, 2])
@@ -145,7 +193,11 @@ def test_images_in_memory_need_no_other_kernels(noise: Path, pipeline: str, way:
 def test_images_on_the_device_are_drawn_there_and_nothing_comes_from_the_host(
     noise: Path, augmentation: str, num_gpus: int
 ) -> None:
-    flags: dict[str, Any] = {'data_dir': str(noise), 'input_pipeline': 'device', 'augmentation': augmentation}
+    flags: dict[str, Any] = {
+        'data_dir': str(noise),
+        'input_pipeline': 'device',
+        'augmentation': augmentation,
+    }
     built = build_on_gpus(num_gpus, **flags)
     check_placement(built)
     drawing = [op for op in built.step if op.name.startswith('device_input_')]
@@ -154,7 +206,7 @@ def test_images_on_the_device_are_drawn_there_and_nothing_comes_from_the_host(
     assert crossings(needed_by(drawing)) == []
 
 
-# ---- collectives --------------------------------------------------------------------------------------------------
+# ---- collectives ---------------------------------------------------------------------------------
 
 
 def order_of_collectives(built: GpuGraph) -> list[tuple[int, str]]:
@@ -166,24 +218,39 @@ def order_of_collectives(built: GpuGraph) -> list[tuple[int, str]]:
     for op in built.of_type('CollectiveReduce'):
         before = list(op.get_attr('wait_for'))
         # All towers of a process say the same.
-        assert waits.setdefault((op.get_attr('instance_key'), str(op.inputs[0].shape)), before) == before
+        assert (
+            waits.setdefault((op.get_attr('instance_key'), str(op.inputs[0].shape)), before)
+            == before
+        )
     order: list[tuple[int, str]] = []
     while len(order) < len(waits):
-        (following,) = [sum_ for sum_, before in waits.items() if before == [key for key, _ in order[-1:]]]
+        (following,) = [
+            sum_ for sum_, before in waits.items() if before == [key for key, _ in order[-1:]]
+        ]
         order.append(following)
     return order
 
 
-@pytest.mark.parametrize('packing', [{}, {'gradient_repacking': 4}, {'agg_small_grads_max_bytes': 1024}], ids=str)
-def test_all_workers_start_their_nccl_sums_in_one_order_the_last_layer_first(packing: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    'packing', [{}, {'gradient_repacking': 4}, {'agg_small_grads_max_bytes': 1024}], ids=str
+)
+def test_all_workers_start_their_nccl_sums_in_one_order_the_last_layer_first(
+    packing: dict[str, int],
+) -> None:
     way = {**({} if packing else SMALL), **WAYS['collective_all_reduce'], **packing}
     first, second = (build_on_gpus(2, task_index=index, **way) for index in (0, 1))
     order = order_of_collectives(first)
     assert order == order_of_collectives(second)
-    assert len(order) == {'gradient_repacking': 4, 'agg_small_grads_max_bytes': 8}.get(''.join(packing), 59)
+    assert len(order) == {'gradient_repacking': 4, 'agg_small_grads_max_bytes': 8}.get(
+        ''.join(packing), 59
+    )
     assert [key for key, _ in order] == sorted((key for key, _ in order), reverse=True)
     # A sum waits for others, but not for gradients that come after its own.
-    gradients_before = [len(needed_by([op])) for op in first.of_type('CollectiveReduce') if op.device.endswith('GPU:0')]
+    gradients_before = [
+        len(needed_by([op]))
+        for op in first.of_type('CollectiveReduce')
+        if op.device.endswith('GPU:0')
+    ]
     if not packing:
         assert gradients_before[0] < gradients_before[-1]
 
@@ -206,21 +273,31 @@ def test_nccl_never_sums_bfloat16(precision: str, compact: bool | None, way: str
     assert {op.inputs[0].dtype for op in sums} == {tf.float16 if is_compact else tf.float32}
 
 
-# ---- parameter servers --------------------------------------------------------------------------------------------
+# ---- parameter servers ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ('way', 'precision'), in_turn(['servers', 'servers, staged', 'distributed_replicated'], ['bf16', 'fp32'])
+    ('way', 'precision'),
+    in_turn(['servers', 'servers, staged', 'distributed_replicated'], ['bf16', 'fp32']),
 )
 def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(way: str, precision: str) -> None:
-    """The sum of all towers leaves the GPUs once, and each variable arrives once, in 16 bits if they travel so."""
+    """The sum of all towers leaves the GPUs once, and each variable arrives once, in 16 bits if
+    they travel so.
+    """
     built = build_on_gpus(3, **SMALL, **WAYS[way], precision=precision)
     travelling = weights(built) // (2 if precision == 'bf16' else 1)
     # The moving averages of the first tower travel as well.
-    others = 2 * 4 * sum(variable.shape[0] for variable in built.step_graph.variables if 'gamma' in variable.name)
+    others = (
+        2
+        * 4
+        * sum(
+            variable.shape[0] for variable in built.step_graph.variables if 'gamma' in variable.name
+        )
+    )
     assert travelling <= bytes_between(built, 'gpu', 'cpu') <= travelling + others + 1000
     assert travelling <= bytes_between(built, 'cpu', 'gpu') <= travelling + others + 1000
-    # And the towers exchange the rest among themselves: each sum from two towers, each value to two.
+    # And the towers exchange the rest among themselves: each sum from two towers, each value to
+    # two.
     assert bytes_between(built, 'gpu', 'gpu') == 2 * 2 * weights(built)
 
 
@@ -236,18 +313,24 @@ def weights(built: GpuGraph) -> int:
     return sum(num_bytes(variable.shape) for variable in built.step_graph.variables)
 
 
-# ---- staged variables ---------------------------------------------------------------------------------------------
+# ---- staged variables ----------------------------------------------------------------------------
 
 
 STAGED = ('parameter_server, staged', 'servers, staged', 'servers, staged, asynchronous')
 
 
 @pytest.mark.parametrize(('way', 'precision'), in_turn(STAGED, ['fp32', 'fp16']))
-def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(way: str, precision: str) -> None:
+def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(
+    way: str, precision: str
+) -> None:
     built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
     updates = set(built.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient'))
     # Those of the values for the next step; scalars are the loss scale and the global step.
-    fetches = {op for op in built.of_type('ReadVariableOp') if op.outputs[0].shape.rank and updates & needed_by([op])}
+    fetches = {
+        op
+        for op in built.of_type('ReadVariableOp')
+        if op.outputs[0].shape.rank and updates & needed_by([op])
+    }
     assert len(updates) >= 59
     # Synchronous servers read each variable to round it, and workers read the rounded value.
     is_rounded = (way, precision) == ('servers, staged', 'fp16')
@@ -269,12 +352,19 @@ def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precisio
 
 @pytest.mark.parametrize(
     ('way', 'task_index'),
-    [(way, i) for way in (*STAGED, 'replicated, relaxed') for i in range(1 + ('worker_hosts' in WAYS[way]))],
+    [
+        (way, i)
+        for way in (*STAGED, 'replicated, relaxed')
+        for i in range(1 + ('worker_hosts' in WAYS[way]))
+    ],
 )
 def test_what_a_step_stages_the_next_one_takes(way: str, task_index: int) -> None:
     """On the worker itself: what it stages on a server would stay there when the worker is lost."""
     built = build_on_gpus(2, task_index=task_index, **WAYS[way], **PRECISIONS['fp16'])
-    staged, taken = (sorted(op.get_attr('shared_name') for op in built.of_type(kind)) for kind in ('Stage', 'Unstage'))
+    staged, taken = (
+        sorted(op.get_attr('shared_name') for op in built.of_type(kind))
+        for kind in ('Stage', 'Unstage')
+    )
     assert staged == taken
     assert not [op.name for op in built.of_type('Stage') if '/job:ps' in op.device]
 
@@ -288,5 +378,7 @@ def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated() -> None
     assert sorted(len(updates & needed_by([op])) for op in reads)[:-1] == [1] * len(updates)
     plain = build_on_gpus(2, **WAYS['parameter_server on the CPU'])
     first_layers = set(plain.of_type('Conv2DBackpropFilter'))
-    waiting = [len(first_layers & needed_by([op])) for op in plain.of_type('ResourceApplyGradientDescent')]
+    waiting = [
+        len(first_layers & needed_by([op])) for op in plain.of_type('ResourceApplyGradientDescent')
+    ]
     assert {*waiting} == {0, 2}

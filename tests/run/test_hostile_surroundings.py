@@ -24,10 +24,16 @@ from tf_cnn.run.instruments import write_scalars
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 
-_RUN = ['--model=trivial', '--device=cpu', '--batch_size=2', '--num_batches=4', '--num_warmup_batches=0']
+_RUN = [
+    '--model=trivial',
+    '--device=cpu',
+    '--batch_size=2',
+    '--num_batches=4',
+    '--num_warmup_batches=0',
+]
 
 
-# ---- full disks: a limit of the size of files stands for them --------------------------------------------------------
+# ---- full disks: a limit of the size of files stands for them ------------------------------------
 
 
 def test_summaries_that_cannot_be_written_end_the_run(tmp_path: Path, capfd: Capture) -> None:
@@ -44,9 +50,18 @@ def test_summaries_that_cannot_be_written_end_the_run(tmp_path: Path, capfd: Cap
 
 def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path: Path, capfd: Capture) -> None:
     noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
-    photos = write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)}) / 'photos'
+    photos = (
+        write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)})
+        / 'photos'
+    )
     shards = tmp_path / 'shards'
-    command = ['records', f'--input={photos}', f'--output={shards}', '--shards=1', '--num_processes=1']
+    command = [
+        'records',
+        f'--input={photos}',
+        f'--output={shards}',
+        '--shards=1',
+        '--num_processes=1',
+    ]
     with file_size_limit(60_000):
         code, out, lines = run_command(capfd, *command)
     assert (code, out) == (1, ''), lines
@@ -77,10 +92,12 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
     assert [path.name for path in tmp_path.rglob('*') if path.is_file()] == ['file']
 
 
-# ---- files that change -----------------------------------------------------------------------------------------------
+# ---- files that change ---------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(tmp_path: Path, capfd: Capture) -> None:
+def test_a_checkpoint_that_was_cut_is_named_by_all_that_read_it(
+    tmp_path: Path, capfd: Capture
+) -> None:
     code, _, lines = run_command(capfd, *_RUN, f'--train_dir={tmp_path}')
     assert code == 0, lines
     [data] = tmp_path.glob('model.ckpt-4.data-*')
@@ -104,7 +121,10 @@ def replace_by_garbage(shard: Path) -> None:
 
 
 def spoil_record_10(shard: Path, start: int, spoiled: bytes) -> None:
-    content, at = bytearray(shard.read_bytes()), start + 10 * (len(RECORD) + 16)  # each record has 16 bytes around it
+    content, at = (
+        bytearray(shard.read_bytes()),
+        start + 10 * (len(RECORD) + 16),
+    )  # each record has 16 bytes around it
     content[at : at + len(spoiled)] = spoiled
     shard.write_bytes(content)
 
@@ -116,14 +136,19 @@ def leave_7_bytes(shard: Path) -> None:
     os.truncate(shard, 7)
 
 
-# By name: the step after which something happens to the first of the shards, what, and what the error names besides it.
+# By name: the step after which something happens to the first of the shards, what, and what the
+# error names besides it.
 CHANGES: dict[str, tuple[int, Callable[[Path], object], list[str]]] = {
     'a large label': (
         0,
         lambda shard: write_shard(shard, [RECORD] * 40 + [LARGE_LABEL]),
         ['record 40', '1001'],
     ),
-    'a length of 2^60': (0, lambda shard: spoil_record_10(shard, 0, header_of(2**60)), ['record 10', 'length']),
+    'a length of 2^60': (
+        0,
+        lambda shard: spoil_record_10(shard, 0, header_of(2**60)),
+        ['record 10', 'length'],
+    ),
     'a wrong byte': (0, lambda shard: spoil_record_10(shard, 50, b'????'), ['record 10']),
     'a piece of a header': (0, leave_7_bytes, ['record 0', '7 bytes']),
     'it is deleted': (10, Path.unlink, ['No such file']),
@@ -159,8 +184,14 @@ def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path: Path) -> N
     """In a process of its own, which ends in the midst of a step."""
     shards = write_shards(tmp_path / 'shards')
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *_RUN, '--num_batches=1000000']
-    flags = [f'--data_dir={shards[0].parent}', '--display_every=10', f'--result_file={tmp_path}/result.json']
-    with subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    flags = [
+        f'--data_dir={shards[0].parent}',
+        '--display_every=10',
+        f'--result_file={tmp_path}/result.json',
+    ]
+    with subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         try:
             next(line for line in process.stdout if line.startswith('10\t'))
@@ -170,7 +201,12 @@ def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path: Path) -> N
         finally:
             process.kill()
     assert process.returncode == 1
-    check_line(err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', f'--data_dir={shards[0].parent}', 'empty')
+    check_line(
+        err.splitlines()[-1],
+        'tf_cnn_benchmarks: error: ',
+        f'--data_dir={shards[0].parent}',
+        'empty',
+    )
     assert json.loads((tmp_path / 'result.json').read_text())
 
 
@@ -183,7 +219,9 @@ def write_shards(folder: Path) -> list[Path]:
 
 
 NAME = 'a blank, a line\nbreak, "quotes\', é, 日本 and {x}$HOME;#'
-MODEL = "from models.registry import register_model\nregister_model('own', lambda cnn, x, num_classes: "
+MODEL = (
+    "from models.registry import register_model\nregister_model('own', lambda cnn, x, num_classes: "
+)
 MODEL += "cnn.dense(cnn.flatten(x), num_classes, 'logits'), image_size=8)\n"
 
 
@@ -195,9 +233,15 @@ def test_a_run_needs_no_home_and_no_utf_8_for_its_output_and_takes_files_of_any_
     (folder / 'own {model}.py').write_text(MODEL)
     # Braces are the fields of result files.
     result = tmp_path / 'result é "\'\n 日本.json'
-    flags = ['--model=own', f'--model_file={folder}/own {{model}}.py', f'--train_dir={folder}/trained']
+    flags = [
+        '--model=own',
+        f'--model_file={folder}/own {{model}}.py',
+        f'--train_dir={folder}/trained',
+    ]
     read = [*flags, *_RUN[1:], f'--data_dir={shards}', f'--result_file={result}']
-    code, out, lines = run_process(*read, HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii')
+    code, out, lines = run_process(
+        *read, HOME=None, USER=None, LOGNAME=None, PYTHONIOENCODING='ascii'
+    )
     assert code == 0, lines
     assert 'total images/sec: ' in out
     assert json.loads(result.read_text())

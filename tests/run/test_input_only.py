@@ -1,4 +1,6 @@
-"""Runs of the input pipeline alone: a table of its stages, the rate up to the last one, and what its buffers take."""
+"""Runs of the input pipeline alone: a table of its stages, the rate up to the last one, and what
+its buffers take.
+"""
 
 import os
 import subprocess
@@ -28,14 +30,22 @@ from tf_cnn.run.input_stages import StageTime, format_stages, stage_rows
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
-def run(tmp_path: Path, data_dir: Path, until: str | None, **flags: Any) -> tuple[dict[str, Any], str, str]:
+def run(
+    tmp_path: Path, data_dir: Path, until: str | None, **flags: Any
+) -> tuple[dict[str, Any], str, str]:
     """The document, and what the run printed on standard output and standard error."""
-    settings = {'data_dir': str(data_dir), 'input_only': until, 'result_file': str(tmp_path / 'r.json')}
+    settings = {
+        'data_dir': str(data_dir),
+        'input_only': until,
+        'result_file': str(tmp_path / 'r.json'),
+    }
     _, out, err = ran(**{'num_batches': 5, 'display_every': 2, **settings, **flags})
     return document_in(tmp_path / 'r.json'), out, err
 
 
-def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(tmp_path: Path, noise: Path) -> None:
+def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(
+    tmp_path: Path, noise: Path
+) -> None:
     document, out, err = run(tmp_path, noise, 'transfer', num_gpus=2, optimizer='adam')
     stages = document['input']['stages']
     assert [row['stage'] for row in stages] == list(STAGES)
@@ -46,7 +56,9 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(t
     assert seconds == pytest.approx(1 / total)
     assert sum(row['share'] for row in stages) == pytest.approx(1)
     lines = out.splitlines()
-    assert lines.index(f'total images/sec: {total:.2f}') < lines.index(next(line for line in lines if 'read' in line))
+    assert lines.index(f'total images/sec: {total:.2f}') < lines.index(
+        next(line for line in lines if 'read' in line)
+    )
     assert lines[-1].startswith('input memory: ')
     check_warning(err, '--optimizer=adam', '--input_only')
     # Nothing was computed, so there is no word about losses and FLOPs.
@@ -62,14 +74,26 @@ def test_the_total_is_that_of_the_pipeline_up_to_the_stage_and_a_table_follows(t
         # Batches that Python feeds are measured as a whole.
         (TRANSFER, True, {'input_pipeline': 'feed_dict', 'augmentation': 'none'}, [TRANSFER]),
         (DECODE, False, {}, [READ]),
-        (TRANSFER, False, {'target_seconds': 0.05, 'num_batches': None}, [READ, PREPROCESS, TRANSFER]),
+        (
+            TRANSFER,
+            False,
+            {'target_seconds': 0.05, 'num_batches': None},
+            [READ, PREPROCESS, TRANSFER],
+        ),
     ],
 )
 def test_the_stages_are_those_of_the_pipeline_up_to_the_one_named(
-    until: str, has_records: bool, flags: dict[str, Any], stages: list[str], tmp_path: Path, noise: Path
+    until: str,
+    has_records: bool,
+    flags: dict[str, Any],
+    stages: list[str],
+    tmp_path: Path,
+    noise: Path,
 ) -> None:
     write_cifar(tmp_path / 'cifar', np.zeros([20, 32, 32, 3], np.uint8), np.arange(20) % 10)
-    document, out, err = run(tmp_path, noise if has_records else tmp_path / 'cifar', until, model='trivial', **flags)
+    document, out, err = run(
+        tmp_path, noise if has_records else tmp_path / 'cifar', until, model='trivial', **flags
+    )
     assert [row['stage'] for row in document['input']['stages']] == stages
     # Stages that the pipeline lacks are left out and said.
     if until == DECODE:
@@ -83,21 +107,31 @@ def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verb
 ) -> None:
     document, _, err = run(tmp_path, noise, None, verbose=True)
     memory = document['input']['memory']
-    assert memory['most_bytes'] == round(sum(held['count'] * held['bytes_each'] for held in memory['buffers']))
-    assert [row['what'] for row in memory['buffers']] == ['records', 'sets of batches', 'images in the making']
+    assert memory['most_bytes'] == round(
+        sum(held['count'] * held['bytes_each'] for held in memory['buffers'])
+    )
+    assert [row['what'] for row in memory['buffers']] == [
+        'records',
+        'sets of batches',
+        'images in the making',
+    ]
     assert document['input']['stages'] is None
     assert 'input memory: ' in err
 
 
 def memory_of_the_input(folder: Path) -> None:
-    """Prints the bound of a pipeline's buffers, and by how much the process has grown after 1, 61 and 121 steps."""
+    """Prints the bound of a pipeline's buffers, and by how much the process has grown after 1, 61
+    and 121 steps.
+    """
     pixels = np.random.default_rng(1).integers(0, 256, [8, 200, 200, 3], np.uint8)
     records = [example(encoded(image, quality=95), 1) for image in pixels]
     for number in range(4):
         write_shard(folder / shard_name('train', number, 4), records * 40)
     options = ImageOptions(64, 64, 3, training=True, seed=3)
     with tf.Graph().as_default(), open_session() as session:
-        pipeline = RecordPipeline(InputParts(find_shards(str(folder), 'train'), cpus(1), 16, 10, options))
+        pipeline = RecordPipeline(
+            InputParts(find_shards(str(folder), 'train'), cpus(1), 16, 10, options)
+        )
         before, grown = psutil.Process().memory_info().rss, []
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
@@ -110,25 +144,36 @@ def memory_of_the_input(folder: Path) -> None:
 
 
 def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
-    """In a process of its own, with few arenas: where threads free what others allocated, the C library keeps more."""
+    """In a process of its own, with few arenas: where threads free what others allocated, the C
+    library keeps more.
+    """
     code = 'import sys, pathlib; from tests.run.test_input_only import memory_of_the_input as of; '
     command = [sys.executable, '-c', f'{code}of(pathlib.Path(sys.argv[1]))', str(tmp_path)]
     environ = {**os.environ, 'MALLOC_ARENA_MAX': '2'}
-    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     bound, *grown = map(int, done.stdout.split())
     assert 40e6 < bound < 60e6
-    # TensorFlow's threads, its graph, the images that are being decoded, and what the C library keeps: 8 to 18 MB.
+    # TensorFlow's threads, its graph, the images that are being decoded, and what the C library
+    # keeps: 8 to 18 MB.
     assert len(grown) == 3
     assert max(grown) < bound + 40e6, (bound, grown)
 
 
-def test_a_stage_that_costs_less_than_the_noise_is_not_measurable_and_says_which_steps_would_do() -> None:
-    times = [StageTime('read', 100, 2.0, 1.0), StageTime('decode', 100, 1.0, 1.5), StageTime('transfer', 100, 1.6, 1.4)]
+def test_a_stage_that_costs_less_than_the_noise_says_how_many_steps_would_show_it() -> None:
+    times = [
+        StageTime('read', 100, 2.0, 1.0),
+        StageTime('decode', 100, 1.0, 1.5),
+        StageTime('transfer', 100, 1.6, 1.4),
+    ]
     rows = stage_rows(times)
     assert [row.share for row in rows] == pytest.approx([1.25, -0.625, 0.375])
     table = format_stages(rows, 10)
-    decode, transfer = (next(line for line in table.splitlines() if name in line) for name in ('decode', 'transfer'))
+    decode, transfer = (
+        next(line for line in table.splitlines() if name in line) for name in ('decode', 'transfer')
+    )
     assert decode.count('not measurable') == 2
     assert transfer.count('not measurable') == 1
     assert '-' not in decode.replace('--', '')

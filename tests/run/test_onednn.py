@@ -1,4 +1,6 @@
-"""--onednn sets TensorFlow's switch before its import, and is in the result; too late, it is refused."""
+"""--onednn sets TensorFlow's switch before its import, and is in the result; too late, it is
+refused.
+"""
 
 import json
 import os
@@ -14,7 +16,13 @@ pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = (sys.executable, 'tf_cnn_benchmarks.py')
-RUN = ('--model=trivial', '--device=cpu', '--batch_size=2', '--num_batches=1', '--num_warmup_batches=1')
+RUN = (
+    '--model=trivial',
+    '--device=cpu',
+    '--batch_size=2',
+    '--num_batches=1',
+    '--num_warmup_batches=1',
+)
 VARIABLE = 'TF_ENABLE_ONEDNN_OPTS'
 
 
@@ -33,7 +41,10 @@ def test_the_flag_decides_which_kernels_run_and_two_values_are_two_settings(tmp_
     }
     used = {}
     for name, (flags, variables) in asked.items():
-        paths = (f'--result_file={tmp_path}/{name}.json', f'--partitioned_graph_file_prefix={tmp_path}/{name}')
+        paths = (
+            f'--result_file={tmp_path}/{name}.json',
+            f'--partitioned_graph_file_prefix={tmp_path}/{name}',
+        )
         done = run(*PROGRAM, *RUN, *flags, *paths, **variables)
         assert done.returncode == 0, done.stderr
         document = json.loads((tmp_path / f'{name}.json').read_text())
@@ -67,7 +78,8 @@ for before, onednn in {steps}:
     if before:
         import tensorflow
     try:
-        params = make_params(model='trivial', device='cpu', batch_size=2, num_batches=1, onednn=onednn)
+        few = dict(model='trivial', device='cpu', batch_size=2, num_batches=1)
+        params = make_params(**few, onednn=onednn)
         plan = make_plan(params, Environment())
         from benchmark_cnn import BenchmarkCNN
         print('used', BenchmarkCNN(plan).run().run.onednn, file=sys.stderr)
@@ -88,11 +100,18 @@ def test_the_flag_is_refused_where_tensorflow_was_imported_before() -> None:
     # BenchmarkCNN imports TensorFlow.
     code = 'from benchmark_cnn import BenchmarkCNN; from tf_cnn.params import make_params; '
     done = run(sys.executable, '-c', f'{code}BenchmarkCNN(make_params(onednn=False))')
-    check_line(done.stderr.splitlines()[-1], '--onednn=False', 'TensorFlow was already imported', f'{VARIABLE}=0')
+    check_line(
+        done.stderr.splitlines()[-1],
+        '--onednn=False',
+        'TensorFlow was already imported',
+        f'{VARIABLE}=0',
+    )
 
 
 def test_runs_of_one_process_share_the_switch() -> None:
-    first, second, *refused = runs_from_python('[(False, False), (False, False), (False, True), (False, None)]')
+    first, second, *refused = runs_from_python(
+        '[(False, False), (False, False), (False, True), (False, None)]'
+    )
     assert (first, second, len(refused)) == ('used False', 'used False', 2)
     check_line(refused[0], '--onednn=True', 'new process')
     check_line(refused[1], VARIABLE, 'new process')

@@ -1,4 +1,6 @@
-"""Training resumes in any mode and data format from a checkpoint of any other as if it had not been interrupted."""
+"""Training resumes in any mode and data format from a checkpoint of any other as if it had not been
+interrupted.
+"""
 
 import contextlib
 import dataclasses
@@ -32,12 +34,17 @@ from tf_cnn.training.checkpoint_files import forget_begun, latest_checkpoint, ma
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-# The images of a step are all there are, on every tower, so that batch norm and independent towers see the same in
-# every mode. Their order differs, and with it the rounding: 1e-6 of a loss. A step changes it by a hundredth and more.
+# The images of a step are all there are, on every tower, so that batch norm and independent towers
+# see the same in every mode. Their order differs, and with it the rounding: 1e-6 of a loss. A step
+# changes it by a hundredth and more.
 NUM_IMAGES, NUM_EARLIER, NUM_STEPS = 12, 2, 3
 TOLERANCE = 2e-5
 MODES: dict[str, dict[str, Any]] = {
-    f'{name}-{data_format}': {'variable_update': mode, 'num_gpus': num_towers, 'data_format': data_format}
+    f'{name}-{data_format}': {
+        'variable_update': mode,
+        'num_gpus': num_towers,
+        'data_format': data_format,
+    }
     for name, (mode, num_towers) in {
         'parameter_server': ('parameter_server', 1),
         'parameter_server-2': ('parameter_server', 2),
@@ -56,7 +63,9 @@ MODEL = 'small_network_with_batch_norm'
 
 
 def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
-    x = cnn.max_pool(cnn.relu(cnn.batch_norm(cnn.conv(images, 4, 3, 'conv', strides=4), 'bn')), 2, 2)
+    x = cnn.max_pool(
+        cnn.relu(cnn.batch_norm(cnn.conv(images, 4, 3, 'conv', strides=4), 'bn')), 2, 2
+    )
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
 
@@ -83,14 +92,17 @@ class Trainer:
         self.folder = folder
         settings = {
             'model': MODEL, 'data_dir': str(data_dir), 'batch_size': NUM_IMAGES,
-            'num_batches': NUM_STEPS, 'num_warmup_batches': 0, 'optimizer': 'adam', 'init_learning_rate': 0.02,
-            'adam_epsilon': 0.01, 'weight_decay': 0.01, 'train_dir': str(folder), **mode,
+            'num_batches': NUM_STEPS, 'num_warmup_batches': 0, 'optimizer': 'adam',
+            'init_learning_rate': 0.02, 'adam_epsilon': 0.01,
+            'weight_decay': 0.01, 'train_dir': str(folder), **mode,
         }  # fmt: skip
         self._plan = plan_of(**settings)
         with tf.Graph().as_default() as graph:
             self._built: StepGraph = build_step(self._plan)
             self._fresh = state_of(self._plan, self._built)
-            self._resumed = state_of(self._plan, self._built, str(folder / f'model.ckpt-{NUM_EARLIER}'))
+            self._resumed = state_of(
+                self._plan, self._built, str(folder / f'model.ckpt-{NUM_EARLIER}')
+            )
         self._open = lambda: tf.Session(graph=graph, config=self._plan.session.config)
         # One that stays open saves time. But what is staged would stay there for the next run.
         self._session = None if mode.get('staged_vars') else self._open()
@@ -107,7 +119,9 @@ class Trainer:
         state = self._resumed if start else self._fresh
         state.prepare(session, self._plan.counts)
         self._built.start(session)
-        losses = [float(session.run(self._built.fetches.present())['loss']) for _ in range(num_steps)]
+        losses = [
+            float(session.run(self._built.fetches.present())['loss']) for _ in range(num_steps)
+        ]
         state.end(session)
         if session is not self._session:
             session.close()
@@ -125,7 +139,10 @@ def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tra
     images = random.integers(0, 256, [NUM_IMAGES, 28, 28], np.uint8)
     write_mnist(folder / 'data', images, random.integers(0, 10, NUM_IMAGES))
     register_model(MODEL, small_network, data_set='mnist', image_size=28)
-    made = {name: Trainer(folder / 'data', folder / name, mode) for name, mode in (MODES | STAGED).items()}
+    made = {
+        name: Trainer(folder / 'data', folder / name, mode)
+        for name, mode in (MODES | STAGED).items()
+    }
     yield made
     for trainer in made.values():
         trainer.close()
@@ -133,12 +150,16 @@ def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tra
 
 
 @pytest.fixture(scope='module')
-def saved(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def saved(
+    trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """For each mode, the folder in which it saved after its first steps."""
     folders = {}
     for name, trainer in trainers.items():
         trainer.run(None, NUM_EARLIER)
-        folders[name] = Path(shutil.copytree(trainer.folder, tmp_path_factory.mktemp('saved') / name))
+        folders[name] = Path(
+            shutil.copytree(trainer.folder, tmp_path_factory.mktemp('saved') / name)
+        )
     return folders
 
 
@@ -189,7 +210,9 @@ def test_staged_variables_resume_from_what_was_saved(
 def test_every_mode_resumes_from_what_staged_variables_saved(
     writer: str, trainers: dict[str, Trainer], saved: dict[str, Path]
 ) -> None:
-    """After k steps, the variables saved are those with which step k + 1 of an uninterrupted run computes."""
+    """After k steps, the variables saved are those with which step k + 1 of an uninterrupted run
+    computes.
+    """
     whole = trainers[writer].run(None, NUM_EARLIER + NUM_STEPS)
     expected = trainers['parameter_server-NHWC'].run(saved[writer])
     assert expected.losses[0] == pytest.approx(whole.losses[NUM_EARLIER], rel=TOLERANCE)
@@ -200,7 +223,9 @@ def test_every_mode_resumes_from_what_staged_variables_saved(
 
 
 def test_each_step_changes_the_loss_by_far_more_than_the_tolerance(uninterrupted: Outcome) -> None:
-    assert min(abs(a - b) / a for a, b in itertools.pairwise(uninterrupted.losses)) > 100 * TOLERANCE
+    assert (
+        min(abs(a - b) / a for a, b in itertools.pairwise(uninterrupted.losses)) > 100 * TOLERANCE
+    )
 
 
 class Stepping:
@@ -221,7 +246,9 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
     with tf.Graph().as_default() as graph:
         built = build_step(plan)
         cpu = ['/cpu:0']
-        together = SynchronousStep(ManagerParts(cpu, 1, cpu, by_copies(cpu), server_devices=cpu), refresh=dict)
+        together = SynchronousStep(
+            ManagerParts(cpu, 1, cpu, by_copies(cpu), server_devices=cpu), refresh=dict
+        )
         [begun] = together.begun.values()
         state = state_of(plan, dataclasses.replace(built, synchronous_step=together, begun=[begun]))
         begin = [begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
@@ -258,7 +285,9 @@ def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
     assert str(latest_checkpoint(str(tmp_path))).endswith('model.ckpt-4')
 
 
-def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(tmp_path: Path) -> None:
+def test_a_cluster_goes_on_to_the_end_that_an_earlier_one_of_the_same_length_did_not_reach(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(model='trivial', train_dir=str(tmp_path), num_batches=NUM_STEPS)
     counts, length = plan.counts, [plan.counts.num_warmup, plan.counts.num_timed, 1]
     cluster = Cluster(('a:1',), ('a:2', 'a:3'), 'worker', 0, 'the flags')

@@ -1,4 +1,6 @@
-"""An exported SavedModel computes what the trained network does, in plain TensorFlow: NHWC, on no fixed device."""
+"""An exported SavedModel computes what the trained network does, in plain TensorFlow: NHWC, on no
+fixed device.
+"""
 
 import functools
 import shutil
@@ -57,7 +59,9 @@ def logits_of(train_dir: Path, data_format: str, name: str = MODEL) -> np.ndarra
     assert prefix
     with tf.Graph().as_default(), open_session(has_nchw=data_format == 'NCHW') as session:
         variables = OwnVariables(cpus(1)[0], 'tower')
-        built = build_network(network, normalize(tf.constant(IMAGES)), 10, variables, data_format, is_training=False)
+        built = build_network(
+            network, normalize(tf.constant(IMAGES)), 10, variables, data_format, is_training=False
+        )
         saver = Checkpointer(str(train_dir), variables.slices, cpus(1)[0], 1)
         saver.restore(session, prefix, for_training=False)
         logits: np.ndarray = session.run(built.logits)
@@ -68,23 +72,34 @@ def logits_of(train_dir: Path, data_format: str, name: str = MODEL) -> np.ndarra
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the checkpoints of a run in train and its model in model."""
     folder = tmp_path_factory.mktemp('exported')
-    flags = {'num_gpus': 2, 'variable_update': 'replicated', 'data_format': 'NCHW', 'optimizer': 'momentum'}
+    flags = {
+        'num_gpus': 2,
+        'variable_update': 'replicated',
+        'data_format': 'NCHW',
+        'optimizer': 'momentum',
+    }
     train(train_dir=str(folder / 'train'), export_saved_model=str(folder / 'model'), **flags)
     return folder
 
 
-def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(exported: Path, tmp_path: Path) -> None:
+def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(
+    exported: Path, tmp_path: Path
+) -> None:
     served = serve(exported / 'model')
     logits = served['logits']
     for data_format in ('NHWC', 'NCHW'):
-        np.testing.assert_allclose(logits, logits_of(exported / 'train', data_format), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            logits, logits_of(exported / 'train', data_format), rtol=1e-4, atol=1e-5
+        )
     exponentials = np.exp(logits - logits.max(1, keepdims=True))
     probabilities = exponentials / exponentials.sum(1, keepdims=True)
     np.testing.assert_allclose(served['probabilities'], probabilities, rtol=1e-5, atol=1e-30)
     np.testing.assert_array_equal(served['classes'], logits.argmax(1))
     assert served['classes'].dtype == np.int64
     assert np.ptp(logits, axis=0).max() > 1e-3, 'the images must matter, or this says little'
-    np.testing.assert_allclose(serve(exported / 'model', IMAGES[1:2])['logits'], logits[1:2], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        serve(exported / 'model', IMAGES[1:2])['logits'], logits[1:2], rtol=1e-4, atol=1e-5
+    )
     # An evaluation exports the checkpoint that it evaluates.
     flags = {'eval': True, 'train_dir': str(exported / 'train'), 'num_eval_batches': 1}
     ran(model=MODEL, data_name='cifar10', **flags, export_saved_model=str(tmp_path / 'model'))
@@ -95,29 +110,53 @@ def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(expo
     'flags',
     [
         {'precision': 'bf16', 'fp16_vars': True, 'optimizer': 'momentum'},
-        {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'variable_update': 'replicated', 'num_gpus': 2},
+        {
+            'precision': 'fp16',
+            'fp16_enable_auto_loss_scale': True,
+            'variable_update': 'replicated',
+            'num_gpus': 2,
+        },
         {'staged_vars': True, 'num_gpus': 2},
         {'variable_update': 'independent', 'num_gpus': 2},
     ],
     ids=lambda flags: ','.join(flags),
 )
-def test_every_mode_and_precision_exports_what_it_trained(flags: dict[str, Any], tmp_path: Path) -> None:
-    train(model='alexnet', train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'model'), **flags)
-    served, expected = serve(tmp_path / 'model')['logits'], logits_of(tmp_path / 'train', 'NHWC', 'alexnet')
+def test_every_mode_and_precision_exports_what_it_trained(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
+    train(
+        model='alexnet',
+        train_dir=str(tmp_path / 'train'),
+        export_saved_model=str(tmp_path / 'model'),
+        **flags,
+    )
+    served, expected = (
+        serve(tmp_path / 'model')['logits'],
+        logits_of(tmp_path / 'train', 'NHWC', 'alexnet'),
+    )
     np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
     assert np.ptp(expected, axis=0).max() > 1e-4
 
 
-def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(
+    tmp_path: Path,
+) -> None:
     train(train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'kept'))
     # An empty folder is replaced, and others stay.
     for name in ('model', '.model-unfinished'):
         (tmp_path / 'made' / name).mkdir(parents=True)
     train(export_saved_model=str(tmp_path / 'made' / 'model'))
     expected = serve(tmp_path / 'kept')['logits']
-    np.testing.assert_allclose(serve(tmp_path / 'made' / 'model')['logits'], expected, rtol=1e-4, atol=1e-5)
-    assert sorted(path.name for path in (tmp_path / 'made').iterdir()) == ['.model-unfinished', 'model']
-    untrained = train(forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'nothing'))
+    np.testing.assert_allclose(
+        serve(tmp_path / 'made' / 'model')['logits'], expected, rtol=1e-4, atol=1e-5
+    )
+    assert sorted(path.name for path in (tmp_path / 'made').iterdir()) == [
+        '.model-unfinished',
+        'model',
+    ]
+    untrained = train(
+        forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'nothing')
+    )
     check_warning(untrained.err, '--export_saved_model=', '--forward_only')
     assert not (tmp_path / 'nothing').exists()
 
@@ -125,32 +164,46 @@ def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_el
 @pytest.mark.parametrize(
     'case',
     [
-        pytest.param(case, marks=() if case.model == 'official_resnet18' else pytest.mark.all_modes, id=case.model)
+        pytest.param(
+            case,
+            marks=() if case.model == 'official_resnet18' else pytest.mark.all_modes,
+            id=case.model,
+        )
         for case in CONFORMANCE
         if case.model in ('official_resnet18', 'resnet50', 'inception3', 'vgg16')
     ],
 )
-def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(case: Case, tmp_path: Path) -> None:
+def test_an_exported_model_gives_the_logits_of_keras_from_the_same_weights(
+    case: Case, tmp_path: Path
+) -> None:
     num_classes, size, network = 1001, case.smaller_size, MODELS.find_model(case.model).network
     assert size
     shape = (size, size, 3)
     images = np.clip(127.5 + 60 * random_images(shape), 0, 255).astype(np.uint8)
     with tf.Graph().as_default():
         variables = OwnVariables(cpus(1)[0], 'tower')
-        build_network(network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
+        build_network(
+            network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False
+        )
     theirs = case.counterpart(shape, num_classes)
-    weights, _ = give_weights(theirs, {name: parts[0].variable for name, parts in variables.slices.items()})
+    weights, _ = give_weights(
+        theirs, {name: parts[0].variable for name, parts in variables.slices.items()}
+    )
     expected = np.asarray(theirs(images / np.float32(127.5) - 1, training=False))
     tf.keras.backend.clear_session()
     export_saved_model(str(tmp_path / 'model'), weights, network, num_classes, shape)
     assert relative_error(serve(tmp_path / 'model', images)['logits'], expected) < 2e-5
-    assert relative_error(expected[0], expected[1]) > 0.01, 'the images must matter, or this says little'
+    assert relative_error(expected[0], expected[1]) > 0.01, (
+        'the images must matter, or this says little'
+    )
 
 
 def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: Path) -> None:
     model: Any = SavedModel.FromString((exported / 'model' / 'saved_model.pb').read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
-    serving = [each for each in functions if not each.signature.name.startswith('__inference__traced_')]
+    serving = [
+        each for each in functions if not each.signature.name.startswith('__inference__traced_')
+    ]
     nodes = [node for function in serving for node in function.node_def]
     assert any(node.op == 'Conv2D' for node in nodes)
     assert {node.device for node in nodes} == {''}
@@ -158,13 +211,17 @@ def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: 
     assert not any(node.attr['data_format'].s == b'NCHW' for node in nodes)
     norms = [node.attr for node in nodes if node.op == 'FusedBatchNormV3']
     assert norms
-    assert all('is_training' in attributes and not attributes['is_training'].b for attributes in norms)
+    assert all(
+        'is_training' in attributes and not attributes['is_training'].b for attributes in norms
+    )
     variables = tf.compat.v2.saved_model.load(str(exported / 'model')).variables_by_name
     assert {variable.dtype for variable in variables.values()} == {tf.float32}
     assert variables['conv/kernel'].shape == [3, 3, 3, 8]
 
 
-def test_an_export_that_fails_names_its_folder_and_leaves_nothing(tmp_path: Path, exported: Path) -> None:
+def test_an_export_that_fails_names_its_folder_and_leaves_nothing(
+    tmp_path: Path, exported: Path
+) -> None:
     (tmp_path / 'models').mkdir()
     new = tmp_path / 'models' / 'new'
     steps = made(**SETTINGS, export_saved_model=str(new)).steps()

@@ -1,4 +1,6 @@
-"""A signal at any moment ends a run within seconds, with its code, one line, and what was measured."""
+"""A signal at any moment ends a run within seconds, with its code, one line, and what was
+measured.
+"""
 
 import os
 import re
@@ -28,7 +30,9 @@ ENDLESS = ('--num_batches=1000000', '--display_every=1')
 def running(*flags: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose lines on both streams come by its standard output."""
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), '--device=cpu', *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -88,7 +92,9 @@ def test_a_signal_ends_a_run_in_any_phase(
     assert (result.statistics.num_steps >= 3) == line.startswith('3')
 
 
-def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follows(tmp_path: Path) -> None:
+def test_a_result_is_not_lost_by_a_run_that_ends_early_or_that_another_run_follows(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / 'r.json'
     flag = f'--result_file={path}'
     code, _, _ = run_process(*SMALL, '--device=cpu', '--num_batches=3', flag)
@@ -115,8 +121,16 @@ def test_a_signal_after_the_total_changes_nothing(tmp_path: Path) -> None:
     assert (process.returncode, result.is_complete) == (0, True)
 
 
-def test_ctrl_c_twice_while_training_keeps_the_last_checkpoint_and_the_third_time_ends_at_once(tmp_path: Path) -> None:
-    flags = ('--model=alexnet', '--batch_size=64', '--num_warmup_batches=1', *ENDLESS, f'--train_dir={tmp_path}')
+def test_ctrl_c_twice_while_training_keeps_the_last_checkpoint_and_the_third_time_ends_at_once(
+    tmp_path: Path,
+) -> None:
+    flags = (
+        '--model=alexnet',
+        '--batch_size=64',
+        '--num_warmup_batches=1',
+        *ENDLESS,
+        f'--train_dir={tmp_path}',
+    )
     with running(*flags) as process:
         read_until(process, '2\timages/sec')
         os.kill(process.pid, signal.SIGTERM)
@@ -124,7 +138,11 @@ def test_ctrl_c_twice_while_training_keeps_the_last_checkpoint_and_the_third_tim
         lines = answer(process, signal.SIGTERM)
     assert process.returncode == 143, lines
     saved = latest_checkpoint(str(tmp_path))
-    timed = next(match for line in lines if (match := re.search(r'it timed (\d+) step.*global step (\d+)', line)))
+    timed = next(
+        match
+        for line in lines
+        if (match := re.search(r'it timed (\d+) step.*global step (\d+)', line))
+    )
     assert saved == str(tmp_path / f'model.ckpt-{timed[2]}')
     with running(*SLOW, *ENDLESS, f'--train_dir={tmp_path / "slow"}') as process:
         read_until(process, 'Running 10 warm-up steps')

@@ -1,4 +1,6 @@
-"""A training step: several towers, each with a part of a batch, take the step of one tower with the whole batch."""
+"""A training step: several towers, each with a part of a batch, take the step of one tower with the
+whole batch.
+"""
 
 import functools
 from collections import Counter
@@ -20,12 +22,22 @@ pytestmark = pytest.mark.graph
 LOSSES = ('total_loss', 'base_loss')
 
 
-def build(num_towers: int, mode: str, optimizer: str, **overrides: Any) -> tuple[VariableMgr, StepGraph]:
+def build(
+    num_towers: int, mode: str, optimizer: str, **overrides: Any
+) -> tuple[VariableMgr, StepGraph]:
     """Adds the step to the current graph."""
-    flags: dict[str, Any] = {'network': convolved, 'seed': 7, 'learning_rate': 0.1, 'with_accuracy': True, **overrides}
+    flags: dict[str, Any] = {
+        'network': convolved,
+        'seed': 7,
+        'learning_rate': 0.1,
+        'with_accuracy': True,
+        **overrides,
+    }
     manager = make_manager(mode, cpus(num_towers), seed=7)
     settings = training_step(num_classes=10, **flags)
-    return manager, build_step_graph(settings, OPTIMIZERS[optimizer].ours, manager, batch_of(num_towers))
+    return manager, build_step_graph(
+        settings, OPTIMIZERS[optimizer].ours, manager, batch_of(num_towers)
+    )
 
 
 Trained = tuple[list[dict[str, Any]], dict[str, np.ndarray]]
@@ -33,7 +45,11 @@ Trained = tuple[list[dict[str, Any]], dict[str, np.ndarray]]
 
 @functools.cache
 def train(
-    num_towers: int, mode: str = 'parameter_server', optimizer: str = 'sgd', num_steps: int = 3, **overrides: Any
+    num_towers: int,
+    mode: str = 'parameter_server',
+    optimizer: str = 'sgd',
+    num_steps: int = 3,
+    **overrides: Any,
 ) -> Trained:
     """The fetched values of each step and the weights at the end, by name."""
     with tf.Graph().as_default(), open_session(num_towers) as session:
@@ -41,14 +57,18 @@ def train(
         session.run(graph.initializers)
         graph.start(session)
         fetched = [session.run(graph.fetches.present()) for _ in range(num_steps)]
-        return fetched, session.run({name: each.value for name, each in manager.savable_variables().items()})
+        return fetched, session.run(
+            {name: each.value for name, each in manager.savable_variables().items()}
+        )
 
 
 # test_variable_mgr.py has all optimizers. Gradients are clipped before an optimizer gets them.
 @pytest.mark.long
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
 @pytest.mark.parametrize(('optimizer', 'clip'), [('sgd', None), ('momentum', 0.1), ('lars', 0.1)])
-def test_towers_take_the_step_of_one_tower_with_the_whole_batch(mode: str, optimizer: str, clip: float | None) -> None:
+def test_towers_take_the_step_of_one_tower_with_the_whole_batch(
+    mode: str, optimizer: str, clip: float | None
+) -> None:
     expected, expected_weights = train(1, optimizer=optimizer, gradient_clip=clip)
     fetched, weights = train(4, mode, optimizer, gradient_clip=clip)
     for ours, theirs in zip(fetched, expected, strict=True):
@@ -65,21 +85,31 @@ def test_weight_decay_applies_to_kernels_only_and_once() -> None:
     for name, value in start.items():
         expected = 0.01 * value if name.endswith('kernel') else np.zeros_like(value)
         np.testing.assert_allclose(without[name] - decayed[name], expected, atol=1e-5)
-    decay = 0.01 * sum(np.sum(value**2) / 2 for name, value in start.items() if name.endswith('kernel'))
+    decay = 0.01 * sum(
+        np.sum(value**2) / 2 for name, value in start.items() if name.endswith('kernel')
+    )
     for mode in ('parameter_server', 'replicated'):
-        [total], [base] = (train(4, mode, num_steps=1, loss_type_to_report=kind)[0] for kind in LOSSES)
+        [total], [base] = (
+            train(4, mode, num_steps=1, loss_type_to_report=kind)[0] for kind in LOSSES
+        )
         assert total['loss'] - base['loss'] == pytest.approx(decay, rel=1e-3)
         assert base['loss'] == pytest.approx(without_loss[0]['loss'], rel=1e-5)
     # LARS decays the weights itself, and the loss includes it nevertheless.
-    [total], [base] = (train(1, 'replicated', 'lars', 1, loss_type_to_report=kind)[0] for kind in LOSSES)
+    [total], [base] = (
+        train(1, 'replicated', 'lars', 1, loss_type_to_report=kind)[0] for kind in LOSSES
+    )
     assert total['loss'] - base['loss'] == pytest.approx(decay, rel=1e-3)
-    np.testing.assert_equal(train(1, optimizer='lars')[1], train(1, optimizer='lars', weight_decay=0.0)[1])
+    np.testing.assert_equal(
+        train(1, optimizer='lars')[1], train(1, optimizer='lars', weight_decay=0.0)[1]
+    )
 
 
 def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else() -> None:
     expected, expected_weights = train(2)
     found, weights = train(2, single_l2_loss_op=True)
-    assert [step['loss'] for step in found] == pytest.approx([step['loss'] for step in expected], rel=1e-5)
+    assert [step['loss'] for step in found] == pytest.approx(
+        [step['loss'] for step in expected], rel=1e-5
+    )
     assert_close(weights, expected_weights)
     for single, num_ops in ((True, 1), (False, 2)):
         with tf.Graph().as_default() as graph:
@@ -89,7 +119,9 @@ def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else() -> No
 
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'lars'])
-def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(mode: str, optimizer: str) -> None:
+def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(
+    mode: str, optimizer: str
+) -> None:
     with tf.Graph().as_default() as graph:
         _, built = build(2, mode, optimizer)
         step = needed_by([*built.fetches.ops, built.fetches.loss.op])
@@ -97,7 +129,11 @@ def test_a_variable_is_updated_when_nothing_uses_its_old_value_any_more(mode: st
         assert len(updates) == 4 * (1 if mode == 'parameter_server' else 2)
         for read in graph.get_operations():
             if read.type == 'ReadVariableOp' and (update := updates.get(read.inputs[0].op)):
-                users = {op for op in read.outputs[0].consumers() if op in step and op.device == read.device}
+                users = {
+                    op
+                    for op in read.outputs[0].consumers()
+                    if op in step and op.device == read.device
+                }
                 assert users <= needed_by([update]), update.name
 
 
@@ -118,7 +154,11 @@ def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float) -> None:
     def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
         return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
-    settings: dict[str, Any] = {'network': linear, 'weight_decay': 0.0, 'label_smoothing': smoothing}
+    settings: dict[str, Any] = {
+        'network': linear,
+        'weight_decay': 0.0,
+        'label_smoothing': smoothing,
+    }
     _, start = train(1, num_steps=0, **settings)
     fetched, after = train(2, num_steps=1, learning_rate=0.1, **settings)
     with tf.Graph().as_default(), open_session() as session:
@@ -128,9 +168,15 @@ def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float) -> None:
     exponentials = np.exp(x @ kernel + start['logits/bias'])
     probabilities = exponentials / exponentials.sum(1, keepdims=True)
     targets = (1 - smoothing) * np.eye(10)[labels] + smoothing / 10
-    assert fetched[0]['loss'] == pytest.approx(-(targets * np.log(probabilities)).sum(1).mean(), rel=1e-5)
+    assert fetched[0]['loss'] == pytest.approx(
+        -(targets * np.log(probabilities)).sum(1).mean(), rel=1e-5
+    )
     expected = kernel - 0.1 * x.T @ (probabilities - targets) / 8
-    np.testing.assert_allclose(after['logits/kernel'], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        after['logits/kernel'], expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+    )
     # Where nothing is trained, labels are as they are.
     validated, _ = train(1, num_steps=1, forward_only=True, **settings)
-    assert validated[0]['loss'] == pytest.approx(-np.log(probabilities[range(8), labels]).mean(), rel=1e-5)
+    assert validated[0]['loss'] == pytest.approx(
+        -np.log(probabilities[range(8), labels]).mean(), rel=1e-5
+    )

@@ -1,4 +1,6 @@
-"""Which steps a process takes, as a table; and the step loop, with a clock and steps that the tests control."""
+"""Which steps a process takes, as a table; and the step loop, with a clock and steps that the tests
+control.
+"""
 
 from typing import Any
 
@@ -36,7 +38,15 @@ def test_warm_ups_come_first_and_the_seconds_of_a_step_are_not_those_of_the_cons
         calls.append('used')
         steps.append(step)
         clock.now += 1000
-    assert calls == [(Phase.WARMUP, 1), 'used', 'begin', (Phase.TIMED, 1), 'used', (Phase.TIMED, 2), 'used']
+    assert calls == [
+        (Phase.WARMUP, 1),
+        'used',
+        'begin',
+        (Phase.TIMED, 1),
+        'used',
+        (Phase.TIMED, 2),
+        'used',
+    ]
     starts = [(Phase.WARMUP, 1, 100), (Phase.TIMED, 1, 1102), (Phase.TIMED, 2, 2104)]
     assert steps == [Step(phase, index, 2.0, None, start) for phase, index, start in starts]
 
@@ -70,19 +80,33 @@ def test_the_steps_of_a_run_have_equal_parts_of_its_time() -> None:
     ]
 
 
-# Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the step at which training ends if it
-# had begun before; then the first step, the last one, this worker's share of those before, and its steps to come.
+# Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the step at which
+# training ends if it had begun before; then the first step, the last one, this worker's share of
+# those before, and its steps to come.
 TOGETHER = {
     'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
     'a run that resumes from a checkpoint': (30, None, Schedule(30, 37, 30, 2, 5, is_fresh=True)),
-    'a cluster that starts again before the first step': (30, 37, Schedule(30, 37, 30, 2, 5, is_fresh=True)),
+    'a cluster that starts again before the first step': (
+        30,
+        37,
+        Schedule(30, 37, 30, 2, 5, is_fresh=True),
+    ),
     'gone on in the middle of warm-up': (31, 37, Schedule(31, 37, 31, 1, 5, is_fresh=False)),
-    'gone on in the middle of the timed steps': (34, 37, Schedule(34, 37, 34, 1, 2, is_fresh=False)),
+    'gone on in the middle of the timed steps': (
+        34,
+        37,
+        Schedule(34, 37, 34, 1, 2, is_fresh=False),
+    ),
     'gone on with one step left': (36, 37, Schedule(36, 37, 36, 0, 1, is_fresh=False)),
     'gone on when all was done': (37, 37, Schedule(37, 37, 37, 0, 0, is_fresh=False)),
-    'gone on from a checkpoint before the first step': (29, 37, Schedule(29, 37, 29, 3, 5, is_fresh=False)),
+    'gone on from a checkpoint before the first step': (
+        29,
+        37,
+        Schedule(29, 37, 29, 3, 5, is_fresh=False),
+    ),
 }
-# The same for three workers that count by themselves: any of them may take all the steps that are left.
+# The same for three workers that count by themselves: any of them may take all the steps that are
+# left.
 APART = {
     'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
     'a run that resumes from a checkpoint': (31, None, Schedule(31, 52, 10, 2, 19, is_fresh=True)),
@@ -96,11 +120,16 @@ APART = {
 @pytest.mark.parametrize(('table', 'num_counting'), [(TOGETHER, 1), (APART, 3)])
 def test_workers_share_the_steps_that_are_left(table: dict[str, Any], num_counting: int) -> None:
     for case, (start, end, expected) in table.items():
-        assert make_schedule(start, end, num_warmup=2, num_timed=5, num_counting=num_counting) == expected, case
+        assert (
+            make_schedule(start, end, num_warmup=2, num_timed=5, num_counting=num_counting)
+            == expected
+        ), case
 
 
 def test_without_warm_up_only_an_interruption_adds_one() -> None:
-    assert make_schedule(0, None, num_warmup=0, num_timed=5) == Schedule(0, 5, 0, 0, 5, is_fresh=True)
+    assert make_schedule(0, None, num_warmup=0, num_timed=5) == Schedule(
+        0, 5, 0, 0, 5, is_fresh=True
+    )
     assert make_schedule(2, 5, num_warmup=0, num_timed=5) == Schedule(2, 5, 2, 1, 2, is_fresh=False)
 
 

@@ -11,7 +11,13 @@ import tensorflow.compat.v1 as tf
 
 from models.registry import register_model
 from preprocessing import ImageOptions
-from tests.support.gpu_graphs import GpuGraph, build_on_gpus, crossings, is_on_gpu, ops_without_kernel
+from tests.support.gpu_graphs import (
+    GpuGraph,
+    build_on_gpus,
+    crossings,
+    is_on_gpu,
+    ops_without_kernel,
+)
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
 from tests.support.networks import needed_by
@@ -33,10 +39,23 @@ DROPOUT: dict[str, Any] = {'model': 'dropping', 'data_name': 'cifar10'}
 WAYS: dict[str, dict[str, Any]] = {
     'parameter_server': {'num_gpus': 2},
     'staged': {'num_gpus': 2, 'staged_vars': True, 'optimizer': 'adam', **DROPOUT},
-    'replicated by rings': {'num_gpus': 3, 'variable_update': 'replicated', 'all_reduce_spec': 'xring'},
-    'relaxed': {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed', **DROPOUT},
+    'replicated by rings': {
+        'num_gpus': 3,
+        'variable_update': 'replicated',
+        'all_reduce_spec': 'xring',
+    },
+    'relaxed': {
+        'num_gpus': 2,
+        'variable_update': 'replicated',
+        'variable_consistency': 'relaxed',
+        **DROPOUT,
+    },
     'independent': {'num_gpus': 2, 'variable_update': 'independent'},
-    'skipped steps': {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'fp16_loss_scale': 2.0**60},
+    'skipped steps': {
+        'precision': 'fp16',
+        'fp16_enable_auto_loss_scale': True,
+        'fp16_loss_scale': 2.0**60,
+    },
     'forward only': {'num_gpus': 2, 'forward_only': True},
     'dropout and accuracy': {'print_training_accuracy': True, **DROPOUT},
 }
@@ -70,7 +89,11 @@ def test_the_steps_are_those_of_single_runs(way: str) -> None:
 
 @pytest.mark.parametrize('pipeline', [None, 'device', 'tf_data'])
 def test_images_come_in_the_same_order(pipeline: str | None, noise: Path, tmp_path: Path) -> None:
-    flags: dict[str, Any] = {'model': 'mnist', 'data_name': 'mnist', 'data_dir': write_digits(tmp_path)}
+    flags: dict[str, Any] = {
+        'model': 'mnist',
+        'data_name': 'mnist',
+        'data_dir': write_digits(tmp_path),
+    }
     if pipeline == 'tf_data':
         flags = {'model': 'trivial', 'data_dir': str(noise)}
     flags['input_pipeline'] = pipeline
@@ -84,7 +107,11 @@ def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path: Pa
     register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
 
     def losses(folder: str) -> list[float]:
-        flags: dict[str, Any] = {'train_dir': str(tmp_path / folder), 'init_learning_rate': 0.0, **DROPOUT}
+        flags: dict[str, Any] = {
+            'train_dir': str(tmp_path / folder),
+            'init_learning_rate': 0.0,
+            **DROPOUT,
+        }
         return trained(num_warmup_batches=0, num_batches=3, **flags).losses
 
     first, second, third = (losses('one') for _ in range(3))
@@ -95,7 +122,10 @@ def test_the_losses_after_a_resume_are_not_those_of_the_first_steps(tmp_path: Pa
 
 def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Path) -> None:
     write_shard(tmp_path / shard_name('train', 0, 1), [example(JPEG, label) for label in range(12)])
-    source, options = find_shards(str(tmp_path), 'train'), ImageOptions(8, 8, 3, training=True, seed=3)
+    source, options = (
+        find_shards(str(tmp_path), 'train'),
+        ImageOptions(8, 8, 3, training=True, seed=3),
+    )
     with tf.Graph().as_default(), open_session() as session:
         pipeline = RecordPipeline(InputParts(source, cpus(1), 1, 100, options))
         label = tf.reduce_sum(pipeline.tower_batch(0).labels)
@@ -103,7 +133,9 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
         loop = StepsInGraph(fetches, pipeline.drawing_ops)
         pipeline.warm_up(session, run=loop.runner(session))
         labels = [
-            int(each) for number in (5, 7, 12) for each in session.run(loop.values['loss'], {loop.num_steps: number})
+            int(each)
+            for number in (5, 7, 12)
+            for each in session.run(loop.values['loss'], {loop.num_steps: number})
         ]
     # Two are on their way before the first step.
     assert sorted(labels[:12]) == sorted(labels[12:]) == list(range(12))
@@ -112,7 +144,9 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
 def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path: Path) -> None:
     files = {'train_dir': str(tmp_path), 'trace_file': str(tmp_path / 'trace.json')}
     summaries = {'save_summaries_steps': 3, 'summary_verbosity': 1}
-    result, out, _ = trained(steps_per_run=5, save_model_steps=4, display_every=2, **summaries, **files)
+    result, out, _ = trained(
+        steps_per_run=5, save_model_steps=4, display_every=2, **summaries, **files
+    )
     lines = out.splitlines()
     printed = [line.split('\t') for line in lines if 'images/sec:' in line and '+/-' in line]
     assert [number for number, *_ in printed] == ['1', '2', '4', '6', '7']
@@ -123,13 +157,19 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
     assert any(line.startswith('Steps/run:   5') for line in lines)
     assert result.steps.global_step[-1] == 10
     # 4 and 8 are reached by the first five timed steps, which follow three of the warm-up.
-    assert {path.name for path in tmp_path.glob('*.index')} == {f'model.ckpt-{step}.index' for step in (0, 8, 10)}
+    assert {path.name for path in tmp_path.glob('*.index')} == {
+        f'model.ckpt-{step}.index' for step in (0, 8, 10)
+    }
     assert str(latest_checkpoint(str(tmp_path))).endswith('-10')
-    events = [event for path in tmp_path.glob('events*') for event in tf.train.summary_iterator(str(path))]
+    events = [
+        event for path in tmp_path.glob('events*') for event in tf.train.summary_iterator(str(path))
+    ]
     assert [event.step for event in events if event.summary.value] == [6, 9]
 
 
-@pytest.mark.parametrize('others', [['--profile_steps=1,2', '--profile_dir=profile'], ['--input_pipeline=feed_dict']])
+@pytest.mark.parametrize(
+    'others', [['--profile_steps=1,2', '--profile_dir=profile'], ['--input_pipeline=feed_dict']]
+)
 def test_what_needs_single_steps_is_refused(others: list[str]) -> None:
     with refused('--steps_per_run=2', others[0].partition('=')[0]):
         parse_argv(['--steps_per_run=2', *others])
@@ -141,7 +181,11 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
         StepsInGraph(built.step_graph.fetches)
     copies = [op for op in built.graph.get_operations() if '/step/' in op.name]
     assert len(copies) > 100
-    waiting = [op for op in copies if not op.inputs and any(before not in copies for before in op.control_inputs)]
+    waiting = [
+        op
+        for op in copies
+        if not op.inputs and any(before not in copies for before in op.control_inputs)
+    ]
     assert {op.type for op in waiting} == {'NoOp'}
     assert sorted(op.device for op in waiting) == sorted({op.device for op in waiting})
     assert len(waiting) <= 3
@@ -169,7 +213,9 @@ ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'step
     ],
     ids=str,
 )
-def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags: dict[str, Any], tmp_path: Path) -> None:
+def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
     loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags))
     # Once for all steps. The values of the steps are fetched after the last one.
     assert crossings(loop.step) == ['num_steps:0']
@@ -179,7 +225,9 @@ def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags: dict[str, 
         assert loop.of_type(kind)
 
 
-def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite(tmp_path: Path) -> None:
+def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite(
+    tmp_path: Path,
+) -> None:
     """The host decides which ops run."""
     scale: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True}
     loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **scale))
@@ -189,18 +237,29 @@ def test_on_a_gpu_the_host_hears_of_a_step_only_whether_its_gradients_are_finite
 
 
 def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_path: Path) -> None:
-    loop = loop_of(build_on_gpus(2, variable_update='replicated', data_dir=write_digits(tmp_path), **ON_DEVICE))
+    loop = loop_of(
+        build_on_gpus(2, variable_update='replicated', data_dir=write_digits(tmp_path), **ON_DEVICE)
+    )
     assert {op.device for op in loop.step} == {'/device:GPU:0', '/device:GPU:1'}
     sent = [name.removeprefix('steps/while/step/') for name in crossings(loop.step)]
     gradients = [name for name in sent if name.startswith('AddN') or '/gradients/' in name]
     # Eight variables: one gradient of each goes to the other GPU, and the sum comes back.
     assert len(gradients) == 2 * 8
     # The learning rate, the loss scale and the loss.
-    assert sorted({*sent} - {*gradients}) == ['Cast_1:0', 'Const:0', 'num_steps:0', 'tower_1/Mean:0']
+    assert sorted({*sent} - {*gradients}) == [
+        'Cast_1:0',
+        'Const:0',
+        'num_steps:0',
+        'tower_1/Mean:0',
+    ]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path: Path) -> None:
-    flags: dict[str, Any] = {'model': 'mnist', 'data_dir': write_digits(tmp_path), 'init_learning_rate': 1e30}
+    flags: dict[str, Any] = {
+        'model': 'mnist',
+        'data_dir': write_digits(tmp_path),
+        'init_learning_rate': 1e30,
+    }
     result, *_ = trained(steps_per_run=3, **flags, continue_on_nan=True)
     first = result.steps.global_step[result.steps.loss.index(None)]
     with pytest.raises(Exception, match=f'step {first}'):

@@ -1,4 +1,6 @@
-"""The flags about TensorFlow itself reach what it reads; planning/test_flag_walk.py has those of the original."""
+"""The flags about TensorFlow itself reach what it reads; planning/test_flag_walk.py has those of
+the original.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -36,12 +38,16 @@ def test_the_graph_is_rewritten_as_the_flags_say() -> None:
     on, off = plain.rewrite_options.DEFAULT, plain.rewrite_options.OFF
     assert (plain.rewrite_options.remapping, without.rewrite_options.remapping) == (on, off)
     assert without.optimizer_options.opt_level == tf.OptimizerOptions.L0
-    chosen = config_of(rewriter_config='remapping: OFF constant_folding: AGGRESSIVE').graph_options.rewrite_options
+    chosen = config_of(
+        rewriter_config='remapping: OFF constant_folding: AGGRESSIVE'
+    ).graph_options.rewrite_options
     assert (chosen.remapping, chosen.constant_folding) == (off, chosen.AGGRESSIVE)
     # Nothing that the text does not name is switched off, except what would change the data format.
     assert (chosen.arithmetic_optimization, chosen.layout_optimizer) == (on, off)
     # Kernels of the CPU need NHWC in any case.
-    options = config_of(data_format='NCHW', enable_optimizations=False).graph_options.rewrite_options
+    options = config_of(
+        data_format='NCHW', enable_optimizations=False
+    ).graph_options.rewrite_options
     assert options.cpu_layout_conversion == options.NCHW_TO_NHWC
     with refused('--rewriter_config=remaping: OFF', 'remapping: OFF'):
         config_of(rewriter_config='remaping: OFF')
@@ -53,30 +59,41 @@ def test_the_graph_is_rewritten_as_the_flags_say() -> None:
         ({'forward_only': True, 'num_gpus': 2}, True),
         ({}, True),
         ({'enable_optimizations': False}, False),
-        # Towers that train are placed without what does not run, and so without passes; unless some are asked for.
+        # Towers that train are placed without what does not run, and so without passes; unless some
+        # are asked for.
         ({'num_gpus': 2}, False),
         ({'num_gpus': 2, 'rewriter_config': 'min_graph_nodes: -1'}, True),
     ],
     ids=str,
 )
-def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags: dict[str, Any], fuses: bool) -> None:
+def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(
+    flags: dict[str, Any], fuses: bool
+) -> None:
     config, metadata = config_of(**flags), tf.RunMetadata()
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-        images, kernel = (tf.random.uniform(shape, seed=1) for shape in ([2, 8, 8, 4], [3, 3, 4, 4]))
+        images, kernel = (
+            tf.random.uniform(shape, seed=1) for shape in ([2, 8, 8, 4], [3, 3, 4, 4])
+        )
         result = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, 'SAME'), tf.ones([4])))
     with tf.Session(graph=graph, config=config) as session:
-        session.run(result, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+        session.run(
+            result, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata
+        )
     ran = {node.op for partition in metadata.partition_graphs for node in partition.node}
     assert any('FusedConv2D' in op for op in ran) is fuses, ran
 
 
-def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openmp_is_told_where_there_is_openmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', None, None, ())
     monkeypatch.setattr('tf_cnn.machine.tensorflow_build.tensorflow_build', lambda: build)
     params, environment = make_params(kmp_blocktime=0), Environment({'KMP_BLOCKTIME': '200'})
     processes = find_processes(params, environment, [])
     warnings: list[str] = []
-    assert choose_start(params, environment, processes, None, warnings).variables == {ONEDNN_VARIABLE: None}
+    assert choose_start(params, environment, processes, None, warnings).variables == {
+        ONEDNN_VARIABLE: None
+    }
     check_line(*warnings, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
     # Where Bazel puts the library of a build with --config=mkl.
     library = tmp_path / 'site-packages' / '_solib_k8' / '_U_S_Sthird_Uparty_Smkl' / 'libiomp5.so'
@@ -98,7 +115,11 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_the_gpus_with_these_numbers_are_shown_in_this_order(
-    monkeypatch: pytest.MonkeyPatch, listed: str, indices: tuple[int, ...], place: tuple[int, int], shown: str
+    monkeypatch: pytest.MonkeyPatch,
+    listed: str,
+    indices: tuple[int, ...],
+    place: tuple[int, int],
+    shown: str,
 ) -> None:
     monkeypatch.setattr('tf_cnn.machine.visible_gpus.has_nvidia_gpu', lambda environ: True)
     environ = {'CUDA_VISIBLE_DEVICES': listed}

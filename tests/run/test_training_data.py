@@ -1,4 +1,6 @@
-"""Runs that train and evaluate on data sets on disk; images that stay on the device, or that Python feeds."""
+"""Runs that train and evaluate on data sets on disk; images that stay on the device, or that Python
+feeds.
+"""
 
 import io
 import re
@@ -33,7 +35,12 @@ for _digit, _label in zip(DIGITS, LABELS, strict=True):
 
 
 def run(data_dir: Path, **flags: Any) -> Ran:
-    settings = {'batch_size': 20, 'num_batches': 25, 'init_learning_rate': 0.02, 'data_dir': str(data_dir)}
+    settings = {
+        'batch_size': 20,
+        'num_batches': 25,
+        'init_learning_rate': 0.02,
+        'data_dir': str(data_dir),
+    }
     return ran(**{**settings, **flags})
 
 
@@ -53,32 +60,50 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (tmp / 'photos' / f'class{label}').mkdir(parents=True, exist_ok=True)
         Image.fromarray(digit[::2, ::2]).save(tmp / 'photos' / f'class{label}' / f'{number}.png')
     with redirect_stdout(io.StringIO()):
-        records.main([f'--input={tmp}/photos', f'--output={tmp}/out', '--num_processes=1', '--shards=2'])
+        records.main(
+            [f'--input={tmp}/photos', f'--output={tmp}/out', '--num_processes=1', '--shards=2']
+        )
     return tmp / 'out'
 
 
-@pytest.mark.parametrize('mode', [{'num_gpus': 1}, {'num_gpus': 2, 'variable_update': 'replicated', 'batch_size': 10}])
+@pytest.mark.parametrize(
+    'mode', [{'num_gpus': 1}, {'num_gpus': 2, 'variable_update': 'replicated', 'batch_size': 10}]
+)
 def test_mnist_trains(mnist: Path, mode: dict[str, Any]) -> None:
     trained = run(mnist, **mode)
     result = trained.result
-    assert (result.run.data_set, result.run.is_synthetic, result.run.num_missing_shards) == ('mnist', False, 0)
+    assert (result.run.data_set, result.run.is_synthetic, result.run.num_missing_shards) == (
+        'mnist',
+        False,
+        0,
+    )
     assert trained.losses[-1] < 0.1 * trained.losses[0]
     check_warning(trained.err, mnist, '40', '60000')
     # Without training, the validation images are read: all of them in each step, in another order.
-    assert np.ptp(run(mnist, forward_only=True, num_batches=2, init_learning_rate=None).losses) < 1e-3
+    assert (
+        np.ptp(run(mnist, forward_only=True, num_batches=2, init_learning_rate=None).losses) < 1e-3
+    )
 
 
 @pytest.mark.parametrize('pipeline', ['record_input', 'tf_data'])
-def test_resumed_training_reads_records_in_another_order(pipeline: str, shards: Path, tmp_path: Path) -> None:
+def test_resumed_training_reads_records_in_another_order(
+    pipeline: str, shards: Path, tmp_path: Path
+) -> None:
     """Of one shard: of several, whichever reader is faster also has its part in the order."""
     content = b''.join(path.read_bytes() for path in sorted(shards.glob('train-*')))
     (tmp_path / 'train-00000-of-00001').write_bytes(content)
     shutil.copy(shards / 'labels.txt', tmp_path)
 
     def first_losses(**more: Any) -> list[float]:
-        still: dict[str, Any] = {'init_learning_rate': 0.0, 'augmentation': 'none', 'weight_decay': 0.0}
+        still: dict[str, Any] = {
+            'init_learning_rate': 0.0,
+            'augmentation': 'none',
+            'weight_decay': 0.0,
+        }
         steps = {'batch_size': 8, 'num_warmup_batches': 0, 'num_batches': 3}
-        return run(tmp_path, model='trivial', input_pipeline=pipeline, **still, **steps, **more).losses
+        return run(
+            tmp_path, model='trivial', input_pipeline=pipeline, **still, **steps, **more
+        ).losses
 
     fresh = first_losses()
     begun, went_on = (first_losses(train_dir=str(tmp_path / 'trained')) for _ in range(2))
@@ -89,20 +114,27 @@ def test_resumed_training_reads_records_in_another_order(pipeline: str, shards: 
 @pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
 def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentation: str) -> None:
     trained = run(shards, augmentation=augmentation)
-    assert re.search(r'^Dataset: +records \(real\)\n(?:.*\n)*Num epochs: +12\.50$', trained.out, re.MULTILINE)
-    # Chance is the logarithm of 5 classes, of which 1001 would have 6.9; weights before training add to it.
+    assert re.search(
+        r'^Dataset: +records \(real\)\n(?:.*\n)*Num epochs: +12\.50$', trained.out, re.MULTILINE
+    )
+    # Chance is the logarithm of 5 classes, of which 1001 would have 6.9; weights before training
+    # add to it.
     assert trained.losses[0] < 4
     assert trained.losses[-1] < (0.1 if augmentation == 'none' else 1.0) * trained.losses[0]
 
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
-def test_images_are_resized_unless_the_model_takes_any_size(shards: Path, model: str, image_size: int) -> None:
+def test_images_are_resized_unless_the_model_takes_any_size(
+    shards: Path, model: str, image_size: int
+) -> None:
     with tf.Graph().as_default():
         built = build_step(plan_of(model=model, batch_size=2, data_dir=str(shards)))
     assert built.pipeline.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
 
-def test_without_training_the_validation_images_are_read_if_there_are_any(shards: Path, tmp_path: Path) -> None:
+def test_without_training_the_validation_images_are_read_if_there_are_any(
+    shards: Path, tmp_path: Path
+) -> None:
     for path in shards.iterdir():
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     for folder in (shards, tmp_path):
@@ -122,9 +154,16 @@ def test_without_training_the_validation_images_are_read_if_there_are_any(shards
 def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: int) -> None:
     """During training and by a separate run, also where the model wants another size."""
     model = f'evaluated{image_size}'
-    register_model(model, lambda cnn, x, n: cnn.dense(cnn.flatten(x), n, 'fc'), data_set='mnist', image_size=image_size)
+    register_model(
+        model,
+        lambda cnn, x, n: cnn.dense(cnn.flatten(x), n, 'fc'),
+        data_set='mnist',
+        image_size=image_size,
+    )
     settings: dict[str, Any] = {'model': model, 'train_dir': str(tmp_path), 'eval_batch_size': 7}
-    trained = run(mnist, **settings, init_learning_rate=0.005, eval_during_training_at_specified_steps='26')
+    trained = run(
+        mnist, **settings, init_learning_rate=0.005, eval_during_training_at_specified_steps='26'
+    )
     (found,) = trained.result.evaluations
     assert (found.num_images, found.step) == (20, 26)
     assert (found.top_1 or 0) > 0.9
@@ -144,9 +183,15 @@ by_pipeline = pytest.mark.parametrize('pipeline', ['device', 'feed_dict'])
 
 
 @by_pipeline
-def test_records_are_held_in_one_size_shifted_and_evaluated(noise: Path, tmp_path: Path, pipeline: str) -> None:
+def test_records_are_held_in_one_size_shifted_and_evaluated(
+    noise: Path, tmp_path: Path, pipeline: str
+) -> None:
     flags: dict[str, Any] = {'data_dir': str(noise), 'input_pipeline': pipeline, 'num_batches': 5}
-    more: dict[str, Any] = {'eval_during_training_every_n_steps': 3, 'save_summaries_steps': 2, 'summary_verbosity': 3}
+    more: dict[str, Any] = {
+        'eval_during_training_every_n_steps': 3,
+        'save_summaries_steps': 2,
+        'summary_verbosity': 3,
+    }
     files = {name: str(tmp_path / name) for name in ('train_dir', 'result_file', 'trace_file')}
     result, out, err = ran(**flags, **more, **files)
     check_warning(err, f'--input_pipeline={pipeline}', '--augmentation=padded_crop')
@@ -162,7 +207,9 @@ def test_records_are_held_in_one_size_shifted_and_evaluated(noise: Path, tmp_pat
 
 
 @by_pipeline
-def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(noise: Path, pipeline: str) -> None:
+def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(
+    noise: Path, pipeline: str
+) -> None:
     flags: dict[str, Any] = {'model': 'lenet', 'data_dir': str(noise), 'data_name': 'imagenet'}
     found = [plan_of(**flags, input_pipeline=chosen).data for chosen in (None, pipeline)]
     assert [data.augmentation for data in found] == ['resized_crop', 'padded_crop']
@@ -188,6 +235,8 @@ def test_changes_that_need_the_photograph_are_refused(pipeline: str) -> None:
 def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
     noise: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(total=10**9, available=30 * 1024))
+    monkeypatch.setattr(
+        psutil, 'virtual_memory', lambda: SimpleNamespace(total=10**9, available=30 * 1024)
+    )
     with refused(f'--input_pipeline={pipeline}', str(NUM_BYTES), str(30 * 1024)):
         ran(input_pipeline=pipeline, data_dir=str(noise), augmentation='none', data_name='imagenet')

@@ -1,4 +1,6 @@
-"""However a run ends, and whoever takes its steps: its lines, its checkpoints, and the document of its result."""
+"""However a run ends, and whoever takes its steps: its lines, its checkpoints, and the document of
+its result.
+"""
 
 import contextlib
 import io
@@ -35,8 +37,17 @@ def read(path: Path) -> Result:
 def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Path) -> None:
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     files = {'train_dir': str(tmp_path / 'train'), 'result_file': str(path)}
-    settings: dict[str, Any] = {'num_gpus': 2, 'variable_update': 'replicated', 'print_training_accuracy': True}
-    settings |= {'num_batches': 5, 'num_warmup_batches': 2, 'display_every': 2, 'save_model_steps': 3}
+    settings: dict[str, Any] = {
+        'num_gpus': 2,
+        'variable_update': 'replicated',
+        'print_training_accuracy': True,
+    }
+    settings |= {
+        'num_batches': 5,
+        'num_warmup_batches': 2,
+        'display_every': 2,
+        'save_model_steps': 3,
+    }
     result, out, _ = ran(**settings, **files, wait_for_idle=1)
     record = read(tmp_path / 'lenet-4-1*2.json')
     document = as_json(record)
@@ -51,21 +62,32 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert steps['global_step'] == [1, 2, 3, 4, 5, 6, 7]
     assert result.to_dict() == document
     assert len(steps['top_1']) == len(steps['learning_rate']) == 7
-    # Checkpoints after the global steps 3 and 6; lines after the timed steps 1, 2 and 4, and after the last one.
+    # Checkpoints after the global steps 3 and 6; lines after the timed steps 1, 2 and 4, and after
+    # the last one.
     for cause, after in (('checkpoint', (3, 6)), ('printing', (3, 4, 6))):
-        assert [bool(seconds) for seconds in steps['between'][cause]] == [step in after for step in range(1, 8)]
+        assert [bool(seconds) for seconds in steps['between'][cause]] == [
+            step in after for step in range(1, 8)
+        ]
     wall = steps['start'][-1] + steps['seconds'][-1] - steps['start'][2]
     assert document['throughput']['wall_seconds'] == pytest.approx(wall, abs=1e-5)
     assert record.images_per_second == pytest.approx(5 * 8 / wall, rel=1e-4)
     assert document['phases']['build'] > 0
     assert document['model']['parameters'] > 1e6
-    assert document['compute']['flops_per_image'] == pytest.approx(6e9 * document['model']['gflops_per_image'])
+    assert document['compute']['flops_per_image'] == pytest.approx(
+        6e9 * document['model']['gflops_per_image']
+    )
     assert document['command']['given']['model'] == '--model=lenet'
     assert document['command']['flags']['momentum'] == 0.9
 
 
 def test_the_document_goes_to_standard_output_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    flags = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=3', '--num_warmup_batches=1']
+    flags = [
+        '--model=lenet',
+        '--device=cpu',
+        '--batch_size=4',
+        '--num_batches=3',
+        '--num_warmup_batches=1',
+    ]
     assert benchmark.main([*flags, '--result_file=-']) == 0
     out, err = capfd.readouterr()
     document = json.loads(out)
@@ -108,7 +130,9 @@ def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Pa
         ({'target_seconds': 3}, ['--target_seconds=3', '--num_batches=3']),
     ],
 )
-def test_outputs_that_cannot_be_are_refused_before_the_run(flags: dict[str, Any], facts: list[str]) -> None:
+def test_outputs_that_cannot_be_are_refused_before_the_run(
+    flags: dict[str, Any], facts: list[str]
+) -> None:
     with refused(*facts):
         made(**flags)
 
@@ -123,7 +147,11 @@ def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -
 
 def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: Path) -> None:
     out, err, path = io.StringIO(), io.StringIO(), tmp_path / 'r.json'
-    flags = {'model': 'mnist', 'data_dir': write_digits(tmp_path / 'digits'), 'init_learning_rate': 1e18}
+    flags = {
+        'model': 'mnist',
+        'data_dir': write_digits(tmp_path / 'digits'),
+        'init_learning_rate': 1e18,
+    }
     steps = {'num_batches': 100, 'num_warmup_batches': 0}
     run = made(Console(out, err), **flags, **steps, train_dir=str(tmp_path), result_file=str(path))
     with failed('--init_learning_rate', '1e+18', '--continue_on_nan') as caught:
@@ -135,7 +163,9 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: P
     assert 0 < num_timed < 100
     # It would look like that of a whole run.
     assert 'total images/sec' not in out.getvalue()
-    check_warning(err.getvalue(), f'{num_timed} step', 100, f'{result.images_per_second:.2f} images/sec')
+    check_warning(
+        err.getvalue(), f'{num_timed} step', 100, f'{result.images_per_second:.2f} images/sec'
+    )
     # What is no longer a number is not kept: the checkpoint of the start is.
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-0')
     record = read(path)
@@ -146,7 +176,9 @@ def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(tmp_path: P
 
 
 @pytest.mark.parametrize('num_timed', [0, 2])
-def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed: int, tmp_path: Path) -> None:
+def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(
+    num_timed: int, tmp_path: Path
+) -> None:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.closing(made(Console(out, err), train_dir=str(tmp_path)).steps()) as steps:
         phases = [next(steps).phase for _ in range(1 + num_timed)]
@@ -155,7 +187,9 @@ def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed: 
     assert not has_ended(str(tmp_path))
     assert 'total images/sec' not in out.getvalue()
     # Without a timed step there is no rate.
-    assert ('images/sec' in check_warning(err.getvalue(), f'timed {num_timed} step', 'of 3')) == (num_timed > 0)
+    assert ('images/sec' in check_warning(err.getvalue(), f'timed {num_timed} step', 'of 3')) == (
+        num_timed > 0
+    )
     with refused('--eval'):
         next(made(eval=True, train_dir=str(tmp_path)).steps())
 
@@ -166,6 +200,8 @@ def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
         'next(steps); next(steps)'
     )
-    done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0
     assert 'Traceback' not in done.stderr, done.stderr

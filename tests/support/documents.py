@@ -1,4 +1,6 @@
-"""README.md and docs/ as tests read them: shell lines, examples in Python, and command lines fitted to this machine."""
+"""README.md and docs/ as tests read them: shell lines, examples in Python, and command lines fitted
+to this machine.
+"""
 
 import re
 import shlex
@@ -10,7 +12,7 @@ from tf_cnn.flags.spec import Output
 from tf_cnn.params import SPECS
 from tf_cnn.params.table import outputs_that_are
 
-# ---- pages -----------------------------------------------------------------------------------------------------------
+# ---- pages ---------------------------------------------------------------------------------------
 # Their shell lines and their examples in Python.
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +32,8 @@ _NEEDS = re.compile(r'<!-- needs: (.+) -->')
 class ShellLine:
     """A shell line with its continuation lines, without the backslashes at line ends.
 
-    `needs` is the text of the comment `<!-- needs: ... -->` above its block: resources that this machine may lack.
+    `needs` is the text of the comment `<!-- needs: ... -->` above its block: resources that this
+    machine may lack.
     """
 
     page: str
@@ -61,17 +64,22 @@ def shell_lines() -> Iterator[ShellLine]:
 
 
 def python_block(page: str, file: str = '') -> str:
-    """Returns the only example in Python of a page, or the one that begins with the name of a file."""
+    """Returns the only example in Python of a page, or the one that begins with the name of a
+    file.
+    """
     head, text = re.escape(f'# {file}\n') if file else '', (ROOT / 'docs' / page).read_text()
     (block,) = re.findall(rf'^```python\n({head}.*?)^```$', text, flags=re.M | re.S)
     return str(block)
 
 
-# ---- command lines ---------------------------------------------------------------------------------------------------
+# ---- command lines -------------------------------------------------------------------------------
 # Adapts those that were written for other machines to this one, by visible rules.
 
 _PROGRAM = re.compile(r'(.*/)?tf_cnn_benchmarks(\.py|:\w+)?')
-_PATHS = {*outputs_that_are(*Output), 'eval_dir', 'benchmark_log_dir'} & {*SPECS, 'benchmark_log_dir'}
+_PATHS = {*outputs_that_are(*Output), 'eval_dir', 'benchmark_log_dir'} & {
+    *SPECS,
+    'benchmark_log_dir',
+}
 
 
 @dataclass(frozen=True)
@@ -83,18 +91,24 @@ class CommandLine:
 
     @property
     def launcher(self) -> str:
-        """The word that starts the program: python, mpirun, horovodrun, ...; empty if it is started directly."""
+        """The word that starts the program: python, mpirun, horovodrun, ...; empty if it is started
+        directly.
+        """
         return next((word for word in self.before if not re.fullmatch(r'[A-Z_]+=.*', word)), '')
 
 
 def split_line(text: str) -> CommandLine | None:
-    """Splits a shell line; returns None if it does not run this program. Ignores everything after > or |."""
+    """Splits a shell line; returns None if it does not run this program. Ignores everything after >
+    or |.
+    """
     words = shlex.split(text, comments=True)
     at = next((index for index, word in enumerate(words) if _PROGRAM.fullmatch(word)), None)
     if at is None:
         return None
     argv = words[at + 1 :]
-    end = next((index for index, word in enumerate(argv) if word in ('>', '|', '&&', '2>', '&')), len(argv))
+    end = next(
+        (index for index, word in enumerate(argv) if word in ('>', '|', '&&', '2>', '&')), len(argv)
+    )
     return CommandLine(tuple(words[:at]), tuple(argv[:end]))
 
 
@@ -109,11 +123,14 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = False) -> list[str]:
-    """Returns the flags of a run for a machine without GPUs and without the original machine's folders.
+    """Returns the flags of a run for a machine without GPUs and without the original machine's
+    folders.
 
-    - GPUs become as many virtual devices of the CPU, which also stores the variables; not with keep_devices.
+    - GPUs become as many virtual devices of the CPU, which also stores the variables; not with
+      keep_devices.
     - NCCL, which works between GPUs, becomes ring sums.
-    - --num_intra_threads and --xla are left out: TensorFlow keeps their values from the first run of a process.
+    - --num_intra_threads and --xla are left out: TensorFlow keeps their values from the first run
+      of a process.
     - Data are read from `data`/imagenet or `data`/cifar10, and files are written below `outputs`.
     """
     found = []
@@ -128,7 +145,9 @@ def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = 
         if name == 'all_reduce_spec':
             value = re.sub('nccl(/xring)?', 'xring', value)
         if value and name == 'data_dir':
-            value = str(data / ('cifar10' if 'cifar' in given.get('data_name', value) else 'imagenet'))
+            value = str(
+                data / ('cifar10' if 'cifar' in given.get('data_name', value) else 'imagenet')
+            )
         if value and name in _PATHS:
             value = str(outputs / Path(value).name)
         found.append(f'--{name}{equals}{value}')

@@ -1,8 +1,10 @@
-"""Replaces the program in tests of sweeps: writes the document in FAKE_DOCUMENT as its result at once.
+"""Replaces the program in tests of sweeps: writes the document in FAKE_DOCUMENT as its result at
+once.
 
-FAKE_BEHAVIOURS is a JSON object: if a word of the command line is one of its keys, the value is the behaviour of the
-process. A value that is an object has the behaviour for the number of this run, from 1. Each run appends its words to
-FAKE_LOG. Imports only the standard library, since it is started often.
+FAKE_BEHAVIOURS is a JSON object: if a word of the command line is one of its keys, the value is the
+behaviour of the process. A value that is an object has the behaviour for the number of this run,
+from 1. Each run appends its words to FAKE_LOG. Imports only the standard library, since it is
+started often.
 """
 
 import ctypes
@@ -49,13 +51,17 @@ def misbehave(does: object, size: int) -> None:
         print('tf_cnn_benchmarks: error: the disk is on fire', file=sys.stderr)
         sys.exit(1)
     if does == 'fail as a cluster':
-        print('worker 1 | tf_cnn_benchmarks: error: no room here\nworker 0 | tf_cnn_benchmarks: error: lost worker 1')
+        print(
+            'worker 1 | tf_cnn_benchmarks: error: no room here\nworker 0 | '
+            'tf_cnn_benchmarks: error: lost worker 1'
+        )
         print('tf_cnn_benchmarks: error: worker 1 ended with exit code 3; stopping worker 0')
         sys.exit(3)
     if does == 'die':
         os.kill(os.getpid(), signal.SIGSEGV)
     if does == 'wait':
-        # With a child in a session of its own that dies with its parent, like the processes of a cluster.
+        # With a child in a session of its own that dies with its parent, like the processes of a
+        # cluster.
         if os.fork() == 0:
             os.setsid()
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)

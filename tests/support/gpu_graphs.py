@@ -52,7 +52,9 @@ WAYS: Mapping[str, Flags] = {
 
 @dataclass(frozen=True)
 class GpuGraph:
-    """The graph of a run, with initial values, copies and evaluation, and the ops of one of its steps."""
+    """The graph of a run, with initial values, copies and evaluation, and the ops of one of its
+    steps.
+    """
 
     plan: Plan
     graph: tf.Graph
@@ -69,7 +71,9 @@ class GpuGraph:
 
 
 class Horovod:
-    """The part of horovod.tensorflow that a plan and a graph use, on rank 0 of 2. It places its ops as Horovod does."""
+    """The part of horovod.tensorflow that a plan and a graph use, on rank 0 of 2. It places its ops
+    as Horovod does.
+    """
 
     Sum = 'sum'
 
@@ -86,8 +90,16 @@ class Horovod:
 
 
 def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> GpuGraph:
-    """Builds the graph of a run on a number of GPUs. flags are those of the process; the default model is lenet."""
-    defaults = {'model': 'lenet', 'batch_size': 2, 'device': 'gpu', 'num_gpus': num_gpus, 'data_format': 'NCHW'}
+    """Builds the graph of a run on a number of GPUs. flags are those of the process; the default
+    model is lenet.
+    """
+    defaults = {
+        'model': 'lenet',
+        'batch_size': 2,
+        'device': 'gpu',
+        'num_gpus': num_gpus,
+        'data_format': 'NCHW',
+    }
     if 'worker_hosts' in flags:
         flags = {'task_index': task_index, **flags}
     with (
@@ -101,14 +113,18 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
     with tf.Graph().as_default() as graph, tf.device(device):
         built = build_step(plan, 0)
         if plan.evaluations:
-            build_evaluation(plan, [SavedVariables(built.slices) for _ in plan.machine.towers], 0, 1)
+            build_evaluation(
+                plan, [SavedVariables(built.slices) for _ in plan.machine.towers], 0, 1
+            )
     fetched = tf.nest.flatten(built.fetches.present())
     step = needed_by([value if isinstance(value, tf.Operation) else value.op for value in fetched])
     return GpuGraph(plan, graph, built, frozenset(step))
 
 
 class _Kernel(NamedTuple):
-    """The values that each type attribute of an op may have, and the arguments that are in host memory."""
+    """The values that each type attribute of an op may have, and the arguments that are in host
+    memory.
+    """
 
     types: dict[str, set[int]]
     host_memory: frozenset[str]
@@ -116,7 +132,9 @@ class _Kernel(NamedTuple):
 
 @functools.cache
 def _gpu_kernels(op_type: str) -> list[_Kernel]:
-    """Returns the kernels of an op for GPUs, those for all devices last, as TensorFlow prefers them."""
+    """Returns the kernels of an op for GPUs, those for all devices last, as TensorFlow prefers
+    them.
+    """
     registered = kernels.get_registered_kernels_for_op(op_type).kernel
     return [
         _Kernel(
@@ -135,7 +153,9 @@ def _types(op: tf.Operation, name: str) -> set[int]:
 
 
 def _gpu_kernel(op: tf.Operation) -> _Kernel | None:
-    """Returns the GPU kernel of an op; without one TensorFlow moves the op, with all colocated ops, to the CPU."""
+    """Returns the GPU kernel of an op; without one TensorFlow moves the op, with all colocated ops,
+    to the CPU.
+    """
     fitting = (
         kernel
         for kernel in _gpu_kernels(op.type)
@@ -151,12 +171,19 @@ def is_on_gpu(op: tf.Operation) -> bool:
 def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
     """Counts the ops, by type and dtype, that are placed on a GPU without a kernel for them."""
     lacking = (op for op in built.graph.get_operations() if is_on_gpu(op) and not _gpu_kernel(op))
-    return dict(Counter(f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}' for op in lacking))
+    return dict(
+        Counter(
+            f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}'
+            for op in lacking
+        )
+    )
 
 
 def ops_without_device(built: GpuGraph) -> list[str]:
     return sorted(
-        op.name for op in built.graph.get_operations() if not re.search(r'[cg]pu:\d+$', op.device, re.IGNORECASE)
+        op.name
+        for op in built.graph.get_operations()
+        if not re.search(r'[cg]pu:\d+$', op.device, re.IGNORECASE)
     )
 
 
@@ -171,7 +198,8 @@ def strangers_of_resources(built: GpuGraph) -> list[str]:
 
 
 def signals(built: GpuGraph) -> list[tuple[str, str]]:
-    """Returns what a step sends to other devices that is not data: control edges and scalars, once per receiver.
+    """Returns what a step sends to other devices that is not data: control edges and scalars, once
+    per receiver.
 
     Each costs a pair of Send and Recv, and on a GPU an event of its stream.
     """
@@ -186,7 +214,9 @@ def _signals_to(op: tf.Operation) -> Iterator[str]:
 
 
 def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
-    """Returns the bytes that a step sends from devices matching one pattern to devices matching another."""
+    """Returns the bytes that a step sends from devices matching one pattern to devices matching
+    another.
+    """
     sent = {
         (value.ref(), op.device): value.dtype.size * (value.shape.num_elements() or 0)
         for op in built.step
@@ -200,10 +230,11 @@ def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
 
 
 def crossings(ops: Iterable[tf.Operation]) -> list[str]:
-    """Returns the names of the tensors that the ops send to other devices, or between host memory and a GPU's.
+    """Returns the names of the tensors that the ops send to other devices, or between host memory
+    and a GPU's.
 
-    A GPU kernel may have some arguments in host memory, such as 32-bit integers: they cross if the other end of the
-    edge is in the memory of the GPU.
+    A GPU kernel may have some arguments in host memory, such as 32-bit integers: they cross if the
+    other end of the edge is in the memory of the GPU.
     """
     ops = set(ops)
     return sorted(
@@ -214,7 +245,10 @@ def crossings(ops: Iterable[tf.Operation]) -> list[str]:
             if value.op in ops
             and value.dtype != tf.resource
             and (op.device, _is_in_host_memory(op, op.op_def.input_arg, index))
-            != (value.device, _is_in_host_memory(value.op, value.op.op_def.output_arg, value.value_index))
+            != (
+                value.device,
+                _is_in_host_memory(value.op, value.op.op_def.output_arg, value.value_index),
+            )
         }
     )
 

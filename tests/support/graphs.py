@@ -17,7 +17,7 @@ from tf_cnn.training.checkpoint_files import latest_checkpoint
 from tf_cnn.training.checkpoints import Checkpointer, Slice, whole
 from tf_cnn.training.schedules import LearningRate
 
-# ---- sessions --------------------------------------------------------------------------------------------------------
+# ---- sessions ------------------------------------------------------------------------------------
 # Sessions for small graphs.
 
 DATA_FORMATS = ('NHWC', 'NCHW')
@@ -27,8 +27,8 @@ DATA_FORMATS = ('NHWC', 'NCHW')
 def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
     """Opens a session of the current graph, with the devices /device:CPU:0 ... of one CPU.
 
-    Graph passes are off, since they take longer than the tests. has_nchw enables only the layout pass, for ops whose
-    CPU kernels support only NHWC.
+    Graph passes are off, since they take longer than the tests. has_nchw enables only the layout
+    pass, for ops whose CPU kernels support only NHWC.
     """
     config = tf.ConfigProto(device_count={'CPU': num_cpus})
     rewrites = config.graph_options.rewrite_options
@@ -45,14 +45,16 @@ def cpus(count: int) -> list[str]:
     return [f'/device:CPU:{number}' for number in range(count)]
 
 
-# ---- step settings ---------------------------------------------------------------------------------------------------
+# ---- step settings -------------------------------------------------------------------------------
 # The settings of a small training step.
 
 
 def training_step(
     network: Network | Build, num_classes: int, *, seed: int, learning_rate: float, **more: Any
 ) -> StepSettings:
-    """Returns the settings of a step that trains a network, or a network's build function; more overrides settings."""
+    """Returns the settings of a step that trains a network, or a network's build function; more
+    overrides settings.
+    """
     settings = {
         'data_format': 'NHWC',
         'forward_only': False,
@@ -69,19 +71,22 @@ def training_step(
     return StepSettings(network=network, num_classes=num_classes, **{**settings, **more})
 
 
-# ---- input steps -----------------------------------------------------------------------------------------------------
+# ---- input steps ---------------------------------------------------------------------------------
 # The images and labels that an input pipeline gives the model in a step.
 
 
-def step(session: Any, pipeline: InputPipeline, towers: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+def step(
+    session: Any, pipeline: InputPipeline, towers: Sequence[int]
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Runs a step, and returns the images and labels of each tower in `towers`."""
     batches = [pipeline.tower_batch(tower) for tower in towers]
     fetched = [[(batch.images, batch.labels) for batch in batches], pipeline.per_step_ops]
     return session.run(fetched, dict(zip(pipeline.fed, pipeline.feeds(), strict=True)))[0]
 
 
-# ---- saved numbers ---------------------------------------------------------------------------------------------------
-# A small model whose variables all hold the same number, for tests of checkpoints, and faults of checkpoint files.
+# ---- saved numbers -------------------------------------------------------------------------------
+# A small model whose variables all hold the same number, for tests of checkpoints, and faults of
+# checkpoint files.
 
 DATA = 'data-00000-of-00001'
 
@@ -92,7 +97,9 @@ class Model:
     kernel and bias are whole; table [6, 4] has two rows on the first device and four on the last.
     """
 
-    def __init__(self, folder: Path, devices: Sequence[str], writer: str = '/cpu:0', max_to_keep: int = 5) -> None:
+    def __init__(
+        self, folder: Path, devices: Sequence[str], writer: str = '/cpu:0', max_to_keep: int = 5
+    ) -> None:
         first, last = devices[0], devices[-1]
         step = create_variable('global_step', [], scope='v', device=first, dtype=tf.int64)
         kernel = create_variable('kernel', [50, 40], scope='v', device=last)
@@ -107,8 +114,15 @@ class Model:
         }
         self.variables = [step, kernel, bias, top, bottom]
         self.number = tf.placeholder(tf.int64, [])
-        self.set = tf.group(*(v.assign(tf.fill(v.shape, tf.cast(self.number, v.value.dtype))) for v in self.variables))
-        self.add = tf.group(*(v.assign(v.value + tf.cast(1, v.value.dtype)) for v in self.variables))
+        self.set = tf.group(
+            *(
+                v.assign(tf.fill(v.shape, tf.cast(self.number, v.value.dtype)))
+                for v in self.variables
+            )
+        )
+        self.add = tf.group(
+            *(v.assign(v.value + tf.cast(1, v.value.dtype)) for v in self.variables)
+        )
         self.checkpointer = Checkpointer(str(folder), self.slices, writer, max_to_keep)
 
     def save(self, session: tf.Session, number: int, step: int) -> str:
@@ -122,7 +136,9 @@ class Model:
 
 
 def restored(folder: Path) -> int:
-    """Returns the number in the latest checkpoint, restored into uninitialised variables on another device."""
+    """Returns the number in the latest checkpoint, restored into uninitialised variables on another
+    device.
+    """
     latest = latest_checkpoint(str(folder))
     assert latest is not None
     with tf.Graph().as_default(), open_session() as session:

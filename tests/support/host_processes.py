@@ -1,8 +1,10 @@
-"""The processes that tests/support/hosts.py starts in new namespaces: `host_processes.py host|switch FACTS`.
+"""The processes that tests/support/hosts.py starts in new namespaces: `host_processes.py
+host|switch FACTS`.
 
-Both get their facts as JSON, and print their process id, then `ready` when their files are mounted. A `host` is the
-first process of a host: when a line comes it starts sshd, prints `up` when that answers, and reaps what others leave. A
-`switch` holds the network between the hosts. Needs nothing but Python, for a quick start.
+Both get their facts as JSON, and print their process id, then `ready` when their files are mounted.
+A `host` is the first process of a host: when a line comes it starts sshd, prints `up` when that
+answers, and reaps what others leave. A `switch` holds the network between the hosts. Needs nothing
+but Python, for a quick start.
 """
 
 import ctypes
@@ -71,7 +73,9 @@ def be_host(facts: Mapping[str, Any]) -> None:
     print('ready', flush=True)
     if not sys.stdin.readline():
         return
-    sshd = subprocess.Popen(facts['sshd'], stdin=subprocess.DEVNULL, env={'PATH': os.environ['PATH']})
+    sshd = subprocess.Popen(
+        facts['sshd'], stdin=subprocess.DEVNULL, env={'PATH': os.environ['PATH']}
+    )
     while sshd.poll() is None:
         with socket.socket() as probe:
             if not probe.connect_ex(('127.0.0.1', _SSH_PORT)):

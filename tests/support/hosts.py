@@ -1,13 +1,15 @@
-"""Hosts on this machine: namespaces with a network, processes and folders of their own, and links of a given speed.
+"""Hosts on this machine: namespaces with a network, processes and folders of their own, and links
+of a given speed.
 
     with make_hosts(2, rate_mbit=100, cores=[[0], [1]]) as network:
         first, second = network.hosts
         second.run('hostname')
         subprocess.run(network.command('ssh', 'node1', 'hostname'))
 
-Each host has a name, an address, a link to a switch, an sshd with a key of its own, and its own /tmp, /run and
-/dev/shm; all other files are those of this machine, as on a network disk. Networks are separate from each other and
-from outside, and end with the thread that made them, even by SIGKILL.
+Each host has a name, an address, a link to a switch, an sshd with a key of its own, and its own
+/tmp, /run and /dev/shm; all other files are those of this machine, as on a network disk. Networks
+are separate from each other and from outside, and end with the thread that made them, even by
+SIGKILL.
 """
 
 import contextlib
@@ -36,7 +38,8 @@ _ADDRESSES = '10.77.0'
 _DESK = 254
 _BASHRC = Path('~/.bashrc').expanduser()
 _SYSTEM_SSH_CONFIG = Path('/etc/ssh/ssh_config')
-# What a link takes at once after a pause. Less could not be timed; more would hide the rate from small messages.
+# What a link takes at once after a pause. Less could not be timed; more would hide the rate from
+# small messages.
 _LEAST_BURST_BYTES, _BURST_SECS = 10_000, 0.0003
 # Packets wait this long for a link, then they are dropped.
 _QUEUE_SECS = 0.05
@@ -82,7 +85,8 @@ def why_not() -> str | None:
         return f'hosts are made with {", ".join(missing)}, which this machine lacks'
     trial = (
         'ip link add bridge0 type bridge && ip link add veth0 type veth peer name veth1 && '
-        'tc qdisc add dev veth0 root tbf rate 1gbit burst 100kb latency 1ms && mount -t tmpfs tmpfs /mnt'
+        'tc qdisc add dev veth0 root tbf rate 1gbit burst 100kb latency 1ms && mount -t '
+        'tmpfs tmpfs /mnt'
     )
     tried = subprocess.run(
         ['unshare', '--net', '--pid', '--mount', '--uts', '--ipc', '--fork', 'sh', '-c', trial],
@@ -105,7 +109,11 @@ class _Namespaces:
     def __init__(self, role: str, facts: Mapping[str, Any]) -> None:
         command = [sys.executable, '-I', '-S', host_processes.__file__, role, json.dumps(facts)]
         self._process = subprocess.Popen(
-            die_with_parent(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT
+            die_with_parent(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_ENVIRONMENT,
         )
         assert self._process.stdin
         assert self._process.stdout
@@ -123,12 +131,15 @@ class _Namespaces:
 
     def _await_line(self, line: str) -> None:
         if self._stdout.readline().strip() != line:
-            raise RuntimeError(f'a process that makes hosts ended before it was {line}; see its standard error')
+            raise RuntimeError(
+                f'a process that makes hosts ended before it was {line}; see its standard error'
+            )
 
     def close(self) -> None:
         """Ends it, and with it all processes of its namespace; returns when all have ended."""
         if self._process.poll() is None:
-            # The first process of a host is a child of the one that was started, and ends after all others of the host.
+            # The first process of a host is a child of the one that was started, and ends after all
+            # others of the host.
             os.kill(self.pid or self._process.pid, signal.SIGKILL)
         self._process.wait(_END_SECS)
         self._stdin.close()
@@ -151,10 +162,27 @@ class Host:
     pid: int
 
     def command(self, *argv: object) -> list[str]:
-        """Returns the command that runs argv on this host, in the working directory of this process, without ssh."""
+        """Returns the command that runs argv on this host, in the working directory of this
+        process, without ssh.
+        """
         return [
-            *('nsenter', f'--target={self.pid}', '--mount', '--uts', '--ipc', '--net', '--pid', '--'),
-            *('taskset', '--cpu-list', ','.join(map(str, self.cores)), 'env', f'--chdir={os.getcwd()}'),
+            *(
+                'nsenter',
+                f'--target={self.pid}',
+                '--mount',
+                '--uts',
+                '--ipc',
+                '--net',
+                '--pid',
+                '--',
+            ),
+            *(
+                'taskset',
+                '--cpu-list',
+                ','.join(map(str, self.cores)),
+                'env',
+                f'--chdir={os.getcwd()}',
+            ),
             *map(str, argv),
         ]
 
@@ -163,7 +191,9 @@ class Host:
         return _run(self.command(*argv), options)
 
     def processes(self) -> dict[int, list[str]]:
-        """Returns the words of each process of this host but its first one, as this machine numbers them."""
+        """Returns the words of each process of this host but its first one, as this machine numbers
+        them.
+        """
         own, found = os.readlink(f'/proc/{self.pid}/ns/pid'), {}
         for entry in os.scandir('/proc'):
             with contextlib.suppress(OSError):
@@ -179,7 +209,8 @@ class Network:
     """Hosts on a switch (node1, node2 and so on), and a desk there from which users start commands.
 
     Attributes:
-      folder: a folder that this machine, the desk and all hosts see. It disappears with the network.
+      folder: a folder that this machine, the desk and all hosts see. It disappears with the
+        network.
       pid: the process whose network and files are those of the desk.
     """
 
@@ -188,12 +219,22 @@ class Network:
     pid: int
 
     def command(self, *argv: object) -> list[str]:
-        """Returns the command that runs argv at the desk: on the network, with names of hosts, else on this machine.
+        """Returns the command that runs argv at the desk: on the network, with names of hosts, else
+        on this machine.
 
-        The process itself becomes argv, so it gets signals, and ends with its parent if it is tethered.
+        The process itself becomes argv, so it gets signals, and ends with its parent if it is
+        tethered.
         """
         return [
-            *('nsenter', f'--target={self.pid}', '--mount', '--net', '--', 'env', f'--chdir={os.getcwd()}'),
+            *(
+                'nsenter',
+                f'--target={self.pid}',
+                '--mount',
+                '--net',
+                '--',
+                'env',
+                f'--chdir={os.getcwd()}',
+            ),
             *map(str, argv),
         ]
 
@@ -209,17 +250,20 @@ def make_hosts(
     """Makes hosts for the block. Two hosts take about 0.4 s on two idle cores.
 
     Args:
-      rate_mbit: what each link carries in each direction, in Mbit/s with Ethernet's headers; None for no limit.
+      rate_mbit: what each link carries in each direction, in Mbit/s with Ethernet's headers; None
+        for no limit.
       cores: the cores of each host; by default each has all cores of this process.
-      shared: folders in /tmp, /run or /dev/shm that all hosts see, such as tmp_path. They see the program itself and
-        its Python wherever these are.
+      shared: folders in /tmp, /run or /dev/shm that all hosts see, such as tmp_path. They see the
+        program itself and its Python wherever these are.
     """
     usable = sorted(os.sched_getaffinity(0))
     sshd = shutil.which('sshd', path=_PATH)
     names = [f'node{i + 1}' for i in range(count)]
     with contextlib.ExitStack() as stack:
         folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_hosts_', dir='/tmp'))
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_hosts_', dir='/tmp')
+            )
         ).resolve()
         _write_settings(folder, names)
         common = {'/etc/hosts': str(folder / 'hosts')}
@@ -237,7 +281,14 @@ def make_hosts(
                 'cores': list(cores[i] if cores else usable),
                 'shared': visible,
                 'files': common | on_hosts,
-                'sshd': [sshd, '-D', '-f', str(folder / name / 'sshd_config'), '-E', str(folder / name / 'sshd.log')],
+                'sshd': [
+                    sshd,
+                    '-D',
+                    '-f',
+                    str(folder / name / 'sshd_config'),
+                    '-E',
+                    str(folder / name / 'sshd.log'),
+                ],
             }
             processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', facts))))
         for process in (switch, *processes):
@@ -246,7 +297,13 @@ def make_hosts(
         for process in processes:
             process.start_sshd()
         hosts = tuple(
-            Host(name, f'{_ADDRESSES}.{i + 1}', tuple(cores[i] if cores else usable), folder / name, processes[i].pid)
+            Host(
+                name,
+                f'{_ADDRESSES}.{i + 1}',
+                tuple(cores[i] if cores else usable),
+                folder / name,
+                processes[i].pid,
+            )
             for i, name in enumerate(names)
         )
         yield Network(hosts, folder, switch.pid)
@@ -255,7 +312,11 @@ def make_hosts(
 def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) -> None:
     """Connects the hosts, whose first processes are given, with links of this rate."""
     ports = [f'port{i + 1}' for i in range(len(pids))]
-    lines = ['link set lo up', 'link add br0 type bridge', f'address add {_ADDRESSES}.{_DESK}/24 dev br0']
+    lines = [
+        'link set lo up',
+        'link add br0 type bridge',
+        f'address add {_ADDRESSES}.{_DESK}/24 dev br0',
+    ]
     lines += ['link set br0 up']
     for pid, port in zip(pids, ports, strict=True):
         lines.append(f'link add {port} type veth peer name eth0 netns {pid}')
@@ -270,7 +331,8 @@ def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None) 
     burst = max(_LEAST_BURST_BYTES, int(bytes_per_sec * _BURST_SECS))
     limit = burst + int(bytes_per_sec * _QUEUE_SECS)
     for pid, ends in [(switch.pid, ports), *((pid, ['eth0']) for pid in pids)]:
-        # What the kernel hands down in one piece must fit, else it would be split into single packets there.
+        # What the kernel hands down in one piece must fit, else it would be split into single
+        # packets there.
         if burst < 65536:
             _batch('ip', pid, [f'link set {end} gso_max_size {int(burst * 0.9)}' for end in ends])
         shape = f'root tbf rate {int(bytes_per_sec)}bps burst {burst} limit {limit}'

@@ -19,7 +19,12 @@ from tf_cnn.inputs.layout import shard_name
 
 
 def write_cifar(
-    folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train', *, for_python: bool = False
+    folder: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    subset: str = 'train',
+    *,
+    for_python: bool = False,
 ) -> None:
     """Writes images [N, 32, 32, 3] uint8, in 5 files for training."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,15 +36,24 @@ def write_cifar(
         if for_python:
             (folder / name).write_bytes(python2_pickle(each, numbers))
         else:
-            (folder / f'{name}.bin').write_bytes(np.column_stack([numbers, each]).astype(np.uint8).tobytes())
+            (folder / f'{name}.bin').write_bytes(
+                np.column_stack([numbers, each]).astype(np.uint8).tobytes()
+            )
 
 
 def python2_pickle(rows: np.ndarray, labels: np.ndarray) -> bytes:
-    """Returns the bytes that Python 2's pickle.dump writes, in protocol 2, for {'data': rows, 'labels': labels}."""
-    dtype = b'cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN' + 2 * b'J\xff\xff\xff\xff' + b'K\x00tb'
+    """Returns the bytes that Python 2's pickle.dump writes, in protocol 2, for {'data': rows,
+    'labels': labels}.
+    """
+    dtype = (
+        b'cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN'
+        + 2 * b'J\xff\xff\xff\xff'
+        + b'K\x00tb'
+    )
     shape = b''.join(b'M' + struct.pack('<H', size) for size in rows.shape) + b'\x86'
     pixels = b'T' + struct.pack('<I', rows.size) + rows.tobytes()
-    array = b'cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\nq\x03K\x00\x85U\x01b\x87Rq\x04'
+    array = b'cnumpy.core.multiarray\n_reconstruct\nq\x02'
+    array += b'cnumpy\nndarray\nq\x03K\x00\x85U\x01b\x87Rq\x04'
     array += b'(K\x01' + shape + dtype + b'\x89' + pixels + b'tb'
     numbers = b']q\x05(' + b''.join(b'K' + bytes([label]) for label in labels) + b'e'
     return b'\x80\x02}q\x01(U\x04data' + array + b'U\x06labels' + numbers + b'u.'
@@ -50,13 +64,20 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
 
-def write_mnist(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train', suffix: str = '') -> None:
+def write_mnist(
+    folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train', suffix: str = ''
+) -> None:
     """Writes images [N, H, W] uint8. With the suffix .gz the files are compressed."""
     folder.mkdir(parents=True, exist_ok=True)
     start = 'train' if subset == 'train' else 't10k'
-    for name, array in ((f'{start}-images-idx3-ubyte', images), (f'{start}-labels-idx1-ubyte', labels)):
+    for name, array in (
+        (f'{start}-images-idx3-ubyte', images),
+        (f'{start}-labels-idx1-ubyte', labels),
+    ):
         content = idx(array)
-        (folder / f'{name}{suffix}').write_bytes(gzip.compress(content) if suffix == '.gz' else content)
+        (folder / f'{name}{suffix}').write_bytes(
+            gzip.compress(content) if suffix == '.gz' else content
+        )
 
 
 def write_digits(folder: Path) -> str:
@@ -80,15 +101,25 @@ def claiming(jpeg: bytes, width: int, height: int) -> bytes:
     return jpeg[:at] + height.to_bytes(2, 'big') + width.to_bytes(2, 'big') + jpeg[at + 4 :]
 
 
-def example(image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()) -> bytes:
-    """Returns a serialized Example without the arguments that are None. Boxes are ymin, xmin, ymax, xmax."""
+def example(
+    image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()
+) -> bytes:
+    """Returns a serialized Example without the arguments that are None. Boxes are ymin, xmin, ymax,
+    xmax.
+    """
     features: dict[str, Any] = {}
     if image is not None:
         features['image/encoded'] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
     if label is not None:
-        features['image/class/label'] = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
-    for side, values in zip(('ymin', 'xmin', 'ymax', 'xmax'), zip(*boxes, strict=True), strict=False):
-        features[f'image/object/bbox/{side}'] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        features['image/class/label'] = tf.train.Feature(
+            int64_list=tf.train.Int64List(value=[label])
+        )
+    for side, values in zip(
+        ('ymin', 'xmin', 'ymax', 'xmax'), zip(*boxes, strict=True), strict=False
+    ):
+        features[f'image/object/bbox/{side}'] = tf.train.Feature(
+            float_list=tf.train.FloatList(value=values)
+        )
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
@@ -99,13 +130,20 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
 
 
 def header_of(length: int) -> bytes:
-    """Returns the 12 bytes before a record in a shard, with a correct checksum, for any length below 2^64."""
+    """Returns the 12 bytes before a record in a shard, with a correct checksum, for any length
+    below 2^64.
+    """
     encoded_length = length.to_bytes(8, 'little')
-    return encoded_length + masked_checksums(np.frombuffer(encoded_length, np.uint8)[np.newaxis]).tobytes()
+    return (
+        encoded_length
+        + masked_checksums(np.frombuffer(encoded_length, np.uint8)[np.newaxis]).tobytes()
+    )
 
 
 def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
-    """Writes training and validation shards of random images, with few labels, so that some guesses are correct."""
+    """Writes training and validation shards of random images, with few labels, so that some guesses
+    are correct.
+    """
     random = np.random.default_rng(3)
 
     def records(count: int) -> list[bytes]:
@@ -124,7 +162,9 @@ REPOSITORY = Path(tf_cnn_benchmarks.__file__).resolve().parent
 
 
 def picture(width: int = 64, height: int = 48, mode: str = 'RGB') -> Image.Image:
-    """Returns a smooth picture without symmetry: it shows a wrong rotation or channel order, and suits JPEG."""
+    """Returns a smooth picture without symmetry: it shows a wrong rotation or channel order, and
+    suits JPEG.
+    """
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     channels = [255 * x, 255 * y, 255 * (1 - x) * (1 - y)]
     return Image.fromarray(np.stack(channels, -1).astype(np.uint8)).convert(mode)
@@ -145,7 +185,9 @@ def write_files(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def write_photos(root: Path) -> Path:
-    """Writes 3 classes of 8 images, 1 file that cannot be decoded and 4 files that are not images."""
+    """Writes 3 classes of 8 images, 1 file that cannot be decoded and 4 files that are not
+    images.
+    """
     files = {'cat/broken.jpg': encoded(picture())[:300]}
     for class_index, name in enumerate(('bird', 'cat', 'zebra')):
         for index in range(8):
@@ -176,7 +218,9 @@ def shard_paths(folder: Path, subset: str = 'train') -> list[Path]:
 
 
 def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any]]:
-    """Yields each record of a folder as a dict of feature values; every feature must have exactly one value."""
+    """Yields each record of a folder as a dict of feature values; every feature must have exactly
+    one value.
+    """
     for path in shard_paths(folder, subset):
         for data in tf.io.tf_record_iterator(str(path)):
             values = {}

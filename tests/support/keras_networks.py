@@ -1,4 +1,5 @@
-"""Networks from keras.applications or rebuilt in Keras layers, and the table of our networks to compare with them.
+"""Networks from keras.applications or rebuilt in Keras layers, and the table of our networks to
+compare with them.
 
 Both sides create their variables in the same order.
 """
@@ -33,7 +34,11 @@ def conv(filters: int, size: int, strides: int = 1, padding: str = 'same') -> An
 
 
 def fully_connected(num_classes: int, *units: int) -> list[Any]:
-    return [layers.Flatten(), *(layers.Dense(number, 'relu') for number in units), layers.Dense(num_classes)]
+    return [
+        layers.Flatten(),
+        *(layers.Dense(number, 'relu') for number in units),
+        layers.Dense(num_classes),
+    ]
 
 
 def on_mean(inputs: Any, x: Any, num_classes: int) -> Any:
@@ -122,7 +127,11 @@ def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
 
     def module(x: Any, *widths: int) -> Any:
         b1, b3_reduce, b3, b5_reduce, b5, projection = widths
-        branches = [own(x, b1, 1), own(own(x, b3_reduce, 1), b3, 3), own(own(x, b5_reduce, 1), b5, 5)]
+        branches = [
+            own(x, b1, 1),
+            own(own(x, b3_reduce, 1), b3, 3),
+            own(own(x, b5_reduce, 1), b5, 5),
+        ]
         return layers.Concatenate()([*branches, own(pool(x, 1), projection, 1)])
 
     inputs = keras.Input(shape)
@@ -178,7 +187,9 @@ def keras_inception4(shape: tuple[int, ...], num_classes: int) -> Any:
         longer = branch(x, (192, 1), (192, (1, 7)), (224, (7, 1)), (224, (1, 7)), (256, (7, 1)))
         x = join()([pool, single, long, longer])
     short = branch(x, (192, 1), (192, 3, *half))
-    x = join()([halve(x), short, branch(x, (256, 1), (256, (1, 7)), (320, (7, 1)), (320, 3, *half))])
+    x = join()(
+        [halve(x), short, branch(x, (256, 1), (256, (1, 7)), (320, (7, 1)), (320, 3, *half))]
+    )
     for _ in range(3):
         pool, single = branch(average(x), (256, 1)), branch(x, (256, 1))
         short, long = branch(x, (384, 1)), branch(x, (384, 1), (448, (1, 3)), (512, (3, 1)))
@@ -205,7 +216,9 @@ def keras_resnet(
     same_pool: bool = False,
     stride_first: bool = False,
 ) -> Any:
-    """A ResNet v1.5 or v2.5, with a stage's stride on the first 3x3 convolution of its first block, or v1 or v2."""
+    """A ResNet v1.5 or v2.5, with a stage's stride on the first 3x3 convolution of its first block,
+    or v1 or v2.
+    """
 
     def block(x: Any, width: int, strides: int, *, project: bool) -> Any:
         shortcut = x
@@ -242,7 +255,9 @@ def keras_resnet(
     return on_mean(inputs, _norm(x) if pre_activation else x, num_classes)
 
 
-def keras_resnet_cifar(shape: tuple[int, ...], num_classes: int, *, num_blocks: int, pre_activation: bool) -> Any:
+def keras_resnet_cifar(
+    shape: tuple[int, ...], num_classes: int, *, num_blocks: int, pre_activation: bool
+) -> Any:
     inputs = keras.Input(shape)
     x = _norm(_padded_conv(inputs, 16, 3))
     for width, index in itertools.product((16, 32, 64), range(num_blocks)):
@@ -261,7 +276,12 @@ def keras_resnet_cifar(shape: tuple[int, ...], num_classes: int, *, num_blocks: 
 
 
 def keras_densenet_cifar(
-    shape: tuple[int, ...], num_classes: int, *, num_layers: int, growth_rate: int, transition: int | None = None
+    shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    num_layers: int,
+    growth_rate: int,
+    transition: int | None = None,
 ) -> Any:
     """With transition channels after each transition and biases, or as in the paper."""
 
@@ -280,7 +300,9 @@ def keras_densenet_cifar(
 
 def published(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Any:
     make = getattr(keras.applications, name)
-    return make(weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options)
+    return make(
+        weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options
+    )
 
 
 def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
@@ -294,8 +316,9 @@ def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
 class Case:
     """A row of the conformance table.
 
-    `make` makes the Keras model from (shape of an image, number of classes). `num_parameters` counts the trainable ones
-    with images of image_size. Logits are compared at that size, or at smaller_size to save time.
+    `make` makes the Keras model from (shape of an image, number of classes). `num_parameters`
+    counts the trainable ones with images of image_size. Logits are compared at that size, or at
+    smaller_size to save time.
     """
 
     model: str
@@ -310,7 +333,9 @@ class Case:
         return MODELS.find_model(self.model, self.data_set)
 
     def counterpart(self, shape: tuple[int, ...], num_classes: int) -> Any:
-        """Returns the Keras model, whose variables know their number in the order in which they were made."""
+        """Returns the Keras model, whose variables know their number in the order in which they
+        were made.
+        """
         numbers = itertools.count()
 
         def numbered(make_variable: Callable[..., Any], **settings: Any) -> Any:
@@ -328,18 +353,26 @@ DENSENET_40 = partial(keras_densenet_cifar, num_layers=12, growth_rate=12)
 RESNET_20 = partial(keras_resnet_cifar, num_blocks=3)
 CONVNEXT = partial(published, 'ConvNeXtTiny', include_preprocessing=False)
 
-# The counts are with 1001 classes (cifar10, mnist: 10) and without the biases that batch norm makes useless. Most are
-# the published ones for 1000 classes plus one more column of the last layer: from Keras; torchvision (whose AlexNet has
-# other filters); Caffe's model zoo (GoogLeNet); timm (Inception v4, where 31,584 normalised channels have factors);
-# TensorFlow's tutorials (AlexNet for CIFAR-10, of 24x24 pixels). The official ResNet of 18 layers has 64 x 64 + 2 x 64
-# more than torchvision's, for a projection in its first stage, and version 2 does not normalise the projections.
+# The counts are with 1001 classes (cifar10, mnist: 10) and without the biases that batch norm makes
+# useless. Most are the published ones for 1000 classes plus one more column of the last layer: from
+# Keras; torchvision (whose AlexNet has other filters); Caffe's model zoo (GoogLeNet); timm
+# (Inception v4, where 31,584 normalised channels have factors); TensorFlow's tutorials (AlexNet for
+# CIFAR-10, of 24x24 pixels). The official ResNet of 18 layers has 64 x 64 + 2 x 64 more than
+# torchvision's, for a projection in its first stage, and version 2 does not normalise the
+# projections.
 CONFORMANCE = (
     Case('trivial', keras_trivial, 227, 4_263_877),
     Case('trivial', keras_trivial, 32, 3073 + 2 * 4096 + 4097 * 10, data_set='cifar10'),
     Case('lenet', partial(keras_lenet, units=512), 28, 2_173_353),
     Case('mnist', partial(keras_lenet, units=1024), 28, 3_274_634),
     Case('alexnet', keras_alexnet, 227, 61_838_248 + 4097, 131),
-    Case('alexnet', keras_alexnet_cifar, 32, 1_068_298 + (8 * 8 - 6 * 6) * 64 * 384, data_set='cifar10'),
+    Case(
+        'alexnet',
+        keras_alexnet_cifar,
+        32,
+        1_068_298 + (8 * 8 - 6 * 6) * 64 * 384,
+        data_set='cifar10',
+    ),
     Case('overfeat', keras_overfeat, 231, 145_920_872 + 4097, 119),
     Case('vgg11', keras_vgg11, 224, 132_863_336 + 4097, 64),
     Case('vgg16', partial(published, 'VGG16'), 224, 138_357_544 + 4097, 64),
@@ -354,7 +387,9 @@ CONFORMANCE = (
     Case('resnet101', partial(published, 'ResNet101'), 224, 44_549_160 + 2049, 64),
     Case('resnet152', partial(published, 'ResNet152'), 224, 60_192_808 + 2049, 64),
     Case('official_resnet18', partial(RESNET_18, pre_activation=False), 224, 11_693_736 + 513, 64),
-    Case('official_resnet18_v2', partial(RESNET_18, pre_activation=True), 224, 11_691_816 + 513, 64),
+    Case(
+        'official_resnet18_v2', partial(RESNET_18, pre_activation=True), 224, 11_691_816 + 513, 64
+    ),
     Case('resnet20', partial(RESNET_20, pre_activation=False), 32, 269_722),
     Case('resnet20_v2', partial(RESNET_20, pre_activation=True), 32, 269_722),
     # The original program's network has 11 classes, each with 168 weights and a bias.
@@ -378,17 +413,23 @@ def build(
     is_training: bool = False,
     data_set: str | None = None,
 ) -> Logits:
-    """Builds a network on images. Networks with the same manager share variables of the same name."""
+    """Builds a network on images. Networks with the same manager share variables of the same
+    name.
+    """
     facts = MODELS.find_model(model, data_set)
     num_classes = DATA_SETS[facts.data_set].num_classes
     with manager.create_outer_variable_scope(0) as variables:
-        return build_network(facts.network, images, num_classes, variables, data_format, is_training=is_training)
+        return build_network(
+            facts.network, images, num_classes, variables, data_format, is_training=is_training
+        )
 
 
 def give_weights(model: Any, ours: dict[str, Any]) -> tuple[Weights, int]:
-    """Gives a Keras model random weights; returns them by our names, and the number of those that are trainable.
+    """Gives a Keras model random weights; returns them by our names, and the number of those that
+    are trainable.
 
-    `ours` are our variables by name. Convolution biases that our network lacks are set to zero and not returned.
+    `ours` are our variables by name. Convolution biases that our network lacks are set to zero and
+    not returned.
     """
     left = list(ours)
     weights: Weights = {}

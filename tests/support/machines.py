@@ -21,20 +21,26 @@ from tf_cnn.machine.missing_gpu import check_libraries
 from tf_cnn.machine.tensorflow_build import tensorflow_build
 from tf_cnn.params import Params
 
-# ---- captured machines -----------------------------------------------------------------------------------------------
+# ---- captured machines ---------------------------------------------------------------------------
 # The files in which Linux describes some machines, as captured there, for tests that read them.
 
 EPYC_FLAGS = (
-    'fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx '
-    'mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid extd_apicid amd_dcm aperfmperf pni '
-    'pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand lahf_lm cmp_legacy svm abm '
-    'sse4a misalignsse 3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap clflushopt sha_ni xsaveopt'
+    'fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx '
+    'fxsr sse sse2 ht syscall nx '
+    'mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid '
+    'extd_apicid amd_dcm aperfmperf pni '
+    'pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand '
+    'lahf_lm cmp_legacy svm abm '
+    'sse4a misalignsse 3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap '
+    'clflushopt sha_ni xsaveopt'
 )
 # A virtual machine of AWS Graviton2, an ARM processor.
 GRAVITON = {
     'proc/cpuinfo': (
-        'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp '
-        'asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: 0x41\nCPU architecture: 8\n'
+        'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 '
+        'sha2 crc32 atomics fphp '
+        'asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: 0x41\nCPU '
+        'architecture: 8\n'
         'CPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
     ),
     'sys/devices/system/cpu/possible': '0\n',
@@ -46,9 +52,11 @@ CONTAINER = {
     'proc/self/cgroup': '0::/\n',
     'sys/fs/cgroup/cpu.max': '150000 100000\n',
     'sys/fs/cgroup/memory.max': '4294967296\n',
-    'sys/fs/cgroup/cpu.stat': 'usage_usec 5000000\nnr_periods 100\nnr_throttled 40\nthrottled_usec 2500000\n',
+    'sys/fs/cgroup/cpu.stat': 'usage_usec 5000000\nnr_periods 100\nnr_throttled '
+    '40\nthrottled_usec 2500000\n',
 }
-# A batch system limits the job; the process is in the group of a step of the job, which has no limit of its own.
+# A batch system limits the job; the process is in the group of a step of the job, which has no
+# limit of its own.
 BATCH_JOB = {
     'proc/self/cgroup': '0::/system.slice/job_7/step_0\n',
     'sys/fs/cgroup/system.slice/cpu.max': 'max 100000\n',
@@ -71,11 +79,14 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
 def epyc_2_sockets() -> dict[str, str]:
     """A server with two AMD EPYC 7451, 24 cores with two threads each."""
     files = {
-        'etc/os-release': 'NAME="Ubuntu"\nVERSION_ID="22.04"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\nID=ubuntu\n',
+        'etc/os-release': 'NAME="Ubuntu"\nVERSION_ID="22.04"\nPRETTY_NAME="Ubuntu 22.04.4 '
+        'LTS"\nID=ubuntu\n',
         'proc/cpuinfo': ''.join(
             f'processor\t: {i}\nvendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n'
-            f'model name\t: AMD EPYC 7451 24-Core Processor\nphysical id\t: {i // 24 % 2}\nsiblings\t: 48\n'
-            f'core id\t\t: {i % 24}\ncpu cores\t: 24\nflags\t\t: {EPYC_FLAGS}\nbogomips\t: 4590.83\n\n'
+            'model name\t: AMD EPYC 7451 24-Core Processor\nphysical id\t: '
+            f'{i // 24 % 2}\nsiblings\t: 48\n'
+            f'core id\t\t: {i % 24}\ncpu cores\t: 24\nflags\t\t: {EPYC_FLAGS}\nbogomips\t: '
+            '4590.83\n\n'
             for i in range(96)
         ),
     }
@@ -87,14 +98,20 @@ def epyc_2_sockets() -> dict[str, str]:
 
 
 def use_host(monkeypatch: pytest.MonkeyPatch, *, memory_bytes: int = 2**38) -> None:
-    """Imitates what psutil and Python say of that server, all of whose cores the process may use."""
+    """Imitates what psutil and Python say of that server, all of whose cores the process may
+    use.
+    """
     monkeypatch.setattr(platform, 'node', lambda: 'epyc')
     monkeypatch.setattr(psutil, 'cpu_count', lambda logical=True: 96 if logical else 48)
     monkeypatch.setattr(psutil.Process, 'cpu_affinity', lambda process: list(range(96)))
-    monkeypatch.setattr(psutil, 'virtual_memory', lambda: SimpleNamespace(total=memory_bytes, available=memory_bytes))
+    monkeypatch.setattr(
+        psutil,
+        'virtual_memory',
+        lambda: SimpleNamespace(total=memory_bytes, available=memory_bytes),
+    )
 
 
-# ---- cluster environments --------------------------------------------------------------------------------------------
+# ---- cluster environments ------------------------------------------------------------------------
 # The environment variables that launchers set, and the cluster that a process finds from them.
 
 # The source that a cluster given by flags reports.
@@ -124,8 +141,9 @@ def found(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:
     return cluster
 
 
-# What Kubeflow's training operator writes (kubeflow/training-operator, pkg/controller.v1/tensorflow/tensorflow.go,
-# genTFConfigJSONStr): hosts are the headless services of the replicas; an evaluator gets the cluster but is not in it.
+# What Kubeflow's training operator writes (kubeflow/training-operator,
+# pkg/controller.v1/tensorflow/tensorflow.go, genTFConfigJSONStr): hosts are the headless services
+# of the replicas; an evaluator gets the cluster but is not in it.
 def tf_config(job: str, index: int | str, **cluster: list[str] | dict[str, str]) -> dict[str, str]:
     config = {'cluster': cluster, 'task': {'type': job, 'index': index}, 'environment': 'cloud'}
     return {'TF_CONFIG': json.dumps(config)}
@@ -156,7 +174,9 @@ PLACES = [('gpu01', 0), ('gpu01', 1), ('gpu01', 2), ('gpu02', 0), ('gpu03', 0)]
 
 
 def slurm_step(rank: int, **changes: str) -> dict[str, str]:
-    """The environment of one task of `srun` in that script, as Slurm 22.05 sets it (srun(1), OUTPUT ENVIRONMENT)."""
+    """The environment of one task of `srun` in that script, as Slurm 22.05 sets it (srun(1), OUTPUT
+    ENVIRONMENT).
+    """
     node, local_rank = PLACES[rank]
     return {
         **slurm_batch(),
@@ -174,7 +194,9 @@ def slurm_step(rank: int, **changes: str) -> dict[str, str]:
 
 
 def open_mpi(rank: int, size: int, local_size: int, **changes: str) -> dict[str, str]:
-    """The environment that mpirun of Open MPI 4.1 sets (docs.open-mpi.org, "environment variables"; 5 has them too)."""
+    """The environment that mpirun of Open MPI 4.1 sets (docs.open-mpi.org, "environment variables";
+    5 has them too).
+    """
     return {
         'OMPI_COMM_WORLD_RANK': str(rank),
         'OMPI_COMM_WORLD_SIZE': str(size),
@@ -187,7 +209,9 @@ def open_mpi(rank: int, size: int, local_size: int, **changes: str) -> dict[str,
 
 
 def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, str]:
-    """What mpiexec of MPICH 4.0 sets, as captured; Intel MPI's sets the same except the name of the host."""
+    """What mpiexec of MPICH 4.0 sets, as captured; Intel MPI's sets the same except the name of the
+    host.
+    """
     return {
         'MPIR_CVAR_CH3_INTERFACE_HOSTNAME': f'gpu0{rank // local_size + 1}',
         'MPI_LOCALNRANKS': str(local_size),
@@ -199,7 +223,7 @@ def hydra(rank: int, size: int, local_size: int, **changes: str) -> dict[str, st
     }
 
 
-# ---- fake nvml -------------------------------------------------------------------------------------------------------
+# ---- fake nvml -----------------------------------------------------------------------------------
 # NVIDIA's management library, as its package pynvml shows it, on a machine with equal GPUs.
 
 _MODULE = """
@@ -247,12 +271,14 @@ def without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'pynvml', None)
 
 
-# ---- compiled libraries ----------------------------------------------------------------------------------------------
+# ---- compiled libraries --------------------------------------------------------------------------
 # Shared libraries for tests, made by the C compiler of the machine.
 
 BUILD = tensorflow_build()
 NEEDED = [
-    pytest.mark.skipif(not (BUILD and BUILD.cuda_version), reason='TensorFlow is built without CUDA'),
+    pytest.mark.skipif(
+        not (BUILD and BUILD.cuda_version), reason='TensorFlow is built without CUDA'
+    ),
     pytest.mark.skipif(shutil.which('cc') is None, reason='there is no C compiler'),
 ]
 
@@ -264,7 +290,9 @@ def compile_library(folder: Path, name: str, code: str = 'int nothing;') -> Path
 
 
 def compile_cuda(folder: Path, *left_out: str) -> dict[str, str]:
-    """Makes stand-ins for NVIDIA's libraries; returns the environment in which they can be opened."""
+    """Makes stand-ins for NVIDIA's libraries; returns the environment in which they can be
+    opened.
+    """
     library = compile_library(folder, 'libgood.so')
     for name in check_libraries():
         if not name.startswith(left_out):

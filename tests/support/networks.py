@@ -84,7 +84,10 @@ class FixedInput(InputPipeline):
         randoms = [np.random.default_rng(number) for number in self._towers[tower]]
         images = [random.normal(size=(BATCH, *IMAGE_SHAPE)) for random in randoms]
         labels = [random.integers(NUM_CLASSES, size=BATCH) for random in randoms]
-        return Batch(tf.constant(np.concatenate(images), tf.float32), tf.constant(np.concatenate(labels), tf.int32))
+        return Batch(
+            tf.constant(np.concatenate(images), tf.float32),
+            tf.constant(np.concatenate(labels), tf.int32),
+        )
 
 
 def batch_of(num_towers: int) -> FixedInput:
@@ -105,7 +108,9 @@ class Built:
 
 
 def settings(network: Build, precision: Precision = FP32, **more: Any) -> StepSettings:
-    return training_step(network, NUM_CLASSES, seed=SEED, learning_rate=LEARNING_RATE, precision=precision, **more)
+    return training_step(
+        network, NUM_CLASSES, seed=SEED, learning_rate=LEARNING_RATE, precision=precision, **more
+    )
 
 
 def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
@@ -132,16 +137,20 @@ def build(
     exchanged: Sequence[tuple[str, Sequence[int]]] = (),
     **parts: Any,
 ) -> Built:
-    """Builds the graph of a worker, or of the controller, in a mode. `parts` are arguments of make_manager.
+    """Builds the graph of a worker, or of the controller, in a mode. `parts` are arguments of
+    make_manager.
 
-    `exchanged` are the variables whose gradients are exchanged instead of those of the network; empty: the network's.
+    `exchanged` are the variables whose gradients are exchanged instead of those of the network;
+    empty: the network's.
     """
     parts = {'server_devices': servers(NUM_SERVERS), 'num_workers': NUM_WORKERS, **parts}
     images = [[worker * len(devices) + tower] for tower in range(len(devices))]
     with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
         manager = manager_of(mode, devices, worker=worker, **parts)
         computed = settings(network, precision, forward_only=forward_only)
-        pipeline = GradientsInMemory(exchanged, worker * len(devices)) if exchanged else FixedInput(images)
+        pipeline = (
+            GradientsInMemory(exchanged, worker * len(devices)) if exchanged else FixedInput(images)
+        )
         step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, pipeline)
     return Built(graph, manager, step)
 
@@ -155,10 +164,14 @@ def train_alone(
     *,
     staged: bool = False,
 ) -> Weights:
-    """Returns the checkpoint values after training in one process; images has a list of numbers for each tower."""
+    """Returns the checkpoint values after training in one process; images has a list of numbers for
+    each tower.
+    """
     with tf.Graph().as_default(), open_session(len(images)) as session:
         manager = make_manager('parameter_server', cpus(len(images)), staged=staged, seed=SEED)
-        step = build_step_graph(settings(network, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+        step = build_step_graph(
+            settings(network, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images)
+        )
         session.run(step.initializers)
         step.start(session)
         for _ in range(num_steps):
@@ -170,10 +183,14 @@ WHOLE_BATCH = [list(range(NUM_WORKERS * NUM_TOWERS))]
 
 
 def assert_close(weights: Weights, expected: Weights, tolerance: float = 1e-5) -> None:
-    """Asserts that no weight differs by more than this tolerance, relative to its largest magnitude."""
+    """Asserts that no weight differs by more than this tolerance, relative to its largest
+    magnitude.
+    """
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(weights[name], value, rtol=0, atol=tolerance * np.abs(value).max(), err_msg=name)
+        np.testing.assert_allclose(
+            weights[name], value, rtol=0, atol=tolerance * np.abs(value).max(), err_msg=name
+        )
 
 
 def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
@@ -188,7 +205,9 @@ def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
 
 
 def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns weights that keep activations from vanishing or exploding, so that every layer affects the logits."""
+    """Returns weights that keep activations from vanishing or exploding, so that every layer
+    affects the logits.
+    """
     random = np.random.default_rng(zlib.crc32(name.encode()))
     if name.endswith('kernel'):
         is_depthwise = len(shape) == 4 and shape[-1] == 1
@@ -200,9 +219,13 @@ def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def random_images(shape: tuple[int, ...]) -> np.ndarray:
-    """Returns images [BATCH, H, W, C] float32 of small patches: averaging networks cannot distinguish plain noise."""
+    """Returns images [BATCH, H, W, C] float32 of small patches: averaging networks cannot
+    distinguish plain noise.
+    """
     height, width, channels = shape
-    patches = np.random.default_rng(0).normal(size=(BATCH, height // 14 + 1, width // 14 + 1, channels))
+    patches = np.random.default_rng(0).normal(
+        size=(BATCH, height // 14 + 1, width // 14 + 1, channels)
+    )
     return patches.repeat(14, 1).repeat(14, 2)[:, :height, :width].astype(np.float32)
 
 
@@ -212,7 +235,9 @@ def one_tower() -> VariableMgr:
 
 def load(session: Any, manager: VariableMgr, weights: Weights) -> None:
     variables = manager.savable_variables()
-    values = {name: tf.placeholder(tf.float32, variable.shape) for name, variable in variables.items()}
+    values = {
+        name: tf.placeholder(tf.float32, variable.shape) for name, variable in variables.items()
+    }
     assigned = [variable.assign(values[name]) for name, variable in variables.items()]
     session.run(assigned, {value: weights[name] for name, value in values.items()})
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 
-# ---- oracles ---------------------------------------------------------------------------------------------------------
+# ---- oracles -------------------------------------------------------------------------------------
 # Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy.
 
 Weights = dict[str, np.ndarray]
@@ -22,17 +22,23 @@ class NumpyOptimizer:
 
     Attributes:
       start: the values of a variable's slots before the first step.
-      update: (variable, gradient, slots, learning rate, number of the step from 1) -> the amount to subtract from the
-        variable. Changes the slots.
+      update: (variable, gradient, slots, learning rate, number of the step from 1) -> the amount to
+        subtract from the variable. Changes the slots.
     """
 
     start: dict[str, float]
     update: Callable[[np.ndarray, np.ndarray, Slots, float, int], np.ndarray]
 
     def train(
-        self, weights: Weights, gradients_at: Callable[[Weights, int], Weights], learning_rate: float, num_steps: int
+        self,
+        weights: Weights,
+        gradients_at: Callable[[Weights, int], Weights],
+        learning_rate: float,
+        num_steps: int,
     ) -> Weights:
-        """Returns the weights after a number of steps. gradients_at gets the weights and the step's number from 0."""
+        """Returns the weights after a number of steps. gradients_at gets the weights and the step's
+        number from 0.
+        """
         weights = {name: value.astype(np.float64) for name, value in weights.items()}
         slots = {
             name: {slot: np.full(value.shape, start) for slot, start in self.start.items()}
@@ -50,27 +56,37 @@ class NumpyOptimizer:
 MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999), 0.5, 0.01
 
 
-def _gradient_descent(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _gradient_descent(
+    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
+) -> np.ndarray:
     return rate * gradient
 
 
-def _momentum(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _momentum(
+    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
+) -> np.ndarray:
     slots['a'] = MOMENTUM * slots['a'] + gradient
     return rate * slots['a']
 
 
-def _nesterov(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _nesterov(
+    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
+) -> np.ndarray:
     slots['a'] = MOMENTUM * slots['a'] + gradient
     return rate * (gradient + MOMENTUM * slots['a'])
 
 
-def _rmsprop(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _rmsprop(
+    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
+) -> np.ndarray:
     slots['s'] = DECAY * slots['s'] + (1 - DECAY) * gradient**2
     slots['m'] = MOMENTUM * slots['m'] + rate * gradient / np.sqrt(slots['s'] + EPSILON)
     return slots['m']
 
 
-def _adam(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _adam(
+    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
+) -> np.ndarray:
     beta1, beta2 = BETAS
     slots['m'] = beta1 * slots['m'] + (1 - beta1) * gradient
     slots['v'] = beta2 * slots['v'] + (1 - beta2) * gradient**2
@@ -78,10 +94,14 @@ def _adam(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, st
     return corrected_rate * slots['m'] / (np.sqrt(slots['v']) + EPSILON)
 
 
-def _lars(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _lars(
+    value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int
+) -> np.ndarray:
     if value.ndim > 1:
         norm, gradient_norm = np.linalg.norm(value), np.linalg.norm(gradient)
-        local_rate = ETA * norm / (gradient_norm + WEIGHT_DECAY * norm) if norm and gradient_norm else 1.0
+        local_rate = (
+            ETA * norm / (gradient_norm + WEIGHT_DECAY * norm) if norm and gradient_norm else 1.0
+        )
         gradient = local_rate * (gradient + WEIGHT_DECAY * value)
     slots['v'] = MOMENTUM * slots['v'] + rate * gradient
     return slots['v']
@@ -89,7 +109,9 @@ def _lars(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, st
 
 @dataclass(frozen=True)
 class OptimizerForms:
-    """One update rule in three forms with the same constants. TensorFlow's form is a function of the learning rate."""
+    """One update rule in three forms with the same constants. TensorFlow's form is a function of
+    the learning rate.
+    """
 
     ours: Optimizer
     tensorflow: Callable[[float], Any] | None
@@ -98,7 +120,9 @@ class OptimizerForms:
 
 # By the values of --optimizer.
 OPTIMIZERS = {
-    'sgd': OptimizerForms(GradientDescent(), tf.train.GradientDescentOptimizer, NumpyOptimizer({}, _gradient_descent)),
+    'sgd': OptimizerForms(
+        GradientDescent(), tf.train.GradientDescentOptimizer, NumpyOptimizer({}, _gradient_descent)
+    ),
     'momentum': OptimizerForms(
         Momentum(MOMENTUM, nesterov=True),
         lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM, use_nesterov=True),
@@ -114,7 +138,9 @@ OPTIMIZERS = {
         lambda rate: tf.train.AdamOptimizer(rate, *BETAS, EPSILON),
         NumpyOptimizer({'m': 0.0, 'v': 0.0}, _adam),
     ),
-    'lars': OptimizerForms(Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)),
+    'lars': OptimizerForms(
+        Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)
+    ),
 }
 # With --optimizer=momentum --nonesterov.
 PLAIN_MOMENTUM = OptimizerForms(

@@ -1,4 +1,6 @@
-"""Checks the program's output: errors and warnings in one line, and the values that scripts read."""
+"""Checks the program's output: errors and warnings in one line, and the values that scripts
+read.
+"""
 
 import contextlib
 import re
@@ -11,12 +13,15 @@ import pytest
 
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
-# Checks errors as users see them: one line, an exit code, and the flag, value, file or host concerned.
+# ---- refusals ------------------------------------------------------------------------------------
+# Checks errors as users see them: one line, an exit code, and the flag, value, file or host
+# concerned.
 
 
 def check_line(line: object, *facts: object) -> str:
-    """Returns the text of an error or a warning; fails unless it is one line that names all of the facts."""
+    """Returns the text of an error or a warning; fails unless it is one line that names all of the
+    facts.
+    """
     text = str(line)
     assert len(text.splitlines()) == 1, text
     missing = [str(fact) for fact in facts if str(fact) not in text]
@@ -26,41 +31,52 @@ def check_line(line: object, *facts: object) -> str:
 
 @contextlib.contextmanager
 def refused(*facts: object) -> Iterator[pytest.ExceptionInfo[UsageError]]:
-    """Checks that the block raises UsageError, with exit code 2 and one line that names all of the facts."""
+    """Checks that the block raises UsageError, with exit code 2 and one line that names all of the
+    facts.
+    """
     with _raised(UsageError, 2, facts) as caught:
         yield caught
 
 
 @contextlib.contextmanager
 def failed(*facts: object) -> Iterator[pytest.ExceptionInfo[RunError]]:
-    """Checks that the block raises RunError, with exit code 1 and one line that names all of the facts."""
+    """Checks that the block raises RunError, with exit code 1 and one line that names all of the
+    facts.
+    """
     with _raised(RunError, 1, facts) as caught:
         yield caught
 
 
 @contextlib.contextmanager
-def _raised(kind: type[BenchmarkError], exit_code: int, facts: tuple[object, ...]) -> Iterator[pytest.ExceptionInfo]:
+def _raised(
+    kind: type[BenchmarkError], exit_code: int, facts: tuple[object, ...]
+) -> Iterator[pytest.ExceptionInfo]:
     with pytest.raises(kind) as caught:
         yield caught
     assert caught.value.exit_code == exit_code
     check_line(caught.value, *facts)
 
 
-# ---- warned ----------------------------------------------------------------------------------------------------------
-# Checks warnings as users see them: lines of standard error with a fixed beginning and the facts concerned.
+# ---- warned --------------------------------------------------------------------------------------
+# Checks warnings as users see them: lines of standard error with a fixed beginning and the facts
+# concerned.
 
 _START = 'tf_cnn_benchmarks: warning: '
 # Warnings about short runs, which tests make, and about runs on a busy machine.
 _NOISE = re.compile(
-    r'timed, too few for the noise|too short a time to compare|the first \w+ .*times the median|outliers? among|'
+    r'timed, too few for the noise|too short a time to compare|the first \w+ .*times the '
+    r'median|outliers? among|'
     r'steps spread by|'
-    r'the second half of the timed steps|passed between the steps|other processes used|\(steal\)|the CPU quota of|'
+    r'the second half of the timed steps|passed between the steps|other processes '
+    r'used|\(steal\)|the CPU quota of|'
     r'slowed down'
 )
 
 
 def warnings_in(err: str) -> list[str]:
-    """Returns the warnings on standard error, without their fixed beginning, and without those about noise."""
+    """Returns the warnings on standard error, without their fixed beginning, and without those
+    about noise.
+    """
     return [line for line in _all_warnings(err) if not _NOISE.search(line)]
 
 
@@ -76,14 +92,19 @@ def _all_warnings(err: str) -> list[str]:
     return [line.removeprefix(_START) for line in err.splitlines() if line.startswith(_START)]
 
 
-# ---- output scripts --------------------------------------------------------------------------------------------------
-# What people's scripts read from standard output, read as they do it: awk's last field, sed, grep, line starts.
+# ---- output scripts ------------------------------------------------------------------------------
+# What people's scripts read from standard output, read as they do it: awk's last field, sed, grep,
+# line starts.
 
 _RULE = '-' * 64
 _LABEL = re.compile(r'(\w[\w ]*):\s+(\S.*)')
-_STEP = re.compile(r'(\d+)\timages/sec: (\d+\.\d) \+/- (\d+\.\d) \(jitter = (\d+\.\d)\)\t(-?\d+\.\d{3})')
+_STEP = re.compile(
+    r'(\d+)\timages/sec: (\d+\.\d) \+/- (\d+\.\d) \(jitter = (\d+\.\d)\)\t(-?\d+\.\d{3})'
+)
 _WITH_ACCURACY = re.compile(_STEP.pattern + r'\t([01]\.\d{3})\t([01]\.\d{3})')
-_ACCURACY = re.compile(r'Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]')
+_ACCURACY = re.compile(
+    r'Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]'
+)
 _INTERIM = re.compile(r'evaluation images/sec: \d+\.\d\d')
 # Commands in people's scripts; each must print only the total.
 _PROGRAMS = (
@@ -92,7 +113,11 @@ _PROGRAMS = (
     ('sed', '-n', 's/^total images\\/sec: //p'),
     ('grep', '-oP', '^total images/sec: \\K\\S+'),
 )
-_PATTERNS = (r'^total images/sec: (\S+)', r'total images/sec:\s+([\d.]+)$', r'images/sec: (\d+\.\d\d)\n-{64}\n\Z')
+_PATTERNS = (
+    r'^total images/sec: (\S+)',
+    r'total images/sec:\s+([\d.]+)$',
+    r'images/sec: (\d+\.\d\d)\n-{64}\n\Z',
+)
 
 
 @dataclass(frozen=True)
@@ -100,7 +125,8 @@ class Read:
     """The contents of standard output.
 
     Attributes:
-      banner: the fields of the banner by their labels; a line without a label continues the field before.
+      banner: the fields of the banner by their labels; a line without a label continues the field
+        before.
       steps: the number, rate, loss and accuracies, if any, of each step line.
       accuracies: top-1, top-5 and the number of examples of each evaluation.
       total: images/sec, as printed.
@@ -113,7 +139,9 @@ class Read:
 
 
 def read_output(text: str, *, with_accuracy: bool = False) -> Read:
-    """Reads the standard output of a run; fails if it contains anything else, or if programs read another total."""
+    """Reads the standard output of a run; fails if it contains anything else, or if programs read
+    another total.
+    """
     lines = text.split('\n')
     assert lines.pop() == '', 'the last line ends'
     end_of_banner = lines.index('==========')
@@ -130,18 +158,29 @@ def read_output(text: str, *, with_accuracy: bool = False) -> Read:
     assert (first, last) == (_RULE, _RULE)
     assert re.fullmatch(r'total images/sec: \d+\.\d\d', middle), middle
     steps, accuracies = _read_body(lines[end_of_banner + 1 : -3], with_accuracy)
-    common: dict[str, Any] = {'input': text, 'capture_output': True, 'text': True, 'timeout': 20, 'check': True}
+    common: dict[str, Any] = {
+        'input': text,
+        'capture_output': True,
+        'text': True,
+        'timeout': 20,
+        'check': True,
+    }
     [total] = {subprocess.run(program, **common).stdout.removesuffix('\n') for program in _PROGRAMS}
     for pattern in _PATTERNS:
         assert re.findall(pattern, text, re.MULTILINE) == [total], pattern
     return Read(banner, steps, accuracies, total)
 
 
-def _read_body(lines: list[str], with_accuracy: bool) -> tuple[list[tuple[float, ...]], list[tuple[float, float, int]]]:
+def _read_body(
+    lines: list[str], with_accuracy: bool
+) -> tuple[list[tuple[float, ...]], list[tuple[float, float, int]]]:
     steps, accuracies = [], []
     header, *rest = lines if lines and lines[0].startswith('Step') else ['', *lines]
     if header:
-        assert header == 'Step\tImg/sec\ttotal_loss' + '\ttop_1_accuracy\ttop_5_accuracy' * with_accuracy
+        assert (
+            header
+            == 'Step\tImg/sec\ttotal_loss' + '\ttop_1_accuracy\ttop_5_accuracy' * with_accuracy
+        )
     for line in rest:
         if line.startswith('Accuracy'):
             top_1, top_5, count = _matched(_ACCURACY, line)

@@ -1,4 +1,6 @@
-"""Runs programs as users do: in processes of their own, on terminals, over slow networks; and the command."""
+"""Runs programs as users do: in processes of their own, on terminals, over slow networks; and the
+command.
+"""
 
 import contextlib
 import fcntl
@@ -25,7 +27,7 @@ from tests.support.outputs import check_line
 from tf_cnn.launch.hosts import Command, Member
 from tf_cnn.launch.launcher import launch
 
-# ---- programs --------------------------------------------------------------------------------------------------------
+# ---- programs ------------------------------------------------------------------------------------
 # Runs small programs as the processes of a cluster, and returns what the launcher prints.
 
 PREAMBLE = """
@@ -56,14 +58,28 @@ def members(
 ) -> list[Member]:
     """Returns the processes of a cluster at these addresses of this machine.
 
-    `cores` and `gpus`, the CUDA_VISIBLE_DEVICES, are those of each worker; parameter servers then see no GPUs.
+    `cores` and `gpus`, the CUDA_VISIBLE_DEVICES, are those of each worker; parameter servers then
+    see no GPUs.
     """
-    servers = [Member('ps', number, host, gpus=None if gpus is None else '') for number, host in enumerate(ps_hosts)]
+    servers = [
+        Member('ps', number, host, gpus=None if gpus is None else '')
+        for number, host in enumerate(ps_hosts)
+    ]
     workers = [
-        Member('worker', number, host, cores=cores[number] if cores else None, gpus=gpus[number] if gpus else None)
+        Member(
+            'worker',
+            number,
+            host,
+            cores=cores[number] if cores else None,
+            gpus=gpus[number] if gpus else None,
+        )
         for number, host in enumerate(worker_hosts)
     ]
-    return servers + workers + [Member('controller', number, host) for number, host in enumerate(controller_hosts)]
+    return (
+        servers
+        + workers
+        + [Member('controller', number, host) for number, host in enumerate(controller_hosts)]
+    )
 
 
 # A part of the lines on standard error in which the launcher reports a started process.
@@ -71,10 +87,16 @@ STARTED = ' is process '
 
 
 def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
-    """Calls launch; returns its exit code, and the lines of both streams but for those about starts."""
+    """Calls launch; returns its exit code, and the lines of both streams but for those about
+    starts.
+    """
     out, err = io.StringIO(), io.StringIO()
     code = launch(commands, out=out, err=err, **options)
-    return code, out.getvalue().splitlines(), [line for line in err.getvalue().splitlines() if STARTED not in line]
+    return (
+        code,
+        out.getvalue().splitlines(),
+        [line for line in err.getvalue().splitlines() if STARTED not in line],
+    )
 
 
 class Watched:
@@ -102,7 +124,7 @@ def check_warning(line: str, *facts: object) -> None:
     assert line.startswith('tf_cnn_benchmarks: warning: ')
 
 
-# ---- terminals -------------------------------------------------------------------------------------------------------
+# ---- terminals -----------------------------------------------------------------------------------
 # Runs processes on a pseudo-terminal, and says what its user sees.
 
 DEADLINE_SECS = 120.0
@@ -115,7 +137,9 @@ class Terminal:
     `written` is everything that the process has written so far, with control sequences.
     """
 
-    def __init__(self, command: Sequence[str], *, columns: int, cwd: Path | None, environ: dict[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], *, columns: int, cwd: Path | None, environ: dict[str, str]
+    ) -> None:
         self.written = b''
         # The position from which read() searches next.
         self._start = 0
@@ -139,7 +163,9 @@ class Terminal:
         )
 
     def read(self, until: str | None) -> None:
-        """Reads until the process has written this text, after the text awaited before; None: until it has ended."""
+        """Reads until the process has written this text, after the text awaited before; None: until
+        it has ended.
+        """
         deadline = time.monotonic() + DEADLINE_SECS
         while until is None or (found := self.written.find(until.encode(), self._start)) < 0:
             if not select.select([self._own], [], [], 0.02)[0]:
@@ -184,12 +210,15 @@ def terminal(
     return contextlib.closing(Terminal(command, columns=columns, cwd=cwd, environ=environ))
 
 
-# ---- relay -----------------------------------------------------------------------------------------------------------
-# A fixed address that passes connections to changing servers, like that of a task that is killed and restarted.
+# ---- relay ---------------------------------------------------------------------------------------
+# A fixed address that passes connections to changing servers, like that of a task that is killed
+# and restarted.
 
 
 class Relay:
-    """Passes connections at HOST:PORT on to a server, or closes them if there is none, until the process ends."""
+    """Passes connections at HOST:PORT on to a server, or closes them if there is none, until the
+    process ends.
+    """
 
     def __init__(self) -> None:
         self._listener = socket.create_server(('127.0.0.1', 0))
@@ -200,7 +229,9 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lead_to(self, server: str | None) -> None:
-        """Passes new connections to the server at this HOST:PORT, or to none. Closes all present connections."""
+        """Passes new connections to the server at this HOST:PORT, or to none. Closes all present
+        connections.
+        """
         with self._lock:
             self._server = server
             for end in self._open:
@@ -239,7 +270,7 @@ def _shut(end: socket.socket) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 # As users start it, in this process or in one of its own.
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
@@ -247,7 +278,9 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run_command(capfd: Capture, *flags: str) -> tuple[int, str, list[str]]:
-    """The command's exit code, what it and native code wrote to standard output, and its lines of standard error."""
+    """The command's exit code, what it and native code wrote to standard output, and its lines of
+    standard error.
+    """
     capfd.readouterr()
     code = tf_cnn_benchmarks.main(flags)
     out, err = capfd.readouterr()
@@ -255,7 +288,9 @@ def run_command(capfd: Capture, *flags: str) -> tuple[int, str, list[str]]:
     return code, out, err.splitlines()
 
 
-def run_process(*flags: str, cwd: Path | None = None, **environ: str | None) -> tuple[int, str, list[str]]:
+def run_process(
+    *flags: str, cwd: Path | None = None, **environ: str | None
+) -> tuple[int, str, list[str]]:
     """The same of a process of its own with these variables; those that are None are not there."""
     merged = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2', **environ}
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""Whole runs in this process, and what they leave: the steps, the output, checkpoints, and the document of a result."""
+"""Whole runs in this process, and what they leave: the steps, the output, checkpoints, and the
+document of a result.
+"""
 
 import io
 import json
@@ -40,7 +42,9 @@ class Ran(NamedTuple):
 
 
 def made(console: Console | None = None, **flags: Any) -> BenchmarkCNN:
-    """Returns a run of LeNet on the CPU: 1 step to warm up, and 3 timed ones; flags override its settings."""
+    """Returns a run of LeNet on the CPU: 1 step to warm up, and 3 timed ones; flags override its
+    settings.
+    """
     steps = {} if flags.get('eval') else {'num_batches': 3, 'num_warmup_batches': 1}
     settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 4, **steps, **flags}
     return BenchmarkCNN(make_params(**settings), console or Console(io.StringIO(), io.StringIO()))
@@ -59,11 +63,17 @@ def losses(**flags: Any) -> list[float]:
 def document_in(path: Path) -> dict[str, Any]:
     """Returns the document of a result, which must be true to its schema."""
     document: dict[str, Any] = json.loads(path.read_text())
-    jsonschema.Draft202012Validator(json.loads(schema.FILE.read_text(encoding='utf-8'))).validate(document)
+    jsonschema.Draft202012Validator(json.loads(schema.FILE.read_text(encoding='utf-8'))).validate(
+        document
+    )
     return document
 
 
 def values_in(checkpoint: str | Path) -> dict[str, np.ndarray]:
     """Returns the variables in a checkpoint, or in the latest one of a folder, by name."""
     reader = tf.train.load_checkpoint(str(checkpoint))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != CLASS_NAMES}
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if name != CLASS_NAMES
+    }

@@ -28,11 +28,11 @@ from tf_cnn.sweep.request import override
 from tf_cnn.sweep.runner import Starter
 from tf_cnn.sweep.sweep_file import read_sweep_file
 
-# ---- sample results --------------------------------------------------------------------------------------------------
+# ---- sample results ------------------------------------------------------------------------------
 # The result of a real run, with changes, for tests that read results.
 
-# What --result_file wrote in a run of lenet on a CPU with 2 warm-up and 4 timed steps and --measure_peak. Only what
-# it says about its machine was changed.
+# What --result_file wrote in a run of lenet on a CPU with 2 warm-up and 4 timed steps and
+# --measure_peak. Only what it says about its machine was changed.
 _RECORDED = Path(__file__).with_name('recorded_result.json').read_text()
 _BEGIN = float(json.loads(_RECORDED)['workers'][0]['steps']['start'][0])
 
@@ -52,9 +52,10 @@ def sample_document(
       rate: images/sec of all devices together.
       seconds: the seconds of each timed step; by default 50 that are drawn around `rate`.
       gap: the seconds of printing after each step.
-      flags: further given flags. They change facts of the run: num_gpus changes its devices, batch_size its images.
-      **sections: other parts of the document. The keys of an object replace only those keys of the recorded one, as in
-        cluster={'num_workers': 2}.
+      flags: further given flags. They change facts of the run: num_gpus changes its devices,
+        batch_size its images.
+      **sections: other parts of the document. The keys of an object replace only those keys of the
+        recorded one, as in cluster={'num_workers': 2}.
     """
     document: dict[str, Any] = json.loads(_RECORDED)
     for name, part in sections.items():
@@ -70,7 +71,9 @@ def sample_document(
     return document
 
 
-def step_seconds(mean: float = 0.32, num_steps: int = 50, noise: float = 0.02, seed: int = 0) -> NDArray[np.float64]:
+def step_seconds(
+    mean: float = 0.32, num_steps: int = 50, noise: float = 0.02, seed: int = 0
+) -> NDArray[np.float64]:
     """Draws the seconds of steps, [num_steps]: log-normal with this mean and relative deviation."""
     return mean * np.exp(np.random.default_rng(seed).normal(0, noise, num_steps))
 
@@ -90,10 +93,19 @@ def untimed_document(reason: str, **changes: Any) -> dict[str, Any]:
 
 
 def evaluations(*top_1: float) -> dict[str, Any]:
-    """Returns the section of evaluations with these accuracies: one every 10 steps, which end 10 seconds apart."""
+    """Returns the section of evaluations with these accuracies: one every 10 steps, which end 10
+    seconds apart.
+    """
     rest = {'num_images': 100, 'seconds': 1.0, 'images_per_second': 100.0}
-    ended = [{'step': 10 * number, 'end': _BEGIN + 10.0 * number, **rest} for number in range(1, len(top_1) + 1)]
-    return {'evaluations': [{**one, 'top_1': value, 'top_5': value} for one, value in zip(ended, top_1, strict=True)]}
+    ended = [
+        {'step': 10 * number, 'end': _BEGIN + 10.0 * number, **rest}
+        for number in range(1, len(top_1) + 1)
+    ]
+    return {
+        'evaluations': [
+            {**one, 'top_1': value, 'top_5': value} for one, value in zip(ended, top_1, strict=True)
+        ]
+    }
 
 
 def _give(document: dict[str, Any], flags: Mapping[str, Any]) -> None:
@@ -111,7 +123,9 @@ def _make_cluster(document: dict[str, Any]) -> None:
     """Makes the devices, images and workers agree with the flags and the numbers of processes."""
     run, cluster, flags = document['run'], document['cluster'], document['command']['flags']
     workers, devices, num_ps = cluster['num_workers'], flags['num_gpus'], cluster['num_ps']
-    tasks = [f'worker {number}' for number in range(workers)] + [f'ps {number}' for number in range(num_ps)]
+    tasks = [f'worker {number}' for number in range(workers)] + [
+        f'ps {number}' for number in range(num_ps)
+    ]
     is_alone = len(tasks) == 1
     cluster |= {'devices_per_worker': devices, 'tasks': [] if is_alone else tasks}
     cluster['shape'] = f'{workers}*{devices}' + (f'+{num_ps}' if num_ps else '')
@@ -132,7 +146,9 @@ def _make_cluster(document: dict[str, Any]) -> None:
 
 
 def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: float) -> None:
-    """Replaces the steps; the program calculates what follows from them. A warm-up step takes 1.5 times the mean."""
+    """Replaces the steps; the program calculates what follows from them. A warm-up step takes 1.5
+    times the mean.
+    """
     run, num_warmup = document['run'], document['command']['flags']['num_warmup_batches']
     every = np.concatenate([np.full(num_warmup, seconds.mean() * 1.5), seconds])
     starts = _BEGIN + np.concatenate([[0.0], np.cumsum(every + gap)[:-1]])
@@ -144,7 +160,9 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
             phase,
             index,
             second,
-            StepValues(7 * math.exp(-i / 30) + 0.5, learning_rate=rate, steps_before=i, steps_after=i + 1),
+            StepValues(
+                7 * math.exp(-i / 30) + 0.5, learning_rate=rate, steps_before=i, steps_after=i + 1
+            ),
             start,
         )
         for i, phase, index, second, start in zip(
@@ -167,7 +185,11 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
 
 
 def sample_failure(
-    *, model: str = 'lenet', variable_update: str = 'replicated', shape: str = '1*1', reason: str = 'it ended with 2'
+    *,
+    model: str = 'lenet',
+    variable_update: str = 'replicated',
+    shape: str = '1*1',
+    reason: str = 'it ended with 2',
 ) -> dict[str, Any]:
     """Makes the document of a run that left no result of its own."""
     given = {'model': f'--model={model}', 'variable_update': f'--variable_update={variable_update}'}
@@ -209,7 +231,7 @@ def write_sample(path: Path, **changes: Any) -> Path:
     return path
 
 
-# ---- sweeping --------------------------------------------------------------------------------------------------------
+# ---- sweeping ------------------------------------------------------------------------------------
 # Sweeps of tests: plans from TOML, and the small program that takes the place of the real one.
 
 _DEADLINE_SECS = 60
@@ -223,7 +245,9 @@ def plan_of(folder: Path, text: str, *rest: str) -> SweepPlan:
     return make_sweep_plan(override(read_sweep_file(path), rest, {}), lambda params, alone: None)
 
 
-def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 8) -> dict[str, str]:
+def environment(
+    folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 8
+) -> dict[str, str]:
     """Returns the environment of the small program; its result has num_steps steps."""
     document = folder / 'document.txt'
     document.write_text(json.dumps(sample_document(seconds=step_seconds(num_steps=num_steps))))
@@ -234,8 +258,12 @@ def environment(folder: Path, behaviours: Mapping[str, object] | None = None, nu
     }
 
 
-def starter(folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
-    return Starter(FAKE, environment(folder, behaviours), plan.settings.timeout_secs if plan else None)
+def starter(
+    folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None
+) -> Starter:
+    return Starter(
+        FAKE, environment(folder, behaviours), plan.settings.timeout_secs if plan else None
+    )
 
 
 def created(folder: Path, plan: SweepPlan) -> Folder:
@@ -246,7 +274,9 @@ def created(folder: Path, plan: SweepPlan) -> Folder:
 
 @contextlib.contextmanager
 def interrupt_when_waiting(folder: Path) -> Iterator[None]:
-    """Interrupts this process in the block, as Ctrl-C does, once a run of the small program waits."""
+    """Interrupts this process in the block, as Ctrl-C does, once a run of the small program
+    waits.
+    """
 
     def interrupt() -> None:
         while not (folder / 'log.txt.waiting').exists():
@@ -283,4 +313,7 @@ def sizes_in(folder: Path) -> list[int]:
     """Returns the batch size of each started run, in order, from its last flag."""
     log = folder / 'log.txt'
     words = [json.loads(line)[1:] for line in log.read_text().splitlines()] if log.exists() else []
-    return [int([word for word in run if word.startswith('--batch_size=')][-1].partition('=')[2]) for run in words]
+    return [
+        int([word for word in run if word.startswith('--batch_size=')][-1].partition('=')[2])
+        for run in words
+    ]

@@ -1,4 +1,6 @@
-"""Sweeps that are interrupted, killed, or out of disk space lose nothing, and continue with what is missing."""
+"""Sweeps that are interrupted, killed, or out of disk space lose nothing, and continue with what is
+missing.
+"""
 
 import contextlib
 import json
@@ -31,7 +33,10 @@ pytestmark = pytest.mark.distributed
 
 TEXT = 'repeats = 2\n[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3]\n'
 # The command, with the small program in place of the real one.
-COMMAND = 'import sys, tf_cnn.cli.sweep as s, tf_cnn_benchmarks as b; s.PROGRAM = {!r}; sys.exit(b.main())'
+COMMAND = (
+    'import sys, tf_cnn.cli.sweep as s, tf_cnn_benchmarks as b; s.PROGRAM = {!r}; '
+    'sys.exit(b.main())'
+)
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_SECS = 60
 
@@ -59,7 +64,9 @@ def sweeping(
 def test_a_sweep_that_was_killed_continues_with_what_is_missing(tmp_path: Path) -> None:
     file, out = tmp_path / 'sizes.toml', tmp_path / 'out'
     file.write_text(TEXT)
-    with sweeping(tmp_path, str(file), f'--output={out}', behaviours={'--batch_size=3': 'wait'}) as process:
+    with sweeping(
+        tmp_path, str(file), f'--output={out}', behaviours={'--batch_size=3': 'wait'}
+    ) as process:
         # The run and its child, which has a session of its own.
         pids = await_waiting(tmp_path, 2)
         process.kill()
@@ -82,7 +89,9 @@ def test_a_sweep_that_was_killed_continues_with_what_is_missing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(('number', 'exit_code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run_and_says_how_to_continue(number: int, exit_code: int, tmp_path: Path) -> None:
+def test_a_signal_ends_the_run_and_says_how_to_continue(
+    number: int, exit_code: int, tmp_path: Path
+) -> None:
     out = tmp_path / 'out'
     (tmp_path / 'sizes.toml').write_text(TEXT)
     argv = (f'{tmp_path}/sizes.toml', f'--output={out}')
@@ -98,7 +107,9 @@ def test_a_signal_ends_the_run_and_says_how_to_continue(number: int, exit_code: 
     assert [path.name for path in (out / 'results').iterdir()] == ['1-1-1x1.1.json']
 
 
-def test_a_table_that_cannot_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_that_cannot_be_written_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     folder = created(tmp_path, plan)
     (folder.path / 'table.md').mkdir()
@@ -133,7 +144,10 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_plan_is_kept_as_it_was_made(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, TEXT + 'shape = ["1*1", "2*1+1"]\nvariable_update = ["replicated", "parameter_server"]')
+    plan = plan_of(
+        tmp_path,
+        TEXT + 'shape = ["1*1", "2*1+1"]\nvariable_update = ["replicated", "parameter_server"]',
+    )
     assert plan.left_out
     assert created(tmp_path, plan).read_plan() == plan
 
@@ -142,7 +156,9 @@ def test_the_plan_is_kept_as_it_was_made(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     disk = tmp_path / 'disk'
     disk.mkdir()
-    mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', disk], capture_output=True)
+    mounted = subprocess.run(
+        ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', disk], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip('this machine mounts no small disk')
     try:
@@ -157,13 +173,24 @@ def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path: Path
         with sweeping(tmp_path, '--resume', str(folder.path), num_steps=2000) as process:
             _, said = process.communicate(timeout=DEADLINE_SECS)
         assert process.returncode == 1
-        check_line(said.splitlines()[-1], 'tf_cnn_benchmarks: error', folder.path, 'No space left', '--resume')
-        kept = {path.name: path.read_bytes() for path in folder.results.iterdir() if path.name[0] != '.'}
+        check_line(
+            said.splitlines()[-1],
+            'tf_cnn_benchmarks: error',
+            folder.path,
+            'No space left',
+            '--resume',
+        )
+        kept = {
+            path.name: path.read_bytes() for path in folder.results.iterdir() if path.name[0] != '.'
+        }
         assert len(kept) == 2
         ballast.unlink()
         assert run_plan(plan, folder, starter(tmp_path, plan)) == 0
         assert {name: (folder.results / name).read_bytes() for name in kept} == kept
-        assert all(json.loads(path.read_text())['schema'].endswith('result') for path in folder.results.iterdir())
+        assert all(
+            json.loads(path.read_text())['schema'].endswith('result')
+            for path in folder.results.iterdir()
+        )
         assert len(list(folder.results.iterdir())) == 6
     finally:
         subprocess.run(['umount', disk], check=True)

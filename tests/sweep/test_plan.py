@@ -1,4 +1,6 @@
-"""Files and grids become lists of configurations; what cannot be is refused before anything runs."""
+"""Files and grids become lists of configurations; what cannot be is refused before anything
+runs.
+"""
 
 from pathlib import Path
 
@@ -39,7 +41,11 @@ def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path:
     assert plan.columns == ('variable_update', 'batch_size', 'shape')
     assert [tuple(one.varied.values()) for one in plan.configurations] == [
         *(('replicated', size, shape) for size in ('32', '64') for shape in ('1*1', '1*2')),
-        *(('parameter_server', size, shape) for size in ('32', '64') for shape in ('1*1', '1*2', '2*1+1')),
+        *(
+            ('parameter_server', size, shape)
+            for size in ('32', '64')
+            for shape in ('1*1', '1*2', '2*1+1')
+        ),
     ]
     left_out = [(one.varied['batch_size'], one.varied['shape']) for one in plan.left_out]
     assert left_out == [('32', '2*1+1'), ('64', '2*1+1')]
@@ -47,7 +53,12 @@ def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path:
     assert len({one.id for one in plan.configurations}) == 10
     # A shape says how a run is started.
     commands = {one.caption: one.command for one in plan.configurations}
-    common = ('--model=lenet', '--device=cpu', '--num_batches=5', '--variable_update=parameter_server')
+    common = (
+        '--model=lenet',
+        '--device=cpu',
+        '--num_batches=5',
+        '--variable_update=parameter_server',
+    )
     alone = commands['variable_update=parameter_server batch_size=32 shape=1*2']
     assert alone == (*common, '--batch_size=32', '--num_gpus=2')
     several = commands['variable_update=parameter_server batch_size=64 shape=2*1+1']
@@ -57,10 +68,21 @@ def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path:
 
 def test_each_mode_has_its_shapes() -> None:
     alone, peers, servers = ['1*1', '1*2'], ['1*1', '1*2', '2*1'], ['1*1+1', '2*2+1']
-    fitting = {'replicated': alone, 'independent': alone, 'parameter_server': alone + servers, 'horovod': []}
-    fitting |= {'distributed_replicated': servers, 'collective_all_reduce': peers, 'distributed_all_reduce': peers}
+    fitting = {
+        'replicated': alone,
+        'independent': alone,
+        'parameter_server': alone + servers,
+        'horovod': [],
+    }
+    fitting |= {
+        'distributed_replicated': servers,
+        'collective_all_reduce': peers,
+        'distributed_all_reduce': peers,
+    }
     for mode, shapes in fitting.items():
-        assert [text for text in peers + servers if Shape.parse(text).why_not(MODES[mode]) is None] == shapes, mode
+        assert [
+            text for text in peers + servers if Shape.parse(text).why_not(MODES[mode]) is None
+        ] == shapes, mode
 
 
 def test_several_grids_and_included_rows(tmp_path: Path) -> None:
@@ -95,7 +117,10 @@ def test_several_grids_and_included_rows(tmp_path: Path) -> None:
 def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, TABLE, '--model', 'alexnet', '--xla', '--num_batches=7')
     argv = plan.configurations[0].argv
-    assert [word for word in argv if 'model' in word or 'num_batches' in word] == ['--model=alexnet', '--num_batches=7']
+    assert [word for word in argv if 'model' in word or 'num_batches' in word] == [
+        '--model=alexnet',
+        '--num_batches=7',
+    ]
     assert '--xla=True' in argv
     with refused('--batch_size=8', '[grid]'):
         plan_of(tmp_path, TABLE, '--batch_size=8')
@@ -104,16 +129,24 @@ def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> Non
 
 
 def test_a_grid_of_flags_is_one_of_a_file() -> None:
-    plan = make_sweep_plan(read_grid(['--batch_size=8,16', 'shape=1*1,1*2']), lambda params, alone: None)
+    plan = make_sweep_plan(
+        read_grid(['--batch_size=8,16', 'shape=1*1,1*2']), lambda params, alone: None
+    )
     assert [tuple(one.varied.values()) for one in plan.configurations] == [
         *(('8', '1*1'), ('8', '1*2'), ('16', '1*1'), ('16', '1*2'))
     ]
-    for text, facts in (('--batch_size', ()), ('--batch_size=8,two', ('batch_size', 'two')), ('x=1', ('x',))):
+    for text, facts in (
+        ('--batch_size', ()),
+        ('--batch_size=8,two', ('batch_size', 'two')),
+        ('x=1', ('x',)),
+    ):
         with refused('--grid', *facts):
             read_grid([text])
     with refused('--grid=num_gpus=1,2', 'use --grid=shape=1*1,1*2'):
         read_grid(['num_gpus=1,2'])
-    wide, narrow, named = (read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu']))
+    wide, narrow, named = (
+        read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu'])
+    )
     # A machine without a GPU gets its device where a sweep names none.
     assert with_device_cpu(wide).flags == {'device': 'cpu'}
     assert with_device_cpu(narrow) is narrow
@@ -141,7 +174,10 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('[flags]\nbatch_sizes = 3\n' + GRID, ('[flags]', 'batch_sizes', 'batch_size')),
         ('[flags]\nnum_batches = "two"\n' + GRID, ('[flags]', 'num_batches = "two"', 'integer')),
         ('[flags]\nnum_gpus = 2\n' + GRID, ('num_gpus = 2', 'use shape = "1*2"')),
-        ('[grid]\nnum_gpus = [1, 2, 8]\n', ('num_gpus = [1, 2, 8]', 'use shape = ["1*1", "1*2", "1*8"]')),
+        (
+            '[grid]\nnum_gpus = [1, 2, 8]\n',
+            ('num_gpus = [1, 2, 8]', 'use shape = ["1*1", "1*2", "1*8"]'),
+        ),
         ('[flags]\ntrain_dir = "out"\n' + GRID, ('--train_dir=out',)),
         ('[grid]\nshape = ["two"]\n', ('[grid]', 'shape = "two"', 'W*G')),
         ('[grid]\nbatch_size = []\n', ('[grid]', 'batch_size')),
@@ -152,11 +188,16 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('repeat = 3\n' + GRID, ('repeat',)),
         ('[[include]]\nbatch_sise = 1\n' + GRID, ('[[include]] 1', 'batch_sise')),
         ('[grid\n', ('line 1',)),
-        ('[[include]]\nvariable_update = "replicated"\nshape = "2*1+1"\n', ('[[include]] 1', 'replicated')),
+        (
+            '[[include]]\nvariable_update = "replicated"\nshape = "2*1+1"\n',
+            ('[[include]] 1', 'replicated'),
+        ),
         ('[grid]\nvariable_update = "horovod"\n', ('[grid]', 'horovod')),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(text: str, facts: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused_in_one_line(
+    text: str, facts: tuple[str, ...], tmp_path: Path
+) -> None:
     with refused('sweep_file.toml', *facts):
         plan_of(tmp_path, text)
 
@@ -181,8 +222,14 @@ def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
 def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
     alone = ['1*1', '1*2', '1*4']
     with_server = ['1*1+1', '1*2+1', '1*4+1', '2*1+1', '4*1+1', '2*2+1', '8*1+1', '2*4+1', '4*2+1']
-    shapes = {'replicated': alone, 'parameter_server': with_server, 'distributed_replicated': with_server}
-    rows = [(mode, size, shape) for size in ('32', '64') for mode in shapes for shape in shapes[mode]]
+    shapes = {
+        'replicated': alone,
+        'parameter_server': with_server,
+        'distributed_replicated': with_server,
+    }
+    rows = [
+        (mode, size, shape) for size in ('32', '64') for mode in shapes for shape in shapes[mode]
+    ]
     request = read_sweep_file(find_file('seed_table'))
     for argv, has_gpu in ((['--model=inception3', '--num_batches=200'], True), (LAPTOP, False)):
         asked = override(request, argv, {})
@@ -213,7 +260,9 @@ def test_the_guess_of_the_duration_knows_the_data_set_and_counts_no_gpu() -> Non
 def test_a_search_needs_a_limit_of_memory_and_no_other_batch_sizes() -> None:
     def check(*grid: str, has_limit: bool = False, **settings: object) -> None:
         request = override(read_grid(grid), ['--device=cpu'], settings)
-        check_search(make_sweep_plan(request, lambda params, alone: None), has_gpu=True, has_limit=has_limit)
+        check_search(
+            make_sweep_plan(request, lambda params, alone: None), has_gpu=True, has_limit=has_limit
+        )
 
     with refused('--find_batch_size', 'CPU'):
         check('xla=true,false')

@@ -1,4 +1,6 @@
-"""Sweeps of a small program that takes the place of the real one: order, limits, failures, repeats, batch sizes."""
+"""Sweeps of a small program that takes the place of the real one: order, limits, failures, repeats,
+batch sizes.
+"""
 
 import io
 import json
@@ -43,7 +45,9 @@ def made(runs: Rounds | Search) -> Rounds | Search:
 def swept(
     tmp_path: Path, text: str, behaviours: Mapping[str, object] | None = None
 ) -> tuple[Folder, Rounds | Search, list[Outcome]]:
-    """Makes all runs of a plan; returns the folder, the runs, and the first outcome of each configuration."""
+    """Makes all runs of a plan; returns the folder, the runs, and the first outcome of each
+    configuration.
+    """
     plan = plan_of(tmp_path, text)
     folder = created(tmp_path, plan)
     sweep = made(runs_of(plan, folder, starter(tmp_path, plan, behaviours)))
@@ -60,11 +64,15 @@ def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None
     assert sizes[:6] == [1, 2, 3, 3, 2, 1]
     assert [sorted(sizes[start : start + 3]) for start in (6, 9)] == [[1, 2, 3], [1, 2, 3]]
     assert (sweep.num_done, sweep.num_left) == (12, 0)
-    assert [describe(found) for found in sweep.outcomes[plan.configurations[1].id]] == ['20.0 images/sec'] * 4
+    assert [describe(found) for found in sweep.outcomes[plan.configurations[1].id]] == [
+        '20.0 images/sec'
+    ] * 4
     assert sorted(path.name for path in folder.results.iterdir()) == sorted(
         f'{one.id}.{number}.json' for one in plan.configurations for number in range(1, 5)
     )
-    assert {path.stem for path in folder.logs.iterdir()} == {path.stem for path in folder.results.iterdir()}
+    assert {path.stem for path in folder.logs.iterdir()} == {
+        path.stem for path in folder.results.iterdir()
+    }
     assert 'total images/sec: 20.00' in (folder.logs / '2-2-1x1.1.log').read_text()
     # The plan is no result, and no problem either.
     found = collect([str(folder.path)])
@@ -77,13 +85,21 @@ def test_repeats_are_interleaved_and_each_result_is_kept(tmp_path: Path) -> None
 
 def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
     text = 'repeats = 2\n[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3, 4, 5]\n'
-    behaviours = {'--batch_size=1': 'fail', '--batch_size=2': 'die', '--batch_size=4': 'fail as a cluster'}
+    behaviours = {
+        '--batch_size=1': 'fail',
+        '--batch_size=2': 'die',
+        '--batch_size=4': 'fail as a cluster',
+    }
     folder, sweep, found = swept(tmp_path, text, behaviours)
     # Those that failed are not repeated.
     assert sizes_in(tmp_path) == [1, 2, 3, 4, 5, 5, 3]
     assert [isinstance(outcome, Failure) for outcome in found] == [True, True, False, True, False]
     reasons = [outcome.reason for outcome in found if isinstance(outcome, Failure)]
-    assert reasons == ['the disk is on fire', 'ended by signal 11 (Segmentation fault)', 'worker 1: no room here']
+    assert reasons == [
+        'the disk is on fire',
+        'ended by signal 11 (Segmentation fault)',
+        'worker 1: no room here',
+    ]
     document = json.loads((folder.results / '1-1-1x1.1.json').read_text())
     assert document == as_json(found[0])
     assert document['command']['given']['batch_size'] == '--batch_size=1'
@@ -131,7 +147,9 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
 
 
 def test_a_run_above_its_time_is_ended_with_all_its_processes(tmp_path: Path) -> None:
-    _, _, (_, found, last) = swept(tmp_path, f'timeout_secs = 3\n{SIZES}', {'--batch_size=2': 'wait'})
+    _, _, (_, found, last) = swept(
+        tmp_path, f'timeout_secs = 3\n{SIZES}', {'--batch_size=2': 'wait'}
+    )
     assert sizes_in(tmp_path) == [1, 2, 3]
     check_line(found.reason, '--timeout_secs=3')
     assert isinstance(found, Failure)
@@ -175,7 +193,9 @@ def test_a_search_ends_when_nothing_fits_or_a_try_fails_or_stops_early(tmp_path:
     check_line(found[0].reason, '--batch_size=1', 'OOM')
     check_line(found[1].reason, '--batch_size=32', 'the disk is on fire')
     (tmp_path / 'other').mkdir()
-    folder, _, _ = swept(tmp_path / 'other', SEARCH, {'--precision=fp32': 'stop early', '--precision=bf16': 0})
+    folder, _, _ = swept(
+        tmp_path / 'other', SEARCH, {'--precision=fp32': 'stop early', '--precision=bf16': 0}
+    )
     failures = collect([str(folder.results)]).failures
     assert len(failures) == 2
     assert any('the loss is nan' in failure.reason for failure in failures)
@@ -190,7 +210,8 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     found = [search.outcomes[one.id][0] for one in plan.configurations]
     assert [outcome.run.batch_size for outcome in found if isinstance(outcome, Result)] == [37, 70]
     assert len(list(folder.tries.iterdir())) == 16
-    # The page of the sweep shows what was looked for, not the sizes that do not fit; who names their folder gets them.
+    # The page of the sweep shows what was looked for, not the sizes that do not fit; who names
+    # their folder gets them.
     page = collect([str(folder.path)])
     assert ([result.run.batch_size for result in page.results], page.failures) == ([37, 70], ())
     assert len(collect([str(folder.tries)]).failures) == 9
@@ -207,7 +228,9 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     assert first.run.batch_size == 37
 
 
-def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_written_is_an_error(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     folder = created(tmp_path, plan)
     sweep = made(runs_of(plan, folder, Starter((str(tmp_path / 'missing'),))))

@@ -1,4 +1,6 @@
-"""--backbone_model_path: training starts from those variables of another checkpoint that fit this model."""
+"""--backbone_model_path: training starts from those variables of another checkpoint that fit this
+model.
+"""
 
 import functools
 import shutil
@@ -52,13 +54,17 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=['16 bits', 'replicated', 'parameter_server'],
 )
-def test_training_starts_from_the_variables_that_fit(mode: dict[str, Any], backbone: Path, tmp_path: Path) -> None:
+def test_training_starts_from_the_variables_that_fit(
+    mode: dict[str, Any], backbone: Path, tmp_path: Path
+) -> None:
     _, _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(backbone), **mode)
     begun, pretrained = values_in(tmp_path / 'train' / 'model.ckpt-0'), values_in(backbone)
     assert begun['global_step'] == 0
     for layer in ('conv1', 'conv2', 'fc1'):
         for name in (f'{layer}/kernel', f'{layer}/bias'):
-            np.testing.assert_allclose(begun[name], pretrained[name], rtol=2**-8 if 'precision' in mode else 0)
+            np.testing.assert_allclose(
+                begun[name], pretrained[name], rtol=2**-8 if 'precision' in mode else 0
+            )
             assert np.any(pretrained[f'{name}/momentum'])
             assert not np.any(begun[f'{name}/momentum'])
     assert begun['logits/kernel'].shape == (512, 1001)
@@ -69,7 +75,14 @@ def test_training_starts_from_the_variables_that_fit(mode: dict[str, Any], backb
     check_line(restored, '6', '8', backbone)
     for layer in ('conv1', 'conv2', 'fc1'):
         check_line(restored, f'{layer}/bias', f'{layer}/kernel')
-    do_not_fit = ('logits/bias', 'logits/kernel', f'[{NUM_CLASSES}]', '[1001]', f'[512, {NUM_CLASSES}]', '[512, 1001]')
+    do_not_fit = (
+        'logits/bias',
+        'logits/kernel',
+        f'[{NUM_CLASSES}]',
+        '[1001]',
+        f'[512, {NUM_CLASSES}]',
+        '[512, 1001]',
+    )
     check_warning(told, flag, '2', '8', *do_not_fit)
     check_warning(told, flag, '1', '9', 'conv3/kernel')
     assert len(warnings_in(told)) == 2
@@ -88,7 +101,10 @@ def test_a_folder_stands_for_its_newest_checkpoint_and_one_that_fits_whole_bring
     run(train_dir=str(tmp_path / 'other'), optimizer='adam')
     _, _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
     assert warnings_in(told) == []
-    begun, other = values_in(tmp_path / 'train' / 'model.ckpt-0'), values_in(tmp_path / 'other' / 'model.ckpt-2')
+    begun, other = (
+        values_in(tmp_path / 'train' / 'model.ckpt-0'),
+        values_in(tmp_path / 'other' / 'model.ckpt-2'),
+    )
     np.testing.assert_array_equal(begun['logits/kernel'], other['logits/kernel'])
     # A run that resumes its own training does not need it any more.
     shutil.rmtree(tmp_path / 'other')

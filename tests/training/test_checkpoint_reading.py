@@ -1,4 +1,6 @@
-"""Which checkpoint is the latest, also after a kill at any moment; and restoring what other runs and programs wrote."""
+"""Which checkpoint is the latest, also after a kill at any moment; and restoring what other runs
+and programs wrote.
+"""
 
 import contextlib
 import multiprocessing
@@ -35,7 +37,13 @@ def test_latest_is_what_the_state_file_names(tmp_path: Path, opened: tuple[Model
 
 @pytest.mark.parametrize(
     'state',
-    [None, '', 'nonsense: {', 'model_checkpoint_path: "model.ckpt-40"', 'model_checkpoint_path: "model.ckpt-30"'],
+    [
+        None,
+        '',
+        'nonsense: {',
+        'model_checkpoint_path: "model.ckpt-40"',
+        'model_checkpoint_path: "model.ckpt-30"',
+    ],
 )
 def test_latest_is_the_newest_complete_one_if_the_state_file_does_not_tell(
     tmp_path: Path, opened: tuple[Model, Any], state: str | None
@@ -61,7 +69,9 @@ def test_the_step_is_the_end_of_the_name() -> None:
         step_of('some-5/model')
 
 
-def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted(tmp_path: Path) -> None:
+def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted(
+    tmp_path: Path,
+) -> None:
     with tf.Graph().as_default(), open_session() as session:
         elsewhere, here = tmp_path / 'elsewhere', tmp_path / 'here'
         elsewhere.mkdir()
@@ -87,7 +97,16 @@ class Killer:
     """Raises Killed before the n-th operation on files, which Python's audit hooks report."""
 
     EVENTS = (
-        *('open', 'os.link', 'os.mkdir', 'os.remove', 'os.rename', 'os.rmdir', 'os.listdir', 'os.scandir'),
+        *(
+            'open',
+            'os.link',
+            'os.mkdir',
+            'os.remove',
+            'os.rename',
+            'os.rmdir',
+            'os.listdir',
+            'os.scandir',
+        ),
         'shutil.rmtree',
     )
 
@@ -111,7 +130,9 @@ def killer() -> Killer:
 
 @pytest.mark.long
 @pytest.mark.parametrize('step', [4, 5], ids=['the_same_step', 'the_next_step'])
-def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, killer: Killer, step: int) -> None:
+def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(
+    tmp_path: Path, killer: Killer, step: int
+) -> None:
     outcomes = []
     with tf.Graph().as_default():
         model = Model(tmp_path, cpus(2), max_to_keep=1)
@@ -129,9 +150,12 @@ def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, k
                 finally:
                     killer.left = None
                 outcomes.append(restored(tmp_path))
-                # TensorFlow knows the state file alone, and that a checkpoint without an index is none.
+                # TensorFlow knows the state file alone, and that a checkpoint without an index is
+                # none.
                 by_tensorflow = tf.train.latest_checkpoint(str(tmp_path))
-                assert by_tensorflow == latest_checkpoint(str(tmp_path)) or (by_tensorflow is None and step == 4)
+                assert by_tensorflow == latest_checkpoint(str(tmp_path)) or (
+                    by_tensorflow is None and step == 4
+                )
                 # The next saving tidies up.
                 model.save(session, 3, step=6)
                 assert restored(tmp_path) == 3
@@ -141,7 +165,9 @@ def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, k
 
 
 def save_for_ever(folder: str, saved: Any) -> None:
-    """Restores the latest checkpoint, and then saves each step twice, until the process is killed."""
+    """Restores the latest checkpoint, and then saves each step twice, until the process is
+    killed.
+    """
     with tf.Graph().as_default(), open_session(2) as session:
         model = Model(Path(folder), cpus(2), max_to_keep=2)
         latest = latest_checkpoint(folder)
@@ -197,12 +223,18 @@ def test_any_slices_read_what_other_slices_wrote(tmp_path: Path, written: str, r
 
     def slices(how: str) -> list[Slice]:
         return [
-            Slice(create_variable('t', shape, scope=f'{how}{number}', device=cpus(3)[number]), offset, (6, 4))
+            Slice(
+                create_variable('t', shape, scope=f'{how}{number}', device=cpus(3)[number]),
+                offset,
+                (6, 4),
+            )
             for number, (offset, shape) in enumerate(spans[how])
         ]
 
     def part(piece: Slice) -> np.ndarray:
-        return values[tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.variable.shape, strict=True))]
+        return values[
+            tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.variable.shape, strict=True))
+        ]
 
     with tf.Graph().as_default():
         writers, readers = slices(written), slices(read)
@@ -258,14 +290,19 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variables_that_differ
             name: create_variable(name, shape, scope='v', device='/cpu:0', dtype=dtype)
             for name, (shape, dtype) in shapes.items()
         }
-        other = Checkpointer(str(tmp_path), {name: [whole(v)] for name, v in variables.items()}, '/cpu:0', 1)
+        other = Checkpointer(
+            str(tmp_path), {name: [whole(v)] for name, v in variables.items()}, '/cpu:0', 1
+        )
         with failed(prefix) as caught:
             other.restore(other_session, prefix)
         missing = ('net/a/momentum', 'net/b/momentum', 'net/c/momentum')
         check_line(caught.value, *missing, '2', 'net/table', 'net/kernel', '[50, 40]', '[40, 50]')
         check_line(caught.value, 'global_step', 'int64 []', 'int32 []')
         # Long lists are cut; what fits is not named.
-        assert all(name not in str(caught.value) for name in ('net/d/momentum', 'net/e/momentum', 'net/bias'))
+        assert all(
+            name not in str(caught.value)
+            for name in ('net/d/momentum', 'net/e/momentum', 'net/bias')
+        )
 
 
 @pytest.mark.parametrize('fault', ['damaged', 'cut short', 'empty', 'gone'])

@@ -1,4 +1,6 @@
-"""Saving checkpoints: what TensorFlow reads of them, which are kept, and what happens when a folder is at fault."""
+"""Saving checkpoints: what TensorFlow reads of them, which are kept, and what happens when a folder
+is at fault.
+"""
 
 import os
 import shutil
@@ -48,7 +50,7 @@ def test_tensorflow_reads_what_was_saved(tmp_path: Path, opened: tuple[Model, An
         assert np.all(np.float32(reader.get_tensor(name)) == 7)
 
 
-def test_only_the_last_checkpoints_are_kept_of_this_run_and_of_earlier_ones_and_no_other_file_is_deleted(
+def test_only_the_last_checkpoints_of_all_runs_are_kept_and_no_other_file_is_deleted(
     tmp_path: Path, opened: tuple[Model, Any]
 ) -> None:
     model, session = opened
@@ -61,11 +63,16 @@ def test_only_the_last_checkpoints_are_kept_of_this_run_and_of_earlier_ones_and_
     with tf.Graph().as_default(), open_session() as next_session:
         run = Model(tmp_path, cpus(1), max_to_keep=2)
         run.save(next_session, 5, 5)
-        assert set(os.listdir(tmp_path)) == files_of('model.ckpt-20', 'model.ckpt-5') | set(kept_by_hand)
+        assert set(os.listdir(tmp_path)) == files_of('model.ckpt-20', 'model.ckpt-5') | set(
+            kept_by_hand
+        )
         run.save(next_session, 6, 6)
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-5', 'model.ckpt-6') | set(kept_by_hand)
     state = tf.train.get_checkpoint_state(str(tmp_path))
-    assert state.all_model_checkpoint_paths == [str(tmp_path / 'model.ckpt-5'), str(tmp_path / 'model.ckpt-6')]
+    assert state.all_model_checkpoint_paths == [
+        str(tmp_path / 'model.ckpt-5'),
+        str(tmp_path / 'model.ckpt-6'),
+    ]
 
 
 @pytest.mark.parametrize('stage', [UNFINISHED, READY])
@@ -87,7 +94,9 @@ def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
     assert len(list(kept.iterdir())) == 3
 
 
-def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path: Path, opened: tuple[Model, Any]) -> None:
+def test_a_step_is_saved_again_with_the_same_and_with_other_values(
+    tmp_path: Path, opened: tuple[Model, Any]
+) -> None:
     model, session = opened
     inodes = []
     for number in (1, 1, 2):
@@ -95,7 +104,8 @@ def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path: Pat
         inodes.append(os.stat(f'{model.save(session, number, step=4)}.{DATA}').st_ino)
         assert restored(tmp_path) == number
         assert set(os.listdir(tmp_path)) == files_of('model.ckpt-3', 'model.ckpt-4')
-    # A checkpoint is not replaced by an equal one while somebody may be reading it; a damaged one is.
+    # A checkpoint is not replaced by an equal one while somebody may be reading it; a damaged one
+    # is.
     assert inodes[0] == inodes[1]
     damage(tmp_path / f'model.ckpt-4.{DATA}')
     model.save(session, 2, step=4)
@@ -116,7 +126,9 @@ def test_checkpoints_are_saved_on_a_file_system_without_links(
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-3')
 
 
-def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, opened: tuple[Model, Any]) -> None:
+def test_saving_goes_on_beside_steps_of_another_thread(
+    tmp_path: Path, opened: tuple[Model, Any]
+) -> None:
     model, session = opened
     session.run(model.set, {model.number: 0})
     done = threading.Event()
@@ -158,10 +170,14 @@ def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
     with reserved_addresses(3) as [*ps, worker]:
         cluster = {'ps': ps, 'worker': [worker]}
         tasks = [('ps', 0), ('ps', 1), ('worker', 0)]
-        *_, server = servers = [tf.train.Server(cluster, job_name=job, task_index=index) for job, index in tasks]
+        *_, server = servers = [
+            tf.train.Server(cluster, job_name=job, task_index=index) for job, index in tasks
+        ]
     assert len(servers) == 3
     with tf.Graph().as_default():
-        model = Model(tmp_path, ['/job:ps/task:0/cpu:0', '/job:ps/task:1/cpu:0'], '/job:worker/task:0/cpu:0')
+        model = Model(
+            tmp_path, ['/job:ps/task:0/cpu:0', '/job:ps/task:1/cpu:0'], '/job:worker/task:0/cpu:0'
+        )
         with tf.Session(server.target) as session:
             prefix = model.save(session, 4, step=1)
             session.run(model.set, {model.number: 9})
@@ -175,28 +191,40 @@ def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
                 model.checkpointer.restore(session, prefix)
 
 
-def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(tmp_path: Path, opened: tuple[Model, Any]) -> None:
+def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(
+    tmp_path: Path, opened: tuple[Model, Any]
+) -> None:
     model, session = opened
     model.save(session, 1, 1)
     for step in (1, 2):
-        with failed(f'--train_dir={tmp_path}', f'model.ckpt-{step}', 'File too large'), file_size_limit(1000):
+        with (
+            failed(f'--train_dir={tmp_path}', f'model.ckpt-{step}', 'File too large'),
+            file_size_limit(1000),
+        ):
             model.save(session, 2, step)
         assert restored(tmp_path) == 1
     model.save(session, 3, 3)
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-1', 'model.ckpt-3')
 
 
-@pytest.mark.parametrize(('folder', 'reason'), [('gone', 'No such file or directory'), ('file', 'Not a directory')])
+@pytest.mark.parametrize(
+    ('folder', 'reason'), [('gone', 'No such file or directory'), ('file', 'Not a directory')]
+)
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str, reason: str) -> None:
     (tmp_path / 'file').touch()
     with tf.Graph().as_default():
         model = Model(tmp_path / folder, cpus(1))
-        with open_session() as session, failed(f'--train_dir={tmp_path / folder}', 'model.ckpt-1', reason):
+        with (
+            open_session() as session,
+            failed(f'--train_dir={tmp_path / folder}', 'model.ckpt-1', reason),
+        ):
             model.save(session, 1, 1)
     assert not (tmp_path / 'gone').exists()
 
 
-def test_an_error_of_the_session_is_not_reported_as_one_of_the_folder(opened: tuple[Model, Any]) -> None:
+def test_an_error_of_the_session_is_not_reported_as_one_of_the_folder(
+    opened: tuple[Model, Any],
+) -> None:
     model, session = opened
     with pytest.raises(tf.errors.FailedPreconditionError):
         model.checkpointer.save(session, 1)

@@ -1,4 +1,6 @@
-"""16 bits: steps compute nearly what they do in 32; the loss scale, with skipped steps; losses that are not finite."""
+"""16 bits: steps compute nearly what they do in 32; the loss scale, with skipped steps; losses that
+are not finite.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -52,7 +54,9 @@ def scaled(factor: float) -> Build:
 
 def residual(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     """The layers of residual networks and of those with many branches."""
-    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 8, 3, 'conv1', strides=2, padding=1, use_bias=False), 'conv1/bn'))
+    x = cnn.relu(
+        cnn.batch_norm(cnn.conv(x, 8, 3, 'conv1', strides=2, padding=1, use_bias=False), 'conv1/bn')
+    )
     x = cnn.max_pool(x, 3, 2, padding=1)
     y = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 1, 'conv2', use_bias=False), 'conv2/bn'))
     y = cnn.batch_norm(cnn.conv(y, 8, 3, 'conv3', use_bias=False), 'conv3/bn')
@@ -85,9 +89,13 @@ class Way:
 
 
 def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
-    """Returns the checkpoint values and the other towers' variables, before the first step and after each step."""
+    """Returns the checkpoint values and the other towers' variables, before the first step and
+    after each step.
+    """
     towers = cpus(way.num_towers)
-    of_step = settings(way.network, precision, weight_decay=way.weight_decay, gradient_clip=way.clip)
+    of_step = settings(
+        way.network, precision, weight_decay=way.weight_decay, gradient_clip=way.clip
+    )
     with tf.Graph().as_default(), open_session(way.num_towers) as session:
         manager = make_manager(
             way.mode,
@@ -98,13 +106,17 @@ def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
             algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
             transfer=way.transfer,
         )
-        graph = build_step_graph(of_step, OPTIMIZERS[way.optimizer].ours, manager, batch_of(way.num_towers))
+        graph = build_step_graph(
+            of_step, OPTIMIZERS[way.optimizer].ours, manager, batch_of(way.num_towers)
+        )
         session.run(graph.initializers)
         graph.start(session)
         values = {name: part.variable.value for name, (part,) in graph.slices.items()}
         if manager.each_tower_has_variables():
             for number, own in enumerate(manager.variables[1:], start=1):
-                values |= {f'tower {number}: {name}': variable.value for name, variable in own.items()}
+                values |= {
+                    f'tower {number}: {name}': variable.value for name, variable in own.items()
+                }
         seen = [session.run(values)]
         for _ in range(num_steps):
             session.run(graph.fetches.present())
@@ -135,25 +147,58 @@ def computed(
         manager = one_tower()
         with manager.create_outer_variable_scope(0) as variables:
             logits = build_network(
-                network, tf.constant(images), 7, variables, data_format, is_training=True, dtype=precision.compute
+                network,
+                tf.constant(images),
+                7,
+                variables,
+                data_format,
+                is_training=True,
+                dtype=precision.compute,
             ).logits
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=[2, 5]))
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=[2, 5])
+        )
         trainable = manager.trainable_variables_on_device(0)
         values = {'logits': logits}
         gradients = tf.gradients(loss, [variable.value for variable in trainable])
-        values |= {variable.name: gradient for variable, gradient in zip(trainable, gradients, strict=True)}
+        values |= {
+            variable.name: gradient for variable, gradient in zip(trainable, gradients, strict=True)
+        }
         assert {value.dtype for value in values.values()} == {tf.float32}
         session.run(manager.initializers)
         # What no gradient changes stays in float32 also if it is assigned.
         session.run(manager.assign_ops())
-        types = {(op.type, op.get_attr('T').name) for op in graph.get_operations() if op.type in _HEAVY}
+        types = {
+            (op.type, op.get_attr('T').name) for op in graph.get_operations() if op.type in _HEAVY
+        }
         return session.run(values), types
 
 
 _HEAVY = {
-    *('Conv2D', 'Conv2DBackpropInput', 'Conv2DBackpropFilter', 'MatMul', 'BiasAdd', 'BiasAddGrad', 'Relu', 'ReluGrad'),
-    *('DepthwiseConv2dNative', 'DepthwiseConv2dNativeBackpropInput', 'DepthwiseConv2dNativeBackpropFilter'),
-    *('MaxPool', 'MaxPoolGrad', 'AvgPool', 'AvgPoolGrad', 'FusedBatchNormV3', 'FusedBatchNormGradV3', 'ConcatV2'),
+    *(
+        'Conv2D',
+        'Conv2DBackpropInput',
+        'Conv2DBackpropFilter',
+        'MatMul',
+        'BiasAdd',
+        'BiasAddGrad',
+        'Relu',
+        'ReluGrad',
+    ),
+    *(
+        'DepthwiseConv2dNative',
+        'DepthwiseConv2dNativeBackpropInput',
+        'DepthwiseConv2dNativeBackpropFilter',
+    ),
+    *(
+        'MaxPool',
+        'MaxPoolGrad',
+        'AvgPool',
+        'AvgPoolGrad',
+        'FusedBatchNormV3',
+        'FusedBatchNormGradV3',
+        'ConcatV2',
+    ),
 }
 
 
@@ -161,7 +206,9 @@ _HEAVY = {
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
 @pytest.mark.parametrize('precision', [FP16, BF16], ids=str)
 @pytest.mark.parametrize('model', NETWORKS)
-def test_networks_compute_nearly_what_they_do_in_32_bits(model: str, precision: Precision, data_format: str) -> None:
+def test_networks_compute_nearly_what_they_do_in_32_bits(
+    model: str, precision: Precision, data_format: str
+) -> None:
     expected, _ = computed(NETWORKS[model], FP32, 'NHWC')
     values, types = computed(NETWORKS[model], precision, data_format)
     assert {dtype for _, dtype in types} == {precision.compute.name}
@@ -196,16 +243,26 @@ def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
     *_, full = train(FP32, way, 2)
     for key, value in with_averages.items():
         if key != 'global_step':
-            assert value.dtype == (np.float32 if 'moving' in key else precision.compute.as_numpy_dtype), key
+            assert value.dtype == (
+                np.float32 if 'moving' in key else precision.compute.as_numpy_dtype
+            ), key
     weights = {key: value.astype(np.float32) for key, value in end.items() if key != 'global_step'}
     assert_close(weights, {key: full[key] for key in weights}, 30 * UNIT[name])
-    assert any(np.abs(np.float32(start[key]) - value).max() > 0.05 for key, value in weights.items())
+    assert any(
+        np.abs(np.float32(start[key]) - value).max() > 0.05 for key, value in weights.items()
+    )
 
 
 @pytest.mark.long
 def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path: Path) -> None:
-    """Each run goes on where the one before it has stopped, and saves what it had read before its first step."""
-    auto = {'fp16_enable_auto_loss_scale': True, 'fp16_inc_loss_scale_every_n': 1, 'fp16_loss_scale': 2.0**7}
+    """Each run goes on where the one before it has stopped, and saves what it had read before its
+    first step.
+    """
+    auto = {
+        'fp16_enable_auto_loss_scale': True,
+        'fp16_inc_loss_scale_every_n': 1,
+        'fp16_loss_scale': 2.0**7,
+    }
     runs: list[tuple[dict[str, Any], float]] = [
         ({'precision': 'fp16', **auto}, 0),
         ({'precision': 'fp16', 'variable_update': 'replicated', 'num_gpus': 2, **auto}, 0),
@@ -217,12 +274,17 @@ def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path: Path) -> N
     for number, (flags, rounding) in enumerate(runs):
         step, before = 2 * number, values_in(tmp_path) if number else {}
         steps = {'num_batches': 2, 'num_warmup_batches': 0}
-        assert np.isfinite(losses(train_dir=str(tmp_path), optimizer='momentum', **steps, **flags)).all()
-        # Before its first step it has saved what it had read, with the rounding of the type of its variables.
+        assert np.isfinite(
+            losses(train_dir=str(tmp_path), optimizer='momentum', **steps, **flags)
+        ).all()
+        # Before its first step it has saved what it had read, with the rounding of the type of its
+        # variables.
         read, after = (values_in(tmp_path / f'model.ckpt-{number}') for number in (step, step + 2))
         for name in before.keys() - {'global_step'}:
             if not name.startswith('loss_scale/'):
-                np.testing.assert_allclose(read[name], before[name], rtol=rounding, atol=1e-7, err_msg=name)
+                np.testing.assert_allclose(
+                    read[name], before[name], rtol=rounding, atol=1e-7, err_msg=name
+                )
                 assert after[name].dtype == np.float32
                 assert name.endswith('momentum') or not np.array_equal(after[name], before[name])
         assert after['global_step'] == step + 2
@@ -247,11 +309,17 @@ def test_a_loss_scale_saves_gradients_for_which_float16_has_no_numbers() -> None
     )
     assert not lost.any()
     assert 0 < np.abs(expected).max() < 2.0**-24
-    np.testing.assert_allclose(saved, expected, rtol=0, atol=20 * UNIT['fp16'] * np.abs(expected).max())
+    np.testing.assert_allclose(
+        saved, expected, rtol=0, atol=20 * UNIT['fp16'] * np.abs(expected).max()
+    )
 
 
-def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: int) -> tuple[Weights, list[State]]:
-    """The algorithm in a few lines: the weights after that many updates, and the state before and after each step."""
+def train_plainly(
+    precision: Precision, way: Way, start: Weights, num_updates: int
+) -> tuple[Weights, list[State]]:
+    """The algorithm in a few lines: the weights after that many updates, and the state before and
+    after each step.
+    """
     states: list[State] = [(precision.loss_scale, 0, 0)]
     with tf.Graph().as_default(), open_session() as session:
         fed, scale = PlaceholderVariables(), tf.placeholder(tf.float32, [])
@@ -267,16 +335,25 @@ def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: i
                 is_training=True,
                 dtype=precision.compute,
             ).logits
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=batch.labels)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                logits=logits, labels=batch.labels
+            )
             objective = tf.reduce_mean(losses) / way.num_towers
             if tower == 0:
                 kernels = [value for name, value in fed.values.items() if name.endswith('kernel')]
-                objective += way.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+                objective += way.weight_decay * tf.add_n(
+                    [tf.nn.l2_loss(kernel) for kernel in kernels]
+                )
             of_towers.append(tf.gradients(scale * objective, [*fed.values.values()]))
         # A sum of float16 may overflow where none of what is summed does.
         transfer = way.transfer or tf.float32
-        sums = [tf.add_n([tf.cast(own, transfer) for own in each]) for each in zip(*of_towers, strict=True)]
-        gradients = {name: tf.cast(total, tf.float32) for name, total in zip(fed.values, sums, strict=True)}
+        sums = [
+            tf.add_n([tf.cast(own, transfer) for own in each])
+            for each in zip(*of_towers, strict=True)
+        ]
+        gradients = {
+            name: tf.cast(total, tf.float32) for name, total in zip(fed.values, sums, strict=True)
+        }
 
         def gradients_at(weights: Weights, _: int) -> Weights:
             factor, good_steps, skipped_steps = states[-1]
@@ -288,11 +365,17 @@ def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: i
                 factor, good_steps, skipped_steps = factor / 2, 0, skipped_steps + 1
                 states.append((factor, good_steps, skipped_steps))
             is_due = good_steps + 1 == precision.doubled_every
-            states.append((2 * factor, 0, skipped_steps) if is_due else (factor, good_steps + 1, skipped_steps))
+            states.append(
+                (2 * factor, 0, skipped_steps)
+                if is_due
+                else (factor, good_steps + 1, skipped_steps)
+            )
             return {name: gradient / factor for name, gradient in scaled.items()}
 
         own = {name: start[name] for name in fed.values}
-        return OPTIMIZERS[way.optimizer].numpy.train(own, gradients_at, LEARNING_RATE, num_updates), states
+        return OPTIMIZERS[way.optimizer].numpy.train(
+            own, gradients_at, LEARNING_RATE, num_updates
+        ), states
 
 
 @pytest.mark.parametrize(
@@ -325,7 +408,9 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(way: 
 )
 def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(way: Way) -> None:
     seen = train(
-        replace(FP16, loss_scale=2.0**17, doubled_every=2), replace(way, network=residual, optimizer='adam'), 8
+        replace(FP16, loss_scale=2.0**17, doubled_every=2),
+        replace(way, network=residual, optimizer='adam'),
+        8,
     )
     num_skipped = 0
     was_kept: list[bool] = []
@@ -349,15 +434,25 @@ def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(way: Way) -
 
 
 def test_an_automatic_scale_stays_within_bounds() -> None:
-    """All gradients of a network that multiplies by zero are zero; those of one that divides by it never are finite."""
-    for factor, start, end in ((0.0, 2.0**23, 2.0**24), (0.0, 2.0**30, 2.0**30), (np.inf, 2.0, 1.0)):
+    """All gradients of a network that multiplies by zero are zero; those of one that divides by it
+    never are finite.
+    """
+    for factor, start, end in (
+        (0.0, 2.0**23, 2.0**24),
+        (0.0, 2.0**30, 2.0**30),
+        (np.inf, 2.0, 1.0),
+    ):
         precision = Precision(loss_scale=start, doubled_every=1)
         seen = train(precision, Way(network=scaled(factor), weight_decay=0.0), 3)
         assert state_of(seen[-1])[0] == end
 
 
 def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Path) -> None:
-    flags: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'fp16_loss_scale': 2.0**30}
+    flags: dict[str, Any] = {
+        'precision': 'fp16',
+        'fp16_enable_auto_loss_scale': True,
+        'fp16_loss_scale': 2.0**30,
+    }
     result, out, err = ran(num_batches=4, train_dir=str(tmp_path), **flags)
     assert 'Precision:   fp16, automatic loss scale from 1.07374e+09\n' in out
     assert result.run.precision == 'fp16, automatic loss scale from 1.07374e+09'
@@ -374,13 +469,15 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path: Pat
 DIVERGING: dict[str, Any] = {'num_batches': 6, 'num_warmup_batches': 0, 'init_learning_rate': 1e30}
 
 
-def test_a_loss_of_float16_that_is_not_finite_stops_the_run_and_names_its_step(tmp_path: Path) -> None:
+def test_a_loss_of_float16_that_is_not_finite_stops_the_run_and_names_its_step(
+    tmp_path: Path,
+) -> None:
     with failed('--precision=bf16', '--fp16_enable_auto_loss_scale', '--continue_on_nan') as caught:
         ran(model='mnist', data_dir=write_digits(tmp_path), **DIVERGING, precision='fp16')
     assert re.search(r'\b(nan|inf)\b.*\b[23]\b', str(caught.value)), 'the loss and the step'
 
 
-def test_training_continues_with_a_loss_that_is_not_finite_if_a_flag_says_so_or_images_are_synthetic(
+def test_a_loss_that_is_not_finite_ends_training_except_by_a_flag_or_on_synthetic_images(
     tmp_path: Path,
 ) -> None:
     told = ran(model='mnist', data_dir=write_digits(tmp_path), continue_on_nan=True, **DIVERGING)

@@ -1,4 +1,6 @@
-"""Learning rates and step counts that follow from the flags, held against NumPy, also in clusters and when resumed."""
+"""Learning rates and step counts that follow from the flags, held against NumPy, also in clusters
+and when resumed.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,12 +38,19 @@ def piecewise(epochs: np.ndarray, *ends: float) -> np.ndarray:
 
 
 PIECEWISE: Flags = {'piecewise_learning_rate_schedule': '0.3;1;0.2;2.5;0.02'}
-DECAY: Flags = {'init_learning_rate': 0.4, 'num_epochs_per_decay': 0.7, 'learning_rate_decay_factor': 0.5}
+DECAY: Flags = {
+    'init_learning_rate': 0.4,
+    'num_epochs_per_decay': 0.7,
+    'learning_rate_decay_factor': 0.5,
+}
 WARMUP: Flags = {'num_learning_rate_warmup_epochs': 1.5}
 SCHEDULES: dict[str, tuple[Flags, OfEpochs]] = {
     'constant': ({'init_learning_rate': 0.3}, lambda e: np.full_like(e, 0.3)),
     'piecewise': (PIECEWISE, lambda e: piecewise(e, 1, 2.5)),
-    'piecewise after warm-up': (PIECEWISE | WARMUP, lambda e: ramp(e, 1.5, 0.3, piecewise(e, 1, 2.5))),
+    'piecewise after warm-up': (
+        PIECEWISE | WARMUP,
+        lambda e: ramp(e, 1.5, 0.3, piecewise(e, 1, 2.5)),
+    ),
     'decay': (DECAY, lambda e: 0.4 * 0.5 ** np.floor(e / 0.7)),
     'decay to a minimum': (
         DECAY | {'minimum_learning_rate': 0.07},
@@ -77,7 +86,9 @@ def test_every_step_has_the_rate_of_its_epoch(name: str) -> None:
     flags, of_epochs = SCHEDULES[name]
     # 100 steps are an epoch of the 60,000 images of MNIST.
     found = rates_of(rate_of(model='mnist', batch_size=600, **flags), NUM_STEPS)
-    np.testing.assert_allclose(found, of_epochs(np.arange(NUM_STEPS) / 100 + 1e-9), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        found, of_epochs(np.arange(NUM_STEPS) / 100 + 1e-9), rtol=1e-6, atol=1e-9
+    )
 
 
 def of_imagenet_resnets(batch: int, base: float = 0.128, warmup: int = 5) -> LearningRate:
@@ -87,7 +98,8 @@ def of_imagenet_resnets(batch: int, base: float = 0.128, warmup: int = 5) -> Lea
     return LearningRate(rates, boundaries, warmup_steps=1_281_167 * warmup // batch)
 
 
-# For models of CIFAR-10, by the beginning of their names: the rates, and the epochs after which they change.
+# For models of CIFAR-10, by the beginning of their names: the rates, and the epochs after which
+# they change.
 OF_CIFAR: dict[str, tuple[tuple[float, ...], tuple[int, ...]]] = {
     'resnet': ((0.1, 0.01, 0.001, 0.0002), (82, 123, 300)),
     'densenet': ((0.1, 0.01, 0.001, 0.0001), (150, 225, 300)),
@@ -104,7 +116,11 @@ def published_rate(facts: ModelFacts, batch: int) -> LearningRate:
             return LearningRate(rates, tuple(50_000 // batch * epoch for epoch in epochs))
     if facts.name.startswith('official_resnet'):
         return of_imagenet_resnets(batch, base=0.1, warmup=0)
-    return of_imagenet_resnets(batch) if facts.name.startswith('resnet') else LearningRate((facts.learning_rate,))
+    return (
+        of_imagenet_resnets(batch)
+        if facts.name.startswith('resnet')
+        else LearningRate((facts.learning_rate,))
+    )
 
 
 def check_rate(found: LearningRate, expected: LearningRate) -> None:
@@ -113,8 +129,12 @@ def check_rate(found: LearningRate, expected: LearningRate) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('facts', MODELS.list_facts(), ids=lambda facts: f'{facts.name}-{facts.data_set}')
-def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(facts: ModelFacts) -> None:
+@pytest.mark.parametrize(
+    'facts', MODELS.list_facts(), ids=lambda facts: f'{facts.name}-{facts.data_set}'
+)
+def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(
+    facts: ModelFacts,
+) -> None:
     for batch in (0, 96):
         found = rate_of(model=facts.name, data_name=facts.data_set, batch_size=batch)
         check_rate(found, published_rate(facts, batch or facts.batch_size))
@@ -124,7 +144,10 @@ def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(facts:
     ('flags', 'rate'),
     [
         ({'init_learning_rate': 0.0}, LearningRate((0.0,))),
-        ({'piecewise_learning_rate_schedule': '0.3;1;0.2'}, LearningRate((0.3, 0.2), (1_281_167 // 64,))),
+        (
+            {'piecewise_learning_rate_schedule': '0.3;1;0.2'},
+            LearningRate((0.3, 0.2), (1_281_167 // 64,)),
+        ),
         (
             {'num_epochs_per_decay': 2, 'learning_rate_decay_factor': 0.5},
             LearningRate((0.032,), decay_steps=2 * 1_281_167 // 64),
@@ -132,7 +155,9 @@ def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(facts:
     ],
     ids=str,
 )
-def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model(flags: Flags, rate: LearningRate) -> None:
+def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model(
+    flags: Flags, rate: LearningRate
+) -> None:
     found = rate_of(model='resnet50', **flags)
     assert (found.rates, found.boundaries) == (pytest.approx(rate.rates), rate.boundaries)
     assert (found.decay_steps, found.warmup_steps) == (rate.decay_steps, 0)
@@ -164,7 +189,9 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
 ) -> None:
     if num_workers > 1:
         flags = flags | first_worker(num_workers)
-    plan = plan_of(model='resnet50', batch_size=50, num_gpus=2, num_epochs=0.03, resnet_base_lr=0.1, **flags)
+    plan = plan_of(
+        model='resnet50', batch_size=50, num_gpus=2, num_epochs=0.03, resnet_base_lr=0.1, **flags
+    )
     rate, counts = plan.step.learning_rate, plan.counts
     assert rate.rates[0] == pytest.approx(0.1 * images_per_update / 256)
     assert rate.boundaries[0] == 30 * 1_281_167 // images_per_step
@@ -174,7 +201,9 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
 
 
 def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
-    plan = plan_of(model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2))
+    plan = plan_of(
+        model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2)
+    )
     assert (plan.counts.images_of_step, plan.counts.global_batch_size) == (2 * 50, 2 * 2 * 50)
     assert not plan.variables.sync
 
@@ -184,7 +213,8 @@ def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
     [
         ({}, 100, 10.0),
         ({'num_epochs': 2}, 20, 2.0),
-        # In floating point, 1.1 * 100 is more than 110: epochs that end with a step add no further step.
+        # In floating point, 1.1 * 100 is more than 110: epochs that end with a step add no further
+        # step.
         ({'num_epochs': 1.1, 'data_dir': None, 'batch_size': 600}, 110, 1.1),
         ({'num_epochs': 0.001}, 1, 0.1),
         ({'num_epochs': 2, 'forward_only': True}, 12, 2.0),
@@ -201,7 +231,9 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(
     flags: Flags, num_batches: int | None, num_epochs: float, tmp_path: Path
 ) -> None:
     for subset, count in (('train', 40), ('validation', 24)):
-        write_mnist(tmp_path, np.zeros([count, 28, 28], np.uint8), np.zeros(count, np.uint8), subset)
+        write_mnist(
+            tmp_path, np.zeros([count, 28, 28], np.uint8), np.zeros(count, np.uint8), subset
+        )
     settings = {'model': 'mnist', 'batch_size': 4, 'data_dir': str(tmp_path), **flags}
     settings |= {'train_dir': str(tmp_path / 'checkpoints')} if 'eval' in flags else {}
     banner = make_banner(plan_of(**settings))
@@ -234,9 +266,17 @@ def test_training_that_resumes_from_a_checkpoint_resumes_its_schedule(tmp_path: 
 
 @pytest.mark.parametrize(
     ('text', 'part'),
-    [('0.3;10', '.'), ('0.3;ten;0.2', "'ten'"), ('0.3;;0.2', "''"), ('0.3;10;inf', "'inf'"), ('0.3;9;0.2;9;0.1', '9')],
+    [
+        ('0.3;10', '.'),
+        ('0.3;ten;0.2', "'ten'"),
+        ('0.3;;0.2', "''"),
+        ('0.3;10;inf', "'inf'"),
+        ('0.3;9;0.2;9;0.1', '9'),
+    ],
 )
-def test_a_piecewise_schedule_that_makes_no_sense_is_refused_with_its_wrong_part(text: str, part: str) -> None:
+def test_a_piecewise_schedule_that_makes_no_sense_is_refused_with_its_wrong_part(
+    text: str, part: str
+) -> None:
     with pytest.raises(ValueError, match=part) as caught:
         parse_piecewise(text)
     check_line(caught.value)

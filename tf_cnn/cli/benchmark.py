@@ -77,14 +77,17 @@ def main(argv: Sequence[str]) -> int:
 def _note_default_model(console: Console, params: Params) -> None:
     if 'model' not in params.given and not params.input_only and not params.exchange_bytes:
         console.note(
-            f'{format_flag("model", params.model)} is the default and no real network: it does the least that a step '
+            f'{format_flag("model", params.model)} is the default and no real network: it '
+            'does the least that a step '
             'can do; write --model=resnet50, or another one that the subcommand models lists'
         )
 
 
 @contextlib.contextmanager
 def _own_stdout() -> Iterator[TextIO]:
-    """Reserves standard output for results: all other output to it, also of native code, goes to standard error."""
+    """Reserves standard output for results: all other output to it, also of native code, goes to
+    standard error.
+    """
     sys.stdout.flush()
     try:
         descriptor = sys.stdout.fileno()
@@ -100,6 +103,7 @@ def _own_stdout() -> Iterator[TextIO]:
         yield out
     finally:
         os.dup2(out.fileno(), descriptor)
-        # Each line was flushed. Only a line that failed to be written can remain, and its error was reported.
+        # Each line was flushed. Only a line that failed to be written can remain, and its error was
+        # reported.
         with contextlib.suppress(OSError):
             out.close()

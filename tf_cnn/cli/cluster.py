@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py cluster`: its options, and the command line of each process. Starts without TensorFlow."""
+"""`tf_cnn_benchmarks.py cluster`: its options, and the command line of each process. Starts without
+TensorFlow.
+"""
 
 import contextlib
 import ipaddress
@@ -44,30 +46,48 @@ _PS_END_SECS = 30.0
 class ClusterOptions:
     """The flags of the subcommand; ps is None if the mode decides, workers if the hosts decide."""
 
-    ps: int | None = flag(None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0)
+    ps: int | None = flag(
+        None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0
+    )
     workers: int | None = flag(
-        None, 'Workers; by default 2 on this machine, and with --hosts one for each slot.', lower_bound=1
+        None,
+        'Workers; by default 2 on this machine, and with --hosts one for each slot.',
+        lower_bound=1,
     )
     hosts: str | None = flag(
         None,
-        'Start the cluster on these hosts over ssh: a,b or, with the numbers of their workers, a:4,b:4. Each needs the '
-        'same version of this program. Parameter servers go round the hosts, or round those without workers if there '
-        'are any, as in a:0,b,c; a controller is on the first. An IPv6 address stands in brackets: [fd00::1]:4.',
+        'Start the cluster on these hosts over ssh: a,b or, with the numbers of their '
+        'workers, a:4,b:4. Each needs the '
+        'same version of this program. Parameter servers go round the hosts, or round those '
+        'without workers if there '
+        'are any, as in a:0,b,c; a controller is on the first. An IPv6 address stands in '
+        'brackets: [fd00::1]:4.',
     )
-    hostfile: str | None = flag(None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True)
+    hostfile: str | None = flag(
+        None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True
+    )
     dry_run: bool = flag(False, 'Only print the command of each process.')
-    ssh: str | None = flag(None, 'The ssh program with its options; by default ssh. It must ask for no password.')
-    remote_python: str | None = flag(None, 'The Python on the hosts; by default the path of this one.')
-    remote_dir: str | None = flag(None, 'The folder of this program on the hosts; by default that of this one.')
+    ssh: str | None = flag(
+        None, 'The ssh program with its options; by default ssh. It must ask for no password.'
+    )
+    remote_python: str | None = flag(
+        None, 'The Python on the hosts; by default the path of this one.'
+    )
+    remote_dir: str | None = flag(
+        None, 'The folder of this program on the hosts; by default that of this one.'
+    )
     restart: int = flag(
         0,
-        'How often all processes are started again after one failed; with --train_dir they go on from its checkpoint.',
+        'How often all processes are started again after one failed; with --train_dir they '
+        'go on from its checkpoint.',
         lower_bound=0,
     )
     private_network: bool | None = flag(
         None,
-        'Give the processes on this machine a network (a namespace of Linux) that no other program can reach; by '
-        'default where the system allows it. Use --noprivate_network for a --model_file that uses the network.',
+        'Give the processes on this machine a network (a namespace of Linux) that no other '
+        'program can reach; by '
+        'default where the system allows it. Use --noprivate_network for a --model_file that '
+        'uses the network.',
     )
     verbose: bool = flag(
         False,
@@ -83,34 +103,49 @@ DECLARATION = Declaration(
         f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
         '--hosts=node1,node2 --ps=1 -- --model=resnet50',
     ),
-    details='FLAGS are the flags of a run; each process also gets its role and the addresses of all processes. On a '
-    'machine with GPUs each worker gets --num_gpus of them, out of CUDA_VISIBLE_DEVICES if it is set. The '
-    'standard output of worker 0 (of the controller, if the mode has one) is the result. Warnings and errors '
-    'of all processes go to standard error, each after the name of its process; with --verbose all other '
-    'lines, too. If a process fails, the others are stopped, and the command ends with its exit code (128 + n '
+    details='FLAGS are the flags of a run; each process also gets its role and the '
+    'addresses of all '
+    'processes. On a '
+    'machine with GPUs each worker gets --num_gpus of them, out of CUDA_VISIBLE_DEVICES if '
+    'it is set. The '
+    'standard output of worker 0 (of the controller, if the mode has one) is the result. '
+    'Warnings and errors '
+    'of all processes go to standard error, each after the name of its process; with '
+    '--verbose all other '
+    'lines, too. If a process fails, the others are stopped, and the command ends with its '
+    'exit code (128 + n '
     'if signal n ended it).',
 )
 
 
 @DECLARATION.main
 def main(arguments: Arguments[ClusterOptions]) -> int:
-    """Returns the exit code of cluster.launcher.launch. After a UsageError, nothing has been started."""
+    """Returns the exit code of cluster.launcher.launch. After a UsageError, nothing has been
+    started.
+    """
     options = arguments.options
     run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
-        raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
+        raise UsageError(
+            f'cluster: it needs Linux, and this is {sys.platform}; start each process '
+            'yourself instead'
+        )
     has_hosts = bool(options.hosts or options.hostfile)
     params = parse_argv(run_flags).params
     if role := next((name for name in params.given if SPECS[name].names_process), None):
         raise UsageError(
-            f'{params.given[role]}: cluster gives each process its role and the addresses; leave --{role} out'
+            f'{params.given[role]}: cluster gives each process its role and the addresses; '
+            f'leave --{role} out'
         )
     # Other hosts may have other folders, and check them themselves.
     check_launch(params, here=not has_hosts)
     layout = _lay_out(options, MODES[params.variable_update])
-    if options.private_network and (other := next(filter(arguments.given.__contains__, _NOT_PRIVATE), None)):
+    if options.private_network and (
+        other := next(filter(arguments.given.__contains__, _NOT_PRIVATE), None)
+    ):
         raise UsageError(
-            f'--private_network=true: only processes that cluster starts on this machine have one; remove it, or '
+            '--private_network=true: only processes that cluster starts on this machine '
+            'have one; remove it, or '
             f'--{other}'
         )
     if options.dry_run:
@@ -133,14 +168,17 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             address, _ = split_host_port(member.address)
             if member.host and ipaddress.ip_address(address).is_loopback:
                 raise UsageError(
-                    f'{member.host.name}: its processes would listen at {address}, which the other hosts cannot reach; '
+                    f'{member.host.name}: its processes would listen at {address}, which the '
+                    'other hosts cannot reach; '
                     'write in --hosts the name or address that the others use'
                 )
         commands = make_commands(run_flags, members, environment)
         _check(commands)
         if shared := [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]:
             writer = next(command.name for command in commands if command.has_result)
-            warn(f'only {writer} gets {", ".join(shared)}: each process would write to the same path')
+            warn(
+                f'only {writer} gets {", ".join(shared)}: each process would write to the same path'
+            )
         return launch(
             commands,
             quiet=not params.verbose,
@@ -155,7 +193,9 @@ def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
         able = ', '.join(other.name for other in MODES.values() if other.has_cluster)
         raise UsageError(f'{written}: cluster can start {able}; write one of them')
     if options.ps == 0 and mode.needs_servers:
-        raise UsageError(f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more')
+        raise UsageError(
+            f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more'
+        )
     if options.ps and not mode.runs(Place.WITH_SERVERS):
         raise UsageError(f'--ps={options.ps}: {written} has no parameter servers; leave --ps out')
     if options.hosts and options.hostfile:
@@ -168,7 +208,9 @@ def _lay_out(options: ClusterOptions, mode: Mode) -> Layout:
     else:
         for name in ('ssh', 'remote_python', 'remote_dir'):
             if value := getattr(options, name):
-                raise UsageError(f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too')
+                raise UsageError(
+                    f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too'
+                )
         slots, workers = {Host().name: None}, _NUM_LOCAL_WORKERS if workers is None else workers
     num_ps = int(mode.needs_servers) if options.ps is None else options.ps
     return lay_out(slots, flag, workers, num_ps, int(mode.has_controller))
@@ -187,7 +229,9 @@ def _make_network(is_private: bool | None) -> PrivateNetwork | None:
         except OSError as error:
             reason = str(error)
     if is_private:
-        raise RunError(f'--private_network=true: no network namespace can be made ({reason}); remove the flag')
+        raise RunError(
+            f'--private_network=true: no network namespace can be made ({reason}); remove the flag'
+        )
     return None
 
 
@@ -203,7 +247,8 @@ def _reach(options: ClusterOptions) -> Reach:
 def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequence[str]) -> str:
     """Returns the command of each process, which start the same cluster by hand.
 
-    The processes get their share of neither cores nor GPUs by these commands: both are known on the hosts alone.
+    The processes get their share of neither cores nor GPUs by these commands: both are known on the
+    hosts alone.
     """
     reach = _reach(options)
     has_hosts = bool(options.hosts or options.hostfile)
@@ -219,7 +264,13 @@ def _format_commands(options: ClusterOptions, layout: Layout, run_flags: Sequenc
         _, name = members[command.name]
         words = shlex.join([*reach.program, *command.argv[2:]])
         if has_hosts:
-            words = shlex.join([*reach.ssh, name, f'cd {shlex.quote(reach.working_folder)} 2>/dev/null; exec {words}'])
+            words = shlex.join(
+                [
+                    *reach.ssh,
+                    name,
+                    f'cd {shlex.quote(reach.working_folder)} 2>/dev/null; exec {words}',
+                ]
+            )
         text += f'# {command.name}{f" on {name}" if has_hosts else ""}\n{words}\n'
     return text
 
@@ -235,21 +286,27 @@ def make_commands(
     members: Sequence[Member],
     environment: Mapping[str, str],
 ) -> list[Command]:
-    """Returns the processes of a cluster: parameter servers, workers, then the controller, each in order.
+    """Returns the processes of a cluster: parameter servers, workers, then the controller, each in
+    order.
 
-    Parameter servers and the controller always use all cores of their host: they work only briefly in each step, while
-    the workers wait, so reserved cores would be idle most of the time.
+    Parameter servers and the controller always use all cores of their host: they work only briefly
+    in each step, while the workers wait, so reserved cores would be idle most of the time.
 
     Args:
       run_flags: the flags that all processes get, without those that describe the cluster.
-      members: what and where they are, in any order. The first worker is the chief, or the controller, if there is one;
-        then the workers are servers.
+      members: what and where they are, in any order. The first worker is the chief, or the
+        controller, if there is one; then the workers are servers.
       environment: the variables of this process.
     """
     # A task finds its own address at its index.
-    jobs = {job: sorted((one for one in members if one.job == job), key=lambda one: one.index) for job in HOSTS_FLAGS}
+    jobs = {
+        job: sorted((one for one in members if one.job == job), key=lambda one: one.index)
+        for job in HOSTS_FLAGS
+    }
     cluster = [
-        format_flag(HOSTS_FLAGS[job], ','.join(one.address for one in found)) for job, found in jobs.items() if found
+        format_flag(HOSTS_FLAGS[job], ','.join(one.address for one in found))
+        for job, found in jobs.items()
+        if found
     ]
     chief = ('controller' if jobs['controller'] else 'worker', 0)
     params = parse_argv(run_flags).params
@@ -261,7 +318,11 @@ def make_commands(
         # Each worker uses all GPUs of its share.
         no_indices = ['--gpu_indices='] if params.gpu_indices and member.gpus else []
         flags = [*run_flags, *([] if is_chief else without_files), *no_indices]
-        flags += [format_flag('job_name', member.job), format_flag('task_index', member.index), *cluster]
+        flags += [
+            format_flag('job_name', member.job),
+            format_flag('task_index', member.index),
+            *cluster,
+        ]
         host = member.host or Host()
         env = host.environment(environment)
         commands.append(

@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py doctor`: prints a line for each check of what works on this machine. Without TensorFlow."""
+"""`tf_cnn_benchmarks.py doctor`: prints a line for each check of what works on this machine.
+Without TensorFlow.
+"""
 
 import os
 import signal
@@ -28,16 +30,21 @@ from tf_cnn.system.place import FOLDER
 from tf_cnn.system.signals import SIGNALS
 
 _PROCESS = (sys.executable, '-m', 'tf_cnn.doctor.process')
-# A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the driver needs half an hour
-# to compile all kernels, on one core.
+# A family takes at most some minutes. But where TensorFlow has no machine code for a GPU, the
+# driver needs half an hour to compile all kernels, on one core.
 _LIMIT_SECS, _COMPILING_SECS = 600.0, 3600.0
 _GRACE_SECS = 5.0
 # How many of the last lines of a family with a fault are kept, and how many are printed.
 _NUM_LOG_LINES, _NUM_SHOWN_LINES = 60, 15
-_NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
+_NCCL = (
+    'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then '
+    '--all_reduce_spec=xring'
+)
 _ADVICE = 'report it with the output of doctor --json, which has the stacks of all threads'
 _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
-    signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; install a build for this one',
+    signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; '
+    'install a build '
+    'for this one',
     signal.SIGKILL: 'the kernel kills what takes the last memory: look at dmesg, and free memory',
 }
 
@@ -56,11 +63,14 @@ class DoctorDocument(Struct, tag='tf_cnn_benchmarks.doctor', tag_field='schema')
 @dataclass(frozen=True)
 class DoctorOptions:
     only: str | None = flag(
-        None, f'Which checks to run: families with commas between. By default all: {", ".join(FAMILIES)}.'
+        None,
+        'Which checks to run: families with commas between. By default all: '
+        f'{", ".join(FAMILIES)}.',
     )
     json: bool = flag(
         False,
-        'Print a document of JSON for a bug report, with everything that was found and the last lines of what failed; '
+        'Print a document of JSON for a bug report, with everything that was found and the '
+        'last lines of what failed; '
         'the lines for people then go to standard error.',
     )
 
@@ -69,9 +79,12 @@ DECLARATION = Declaration(
     'doctor',
     DoctorOptions,
     examples=('', '--only=gpu,tensorflow', '--json > doctor.json'),
-    details='Each family of checks runs in a process of its own with a time limit, so that a crash or a hang is a '
-    'finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses among them, and hides '
-    'all if it is empty. The exit code is 1 if something is wrong, else 0; a warning is about what is slower '
+    details='Each family of checks runs in a process of its own with a time limit, so that a crash '
+    'or a hang is a '
+    'finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses '
+    'among them, and hides '
+    'all if it is empty. The exit code is 1 if something is wrong, else 0; a warning is '
+    'about what is slower '
     'than it could be.',
 )
 
@@ -79,14 +92,23 @@ DECLARATION = Declaration(
 @DECLARATION.main
 def main(arguments: Arguments[DoctorOptions]) -> int:
     options = arguments.options
-    families = list(FAMILIES) if options.only is None else [name.strip() for name in options.only.split(',')]
+    families = (
+        list(FAMILIES)
+        if options.only is None
+        else [name.strip() for name in options.only.split(',')]
+    )
     for name in families:
         if name not in FAMILIES:
             near = nearest(name, FAMILIES)
             hint = f'did you mean {near}?' if near else f'the families are {", ".join(FAMILIES)}'
-            raise UsageError(f'{format_flag("only", options.only)}: there is no family of checks {name!r}; {hint}')
+            raise UsageError(
+                f'{format_flag("only", options.only)}: there is no family of checks '
+                f'{name!r}; {hint}'
+            )
     if sys.platform != 'linux':
-        raise UsageError(f'doctor: it needs Linux, and this is {sys.platform}; run a benchmark instead')
+        raise UsageError(
+            f'doctor: it needs Linux, and this is {sys.platform}; run a benchmark instead'
+        )
     started, stream = time.monotonic(), sys.stderr if options.json else sys.stdout
     findings: list[Finding] = []
     logs: dict[str, list[str]] = {}
@@ -98,7 +120,11 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
                 found, log = _examine(family, findings)
                 findings += found
                 for finding in found:
-                    print(f'{finding.outcome:<8} {finding.name:<32} {finding.found}', file=stream, flush=True)
+                    print(
+                        f'{finding.outcome:<8} {finding.name:<32} {finding.found}',
+                        file=stream,
+                        flush=True,
+                    )
                     if finding.advice:
                         print(f'         -> {finding.advice}', file=stream, flush=True)
                 if any(finding.outcome in (WARNING, WRONG) for finding in found):
@@ -107,11 +133,16 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
                     print(f'         | {line}', file=stream)
         counts = Counter(finding.outcome for finding in findings)
         listed = ', '.join(f'{number} {outcome}' for outcome, number in counts.items())
-        print(f'{plural(len(findings), "check")} in {time.monotonic() - started:.0f} s: {listed}', file=stream)
+        print(
+            f'{plural(len(findings), "check")} in {time.monotonic() - started:.0f} s: {listed}',
+            file=stream,
+        )
     finally:
         # Even after Ctrl-C or SIGTERM.
         if options.json:
-            document = DoctorDocument(3, VERSION, machine_facts(), environment_facts(os.environ), findings, logs)
+            document = DoctorDocument(
+                3, VERSION, machine_facts(), environment_facts(os.environ), findings, logs
+            )
             print(msgspec.json.format(msgspec.json.encode(document)).decode())
     return int(_are_wrong(findings))
 
@@ -123,18 +154,25 @@ def _are_wrong(findings: Iterable[Finding]) -> bool:
 def _examine(family: str, before: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
     if _are_wrong(finding for finding in before if finding.name.startswith('tensorflow')):
         return [Finding(SKIPPED, 'not run: see tensorflow/devices', name=family)], []
-    compiles = any(finding.outcome == WARNING for finding in before if finding.name == 'gpu/architecture')
+    compiles = any(
+        finding.outcome == WARNING for finding in before if finding.name == 'gpu/architecture'
+    )
     return run_family(family, _COMPILING_SECS if compiles else _LIMIT_SECS)
 
 
-def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS) -> tuple[list[Finding], list[str]]:
-    """Runs the checks of a family in a process (tf_cnn/doctor/process.py), which is killed after limit_secs.
+def run_family(
+    family: str, limit_secs: float, command: Sequence[str] = _PROCESS
+) -> tuple[list[Finding], list[str]]:
+    """Runs the checks of a family in a process (tf_cnn/doctor/process.py), which is killed after
+    limit_secs.
 
-    Returns their findings, and the last lines of output of the process. If it crashes or hangs, the check that was
-    under way is wrong, and those after it were not run.
+    Returns their findings, and the last lines of output of the process. If it crashes or hangs, the
+    check that was under way is wrong, and those after it were not run.
     """
     # A folder of its own for temporary files, so that even a killed process leaves none behind.
-    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True
+    ) as folder:
         written, log = Path(folder, 'findings'), Path(folder, 'log')
         environment = {
             # Without this NCCL does not say why it fails.
@@ -142,15 +180,25 @@ def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS
             # 4 GiB, the maximum: the driver keeps the kernels that it compiled for earlier checks.
             'CUDA_CACHE_MAXSIZE': '4294967296',
             **without_clusters(os.environ),
-            'PYTHONPATH': os.pathsep.join(filter(None, [str(FOLDER), os.environ.get('PYTHONPATH')])),
+            'PYTHONPATH': os.pathsep.join(
+                filter(None, [str(FOLDER), os.environ.get('PYTHONPATH')])
+            ),
             'TF_CPP_MIN_LOG_LEVEL': '0',
             'TMPDIR': folder,
         }
-        ended = run_process([*command, family, str(written)], log, limit_secs, environment, _GRACE_SECS)
+        ended = run_process(
+            [*command, family, str(written)], log, limit_secs, environment, _GRACE_SECS
+        )
         # The last line of a killed process may be incomplete.
-        lines = written.read_text(encoding='utf-8').rpartition('\n')[0].splitlines() if written.exists() else []
+        lines = (
+            written.read_text(encoding='utf-8').rpartition('\n')[0].splitlines()
+            if written.exists()
+            else []
+        )
         output, stacks = (
-            path.read_text(encoding='utf-8', errors='backslashreplace').splitlines() if path.exists() else []
+            path.read_text(encoding='utf-8', errors='backslashreplace').splitlines()
+            if path.exists()
+            else []
             for path in (log, Path(f'{written}.stacks'))
         )
     names = msgspec.json.decode(lines[0]) if lines else [family]
@@ -164,5 +212,7 @@ def run_family(family: str, limit_secs: float, command: Sequence[str] = _PROCESS
         if has_nvidia_gpu() and ('nccl' in under_way or 'collective' in under_way):
             advice = _NCCL
         findings.append(Finding(WRONG, how, advice, {'stacks': stacks[:_NUM_LOG_LINES]}, under_way))
-        findings += [Finding(SKIPPED, 'not run: its process has ended', name=name) for name in others]
+        findings += [
+            Finding(SKIPPED, 'not run: its process has ended', name=name) for name in others
+        ]
     return findings, output[-_NUM_LOG_LINES:]

@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py help`: prints --help, or the description of one flag or subcommand. Without TensorFlow."""
+"""`tf_cnn_benchmarks.py help`: prints --help, or the description of one flag or subcommand. Without
+TensorFlow.
+"""
 
 import importlib
 from collections.abc import Sequence
@@ -12,7 +14,9 @@ from tf_cnn.system.errors import UsageError
 
 @dataclass(frozen=True)
 class HelpOptions:
-    markdown: bool = flag(False, 'Print a page in Markdown: every flag of a run and of the original program.')
+    markdown: bool = flag(
+        False, 'Print a page in Markdown: every flag of a run and of the original program.'
+    )
     variable_mgr_file: str | None = flag(
         None,
         'Python file that adds your own values of --variable_update, see docs/extending.md.',
@@ -24,7 +28,8 @@ DECLARATION = Declaration(
     'help',
     HelpOptions,
     examples=('all', 'batch_size', 'records', '--markdown > flags.md'),
-    positional='A flag of a run or of the original program, a subcommand, or all. By default this prints --help.',
+    positional='A flag of a run or of the original program, a subcommand, or all. By default this '
+    'prints --help.',
 )
 
 
@@ -37,7 +42,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show(argv: Sequence[str]) -> int:
-    """Prints the help that --help or --help=NAME in a command line without a subcommand requests."""
+    """Prints the help that --help or --help=NAME in a command line without a subcommand
+    requests.
+    """
     from tf_cnn.params.parsing import read_modes_of
 
     read_modes_of(argv)

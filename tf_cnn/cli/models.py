@@ -26,10 +26,13 @@ _TABLE = (
 class ModelsOptions:
     json: bool = flag(
         False,
-        'Print a list of objects: name, dataset, parameters, gflops_per_image, gflops_unit, image_size, '
+        'Print a list of objects: name, dataset, parameters, gflops_per_image, gflops_unit, '
+        'image_size, '
         'default_batch_size, default_learning_rate, learning_rate_images.',
     )
-    model_file: str | None = flag(None, 'Python file that adds your own models, see docs/models.md.', is_path=True)
+    model_file: str | None = flag(
+        None, 'Python file that adds your own models, see docs/models.md.', is_path=True
+    )
 
 
 DECLARATION = Declaration(
@@ -37,7 +40,9 @@ DECLARATION = Declaration(
     ModelsOptions,
     examples=('', "'resnet*' --json"),
     details='Costs are the trainable parameters, and the multiply-adds of a forward pass.',
-    positional='The names to list, with shell wildcards; put it in quotes, or the shell expands them. By default all.',
+    positional='The names to list, with shell wildcards; put it in quotes, or the shell '
+    'expands them. '
+    'By default all.',
 )
 
 
@@ -50,7 +55,9 @@ def main(arguments: Arguments[ModelsOptions]) -> int:
     rows = [*map(_as_object, list_costs(pattern))]
     if not rows:
         raise UsageError(f'{pattern}: no model has such a name; {_hint(pattern)}')
-    print(json.dumps(rows, indent=2) if options.json else table_of(_TABLE, rows).as_text(sys.stdout))
+    print(
+        json.dumps(rows, indent=2) if options.json else table_of(_TABLE, rows).as_text(sys.stdout)
+    )
     return 0
 
 
@@ -73,6 +80,7 @@ def _as_object(cost: ModelCost) -> dict[str, Any]:
         'image_size': cost.facts.image_size,
         'default_batch_size': cost.facts.batch_size,
         'default_learning_rate': cost.facts.learning_rate,
-        # The number of images per update for which the rate is right; None if it does not depend on them.
+        # The number of images per update for which the rate is right; None if it does not depend on
+        # them.
         'learning_rate_images': cost.facts.schedule.per_images,
     }

@@ -1,7 +1,7 @@
 """How every subcommand declares its options, reads them and prints its --help. Without TensorFlow.
 
-A module of commands/ has a frozen dataclass of params.spec.flag() fields, a Declaration with it, and a function of the
-arguments that @DECLARATION.main makes main(argv); see commands/models.py.
+A module of commands/ has a frozen dataclass of params.spec.flag() fields, a Declaration with it,
+and a function of the arguments that @DECLARATION.main makes main(argv); see commands/models.py.
 """
 
 import os
@@ -42,7 +42,8 @@ class Arguments(Generic[OptionsT]):
 
 @dataclass(frozen=True)
 class Declaration(Generic[OptionsT]):
-    """The arguments of the subcommand `name`, as far as its row in the table of subcommands does not say them.
+    """The arguments of the subcommand `name`, as far as its row in the table of subcommands does
+    not say them.
 
     Attributes:
       options: a dataclass of params.spec.flag() fields.
@@ -60,7 +61,9 @@ class Declaration(Generic[OptionsT]):
     takes_paths: bool = False
 
     def main(self, command: Callable[[Arguments[OptionsT]], int]) -> Callable[[Sequence[str]], int]:
-        """Makes the main(argv) of a subcommand: prints the help if argv requests it, else runs the command."""
+        """Makes the main(argv) of a subcommand: prints the help if argv requests it, else runs the
+        command.
+        """
 
         def main(argv: Sequence[str]) -> int:
             if asks_for_help(argv[: argv.index('--')] if '--' in argv else argv):
@@ -80,7 +83,9 @@ class Declaration(Generic[OptionsT]):
         words = split_words(own, specs, self._see)
         refusals = Refusals()
         refusals.add(*words.mistakes, *(self._unknown(name) for name in words.unknown))
-        positional = tuple(os.path.expanduser(word) if self.takes_paths else word for word in words.others)
+        positional = tuple(
+            os.path.expanduser(word) if self.takes_paths else word for word in words.others
+        )
         # If a flag is unknown, a word after it may be its value.
         if not words.mistakes and not words.unknown:
             with refusals.collecting():
@@ -89,20 +94,29 @@ class Declaration(Generic[OptionsT]):
         for name, text in words.texts.items():
             with refusals.collecting():
                 # This gives the same errors as for the flags of a run.
-                # An empty value, as of a variable that a script did not set, would turn a gate or a limit off.
+                # An empty value, as of a variable that a script did not set, would turn a gate or a
+                # limit off.
                 spec = replace(specs[name], optional=False)
-                read[name] = spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
+                read[name] = (
+                    spec.read(text) if isinstance(text, str) else tuple(map(spec.read, text))
+                )
         refusals.raise_all()
         # mypy cannot see that the spec of each field read its value.
         return Arguments(cast(Any, self.options)(**read), frozenset(read), positional, rest)
 
     def format_help(self) -> str:
-        """Returns the text of --help: usage, purpose, examples, details, each argument; at most 100 columns."""
+        """Returns the text of --help: usage, purpose, examples, details, each argument; at most 100
+        columns.
+        """
         # Imported here because only the help needs this module, which loads every flag of a run.
         from tf_cnn.params.help_text import filled, flag_help
 
         row, program = SUBCOMMANDS[self.name], f'tf_cnn_benchmarks {self.name}'
-        entries = [f'  {self._takes.strip("[] .")}\n{filled(self.positional, 6)}'] if self.positional else []
+        entries = (
+            [f'  {self._takes.strip("[] .")}\n{filled(self.positional, 6)}']
+            if self.positional
+            else []
+        )
         parts = [
             f'usage: {program} {row.usage}'.rstrip(),
             f'{row.purpose[0].upper()}{row.purpose[1:]}.',
@@ -114,7 +128,9 @@ class Declaration(Generic[OptionsT]):
 
     @property
     def _takes(self) -> str:
-        """The arguments that are not flags in the usage: 'PATH', '[PATTERN]', 'RESULT ...', or nothing."""
+        """The arguments that are not flags in the usage: 'PATH', '[PATTERN]', 'RESULT ...', or
+        nothing.
+        """
         return SUBCOMMANDS[self.name].usage.partition('[--')[0].strip()
 
     @property
@@ -133,7 +149,9 @@ class Declaration(Generic[OptionsT]):
             hint = f'write {_REST} after --, ' if self._has_rest else ''
             raise UsageError(f'{given[0]}: {self.name} takes flags only; {hint}{self._see}')
         if len(given) > 1 and '...' not in takes:
-            raise UsageError(f'{given[1]}: {self.name} takes {takes} only; leave it out, {self._see}')
+            raise UsageError(
+                f'{given[1]}: {self.name} takes {takes} only; leave it out, {self._see}'
+            )
 
     def _unknown(self, name: str) -> str:
         near = nearest(name, specs_of(self.options))

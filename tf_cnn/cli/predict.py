@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py predict`: the throughput of larger clusters and of other models. Starts without TensorFlow."""
+"""`tf_cnn_benchmarks.py predict`: the throughput of larger clusters and of other models. Starts
+without TensorFlow.
+"""
 
 import itertools
 import math
@@ -26,8 +28,8 @@ from tf_cnn.system.errors import UsageError, alternatives, format_flag, plural
 PREDICTION, SCHEMA_VERSION = 'tf_cnn_benchmarks.prediction', 1
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
 _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
-# TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of timestamps; 38 bytes of
-# preamble, header, checksum and gap).
+# TCP over Ethernet carries 1448 bytes of each 1538 on the wire (RFC 894, RFC 793, 12 bytes of
+# timestamps; 38 bytes of preamble, header, checksum and gap).
 _PAYLOAD = 1448 / 1538
 _ALONE = Shape(1, 1)
 _NO_RULE = 'none: too little is known'
@@ -51,15 +53,21 @@ class PredictOptions:
     model: str | None = flag(None, 'Models, separated by commas; by default all of the results.')
     workers: str | None = flag(
         None,
-        'Numbers of workers, separated by commas, each on a host of its own; by default 2,4,8, or 1 with --num_gpus.',
+        'Numbers of workers, separated by commas, each on a host of its own; by default '
+        '2,4,8, or 1 with --num_gpus.',
     )
     num_gpus: str | None = flag(
-        None, 'Numbers of devices of each worker, separated by commas; by default as in the largest cluster given.'
+        None,
+        'Numbers of devices of each worker, separated by commas; by default as in the '
+        'largest cluster given.',
     )
     network: str | None = flag(
-        None, "The rate of a host's link, such as 10Gbit, for clusters of which the results say nothing."
+        None,
+        "The rate of a host's link, such as 10Gbit, for clusters of which the results say nothing.",
     )
-    format: str = flag('text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json'))
+    format: str = flag(
+        'text', 'How to print the prediction.', choices=('text', 'markdown', 'csv', 'json')
+    )
 
 
 DECLARATION = Declaration(
@@ -71,9 +79,12 @@ DECLARATION = Declaration(
         'result.json --network=10Gbit --workers=2,4,8',
         'result.json sweep-exchange-20261122-080000/ --workers=2,4',
     ),
-    details='Nothing is started. From results on several devices follows a rate with a 95 % interval; from one device '
-    'and a link alone, the two ends between which the rate lies. The link is --network, or what runs with '
-    '--exchange_only measured, such as those of `sweep exchange`. docs/compare.md explains the rules.',
+    details='Nothing is started. From results on several devices follows a rate with a 95 % '
+    'interval; from one device '
+    'and a link alone, the two ends between which the rate lies. The link is --network, or '
+    'what runs with '
+    '--exchange_only measured, such as those of `sweep exchange`. docs/compare.md explains '
+    'the rules.',
     positional='A result, or a folder with results.',
     takes_paths=True,
 )
@@ -96,7 +107,8 @@ def main(arguments: Arguments[PredictOptions]) -> int:
     ]
     if all(row['rule'] == _NO_RULE for row in rows):
         raise UsageError(
-            'predict: the results say nothing about these devices; write --network=10Gbit for several workers, or give '
+            'predict: the results say nothing about these devices; write --network=10Gbit '
+            'for several workers, or give '
             'results on two numbers of devices, of another model there, or with --exchange_only'
         )
     document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows}
@@ -113,7 +125,9 @@ def _numbers(name: str, text: str | None) -> list[int]:
 
 
 def read_network(text: str) -> float:
-    """Returns the bytes/s that TCP carries over a link of a rate such as '25Gbit', '100 Mbit/s' or '1Gbps'."""
+    """Returns the bytes/s that TCP carries over a link of a rate such as '25Gbit', '100 Mbit/s' or
+    '1Gbps'.
+    """
     match = _NETWORK.fullmatch(text.strip())
     rate = float(match[1]) * _PREFIXES[match[2].lower()] / 8 if match else 0.0
     if not 0 < rate < math.inf:
@@ -124,10 +138,11 @@ def read_network(text: str) -> float:
 
 @dataclass(frozen=True)
 class _Work:
-    """What one device computes, and the seconds of its steps by mode and shape; of one device by the mode ''.
+    """What one device computes, and the seconds of its steps by mode and shape; of one device by
+    the mode ''.
 
-    `machine` is the processor, the GPUs and settings, `limits` what limited the process there; works with the same
-    ones tell about each other.
+    `machine` is the processor, the GPUs and settings, `limits` what limited the process there;
+    works with the same ones tell about each other.
     """
 
     work: str
@@ -144,16 +159,29 @@ class _Work:
     seconds: dict[tuple[str, Shape], float] = field(default_factory=dict, compare=False)
 
     def series(self, mode: str, shape: Shape) -> Series:
-        """The series on which a shape lies: more devices of one process, or more workers with as many devices."""
+        """The series on which a shape lies: more devices of one process, or more workers with as
+        many devices.
+        """
         seconds = {}
         runs_alone = Shape(1, 2).why_not(MODES[mode]) is None
         for (own_mode, own), found in self.seconds.items():
-            is_start = own.workers == 1 and not own.num_ps and (own_mode in ('', mode) or not runs_alone)
-            is_more = own_mode == mode and shape.workers > 1 and own.workers > 1 and own.num_ps == shape.num_ps
-            if (is_start and shape.workers == 1) or ((is_start or is_more) and own.devices == shape.devices):
+            is_start = (
+                own.workers == 1 and not own.num_ps and (own_mode in ('', mode) or not runs_alone)
+            )
+            is_more = (
+                own_mode == mode
+                and shape.workers > 1
+                and own.workers > 1
+                and own.num_ps == shape.num_ps
+            )
+            if (is_start and shape.workers == 1) or (
+                (is_start or is_more) and own.devices == shape.devices
+            ):
                 seconds[own.workers * own.devices] = found
         alone = self.seconds.get(('', _ALONE))
-        return Series(self.model, self.gradient_bytes, self.images, self.is_synthetic, alone, seconds)
+        return Series(
+            self.model, self.gradient_bytes, self.images, self.is_synthetic, alone, seconds
+        )
 
 
 # What links carried in each mode: the shape, the bytes of the gradients, and bytes/s.
@@ -164,18 +192,32 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
     """Returns what was measured, and how much of it is doubtful."""
     collection = collect(paths)
     links: dict[str, list[tuple[Shape, int, float]]] = defaultdict(list)
-    works: dict[_Work, dict[tuple[str, Shape], list[float]]] = defaultdict(lambda: defaultdict(list))
-    problems = [*collection.problems, *(f'{one.source}: this run failed ({one.reason})' for one in collection.failures)]
+    works: dict[_Work, dict[tuple[str, Shape], list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    problems = [
+        *collection.problems,
+        *(f'{one.source}: this run failed ({one.reason})' for one in collection.failures),
+    ]
     for result in collection.results:
         run, size, shape = result.run, result.gradient_bytes, Shape.parse(result.shape)
         role, mode, steps = run.role, run.variable_update, result.step_seconds()
         is_usable = steps.size and result.images_per_second > 0 and run.sync
-        if not size or not is_usable or role not in ('training', 'exchange-only') or mode not in MODES:
-            problems.append(f'{result.source}: it is no whole training run whose devices step together; it is left out')
+        if (
+            not size
+            or not is_usable
+            or role not in ('training', 'exchange-only')
+            or mode not in MODES
+        ):
+            problems.append(
+                f'{result.source}: it is no whole training run whose devices step together; '
+                'it is left out'
+            )
         elif len(hosts := _hosts_of_workers(result)) < shape.workers:
             problems.append(
                 f'{result.source}: its {shape.workers} workers ran on {plural(len(hosts), "host")} '
-                f'({abbreviate(hosts)}), whose cores and memory they shared, so it does not show what workers on '
+                f'({abbreviate(hosts)}), whose cores and memory they shared, so it does not '
+                'show what workers on '
                 'different hosts reach; it is left out'
             )
         elif role == 'training':
@@ -187,7 +229,8 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
     warn(*problems)
     if not works:
         raise UsageError(
-            f'{abbreviate(paths)}: no training run that predict can use; give the result of a training on one device'
+            f'{abbreviate(paths)}: no training run that predict can use; give the result of '
+            'a training on one device'
         )
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
@@ -224,7 +267,13 @@ def _work_of(result: Result) -> _Work:
         run.precision,
         run.is_synthetic,
         run.device == 'cpu',
-        (str(machine.get('cpu_model')), *gpus, run.device, run.precision, str(result.command.flags.get('xla'))),
+        (
+            str(machine.get('cpu_model')),
+            *gpus,
+            run.device,
+            run.precision,
+            str(result.command.flags.get('xla')),
+        ),
         as_key(limits),
         result.gradient_bytes or 0,
         result,
@@ -232,13 +281,19 @@ def _work_of(result: Result) -> _Work:
 
 
 def _limit_notes(works: Sequence[_Work]) -> list[str]:
-    """Returns a line for each set of differences in what limited runs of the same work, which are not combined."""
+    """Returns a line for each set of differences in what limited runs of the same work, which are
+    not combined.
+    """
     notes: dict[str, None] = {}
     for first, other in itertools.combinations(works, 2):
         if replace(first, limits='') == replace(other, limits=''):
             differences = limit_differences([first.result, other.result]).items()
-            text = ', '.join(f'{name} {" and ".join(map(format_fact, values))}' for name, values in differences)
-            notes[f'runs of {first.model} are not combined where what limited them differs: {text}'] = None
+            text = ', '.join(
+                f'{name} {" and ".join(map(format_fact, values))}' for name, values in differences
+            )
+            notes[
+                f'runs of {first.model} are not combined where what limited them differs: {text}'
+            ] = None
     return [*notes]
 
 
@@ -247,7 +302,8 @@ def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
     names = known if models is None else models.split(',')
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
-            f'{format_flag("model", models)}: the results are of {alternatives(known)}; run {unknown[0]} on one '
+            f'{format_flag("model", models)}: the results are of {alternatives(known)}; run '
+            f'{unknown[0]} on one '
             'device, and give that result, too'
         )
     return [work for work in works if work.model in names]
@@ -256,13 +312,17 @@ def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
 def _candidates(
     measured: Sequence[tuple[str, Shape]], asked: Sequence[tuple[int, int]], *, has_network: bool
 ) -> Iterator[tuple[str, Shape]]:
-    """Yields each mode and shape: of the modes that were measured so, or with a network of all that are possible."""
+    """Yields each mode and shape: of the modes that were measured so, or with a network of all that
+    are possible.
+    """
     for number, devices in asked:
         places = [(mode, shape) for mode, shape in measured if (shape.workers > 1) == (number > 1)]
         known = [mode for name, mode in MODES.items() if any(name == own for own, _ in places)]
         for mode in known if known and not (has_network and number > 1) else MODES.values():
             # As many parameter servers as were measured, else one.
-            servers = {shape.num_ps for own, shape in places if own == mode.name} or {int(mode.needs_servers)}
+            servers = {shape.num_ps for own, shape in places if own == mode.name} or {
+                int(mode.needs_servers)
+            }
             for num_ps in sorted(servers) if number > 1 else [0]:
                 shape = Shape(number, devices, num_ps)
                 if mode.shares_model and (mode in known or shape.why_not(mode) is None):
@@ -270,13 +330,20 @@ def _candidates(
 
 
 def _find(
-    works: Sequence[_Work], links: _Links, work: _Work, mode: str, shape: Shape, network: float | None
+    works: Sequence[_Work],
+    links: _Links,
+    work: _Work,
+    mode: str,
+    shape: Shape,
+    network: float | None,
 ) -> Prediction:
     if seconds := work.seconds.get(('' if shape == _ALONE else mode, shape)):
         return Prediction('measured', seconds, math.nan, math.nan)
     own, size = work.series(mode, shape), work.gradient_bytes
     others = [
-        other.series(mode, shape) for other in works if (other.machine, other.limits) == (work.machine, work.limits)
+        other.series(mode, shape)
+        for other in works
+        if (other.machine, other.limits) == (work.machine, work.limits)
     ]
     if found := rules.predict(own, others, shape.workers * shape.devices):
         return found
@@ -298,7 +365,10 @@ def _find(
 
 
 def _as_object(work: _Work, mode: str, shape: Shape, found: Prediction) -> dict[str, Any]:
-    images, has_interval = work.images * shape.workers * shape.devices, not math.isnan(found.fastest)
+    images, has_interval = (
+        work.images * shape.workers * shape.devices,
+        not math.isnan(found.fastest),
+    )
     return {
         'model': work.model,
         'batch_size': work.images,

@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py records`: its options and what it prints. Starts without TensorFlow and PIL."""
+"""`tf_cnn_benchmarks.py records`: its options and what it prints. Starts without TensorFlow and
+PIL.
+"""
 
 import functools
 import importlib
@@ -32,7 +34,8 @@ from tf_cnn.system.signals import SIGNALS
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# As many images as in each of ImageNet's 1,024 shards of 1,281,167 images, but enough shards to read in parallel.
+# As many images as in each of ImageNet's 1,024 shards of 1,281,167 images, but enough shards to
+# read in parallel.
 _IMAGES_PER_SHARD = 1250
 _MIN_SHARDS = 8
 # The most files to name for one reason, and faults.
@@ -43,18 +46,23 @@ _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 @dataclass(frozen=True)
 class RecordsOptions:
     input: str | None = flag(None, 'Folder with one folder of images for each class.', is_path=True)
-    output: str | None = flag(None, 'Folder for the shards and labels.txt; made if missing.', is_path=True)
+    output: str | None = flag(
+        None, 'Folder for the shards and labels.txt; made if missing.', is_path=True
+    )
     shards: int = flag(
         0,
         f'Number of shards; 0: one for every {_IMAGES_PER_SHARD} images, at least {_MIN_SHARDS}.',
         lower_bound=0,
         upper_bound=99999,
     )
-    subset: str = flag('train', 'What the images are for; the shards are named after it.', choices=SUBSETS)
+    subset: str = flag(
+        'train', 'What the images are for; the shards are named after it.', choices=SUBSETS
+    )
     seed: int = flag(1, 'Seed of the shuffle of all images across the shards.')
     first_label: int = flag(
         1,
-        "Label of the first class. 1: as in ImageNet, where label 0 is 'background'. 0: no background.",
+        "Label of the first class. 1: as in ImageNet, where label 0 is 'background'. 0: no "
+        'background.',
         lower_bound=0,
         upper_bound=1,
     )
@@ -65,11 +73,15 @@ class RecordsOptions:
         upper_bound=100,
     )
     num_processes: int = flag(
-        0, 'Processes that decode images; with --check, threads. 0: one for each core.', lower_bound=0
+        0,
+        'Processes that decode images; with --check, threads. 0: one for each core.',
+        lower_bound=0,
     )
     overwrite: bool = flag(False, 'Replace the existing shards of the subset.')
     check: str | None = flag(
-        None, 'Check the shards in this folder instead: all subsets, or the given --subset.', is_path=True
+        None,
+        'Check the shards in this folder instead: all subsets, or the given --subset.',
+        is_path=True,
     )
 
 
@@ -81,8 +93,10 @@ DECLARATION = Declaration(
         '--input=photos/val --output=shards --shards=16 --subset=validation',
         '--check=shards',
     ),
-    details='Classes are numbered in the order of the names of their folders: line i of labels.txt, counted '
-    'from 0, names label i. A model that is trained on the folder gets as many classes as labels.txt has '
+    details='Classes are numbered in the order of the names of their folders: line i of '
+    'labels.txt, counted '
+    'from 0, names label i. A model that is trained on the folder gets as many classes as '
+    'labels.txt has '
     'lines. Writing shards needs Pillow, which the extra [records] installs; --check does not.',
 )
 
@@ -93,15 +107,23 @@ def main(arguments: Arguments[RecordsOptions]) -> int:
     if options.check is None:
         return _write(options)
     if others := sorted(given - _CHECK_FLAGS):
-        raise UsageError(f'--check={options.check}: --{others[0]} is only for writing shards; leave one of them out')
-    return _check(options.check, [options.subset] if 'subset' in given else list(SUBSETS), options.num_processes)
+        raise UsageError(
+            f'--check={options.check}: --{others[0]} is only for writing shards; leave one '
+            'of them out'
+        )
+    return _check(
+        options.check,
+        [options.subset] if 'subset' in given else list(SUBSETS),
+        options.num_processes,
+    )
 
 
 def _write(options: RecordsOptions) -> int:
     if not options.input or not options.output:
         missing = 'output' if options.input else 'input'
         raise UsageError(
-            f'--{missing} is missing: write --input=DIR and --output=DIR, or --check=DIR; see records --help'
+            f'--{missing} is missing: write --input=DIR and --output=DIR, or --check=DIR; '
+            'see records --help'
         )
     try:
         importlib.import_module('PIL')
@@ -113,13 +135,18 @@ def _write(options: RecordsOptions) -> int:
     folder = scan_folder(options.input)
     labels = ('background',) * options.first_label + folder.classes
     num_images = len(folder.images)
-    num_shards = options.shards or min(num_images, max(_MIN_SHARDS, round(num_images / _IMAGES_PER_SHARD)))
+    num_shards = options.shards or min(
+        num_images, max(_MIN_SHARDS, round(num_images / _IMAGES_PER_SHARD))
+    )
     if num_shards > num_images:
         raise UsageError(
-            f'--shards={num_shards}: --input={options.input} has only {plural(num_images, "image")}; '
+            f'--shards={num_shards}: --input={options.input} has only '
+            f'{plural(num_images, "image")}; '
             f'use {num_images} or less'
         )
-    check_output(options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite)
+    check_output(
+        options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
+    )
     passed_over = sorted(folder.passed_over.items())
     for why, paths in passed_over:
         for path in paths[:_MOST_NAMED]:
@@ -142,13 +169,20 @@ def _write(options: RecordsOptions) -> int:
             progress.advance(task)
 
         written = write_shards(folder, labels, how, count, report)
-    images, classes = _counted(written.num_records, 'image'), plural(len(folder.classes), 'class', 'es')
+    images, classes = (
+        _counted(written.num_records, 'image'),
+        plural(len(folder.classes), 'class', 'es'),
+    )
     size = f'{plural(num_shards, "shard")} of {written.num_bytes / num_shards / 1e6:.1f} MB'
     print(f'{options.subset}: {images} of {classes} in {size} in {options.output}')
-    print(f'  as they were: {written.num_passed_through:,}, encoded anew: {written.num_reencoded:,}')
+    print(
+        f'  as they were: {written.num_passed_through:,}, encoded anew: {written.num_reencoded:,}'
+    )
     print(f'  left out, as they cannot be decoded: {written.num_left_out:,}')
     print(f'  passed over: {", ".join(f"{len(paths)} {why}" for why, paths in passed_over) or 0}')
-    if empty := [name for index, name in enumerate(folder.classes) if not written.records_of_class[index]]:
+    if empty := [
+        name for index, name in enumerate(folder.classes) if not written.records_of_class[index]
+    ]:
         print(f'  classes without an image: {", ".join(empty)}')
     return 0
 
@@ -165,12 +199,16 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
-    present = {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
+    present = (
+        {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
+    )
     found = [find_shards(data_dir, subset, '--check') for subset in subsets if subset in present]
     found = found or [find_shards(data_dir, subsets[0], '--check')]
     names = read_labels(data_dir)
     num_classes = DATA_SETS['imagenet'].num_classes if names is None else len(names)
-    source = f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
+    source = (
+        f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
+    )
     print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
     facts, fault = (None, None) if names is None else _read_facts(data_dir)
     num_faults, named = 0, list[Fault]()
@@ -179,7 +217,9 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
         print(f'{FACTS_FILE}:\n  faults: {fault.kind} 1')
     for shards in found:
         facts_of_subset = facts.get(shards.subset) if facts else None
-        kinds, first_faults = _check_subset(data_dir, shards, facts_of_subset, num_classes, num_threads)
+        kinds, first_faults = _check_subset(
+            data_dir, shards, facts_of_subset, num_classes, num_threads
+        )
         num_faults += kinds.total()
         named += first_faults
     if not num_faults:
@@ -197,11 +237,17 @@ def _read_facts(data_dir: str) -> tuple[dict[str, SubsetFacts] | None, Fault | N
     try:
         return read_facts(data_dir), None
     except UsageError as error:
-        return None, Fault(path, None, '', 'unusable dataset.json', str(error).removeprefix(f'{path}: '))
+        return None, Fault(
+            path, None, '', 'unusable dataset.json', str(error).removeprefix(f'{path}: ')
+        )
 
 
-def _find_wrong_number(facts: SubsetFacts, subset: str, num_shards: int, num_records: int | None) -> str | None:
-    """Returns a number in dataset.json that differs from the shards. num_records is None if unknown."""
+def _find_wrong_number(
+    facts: SubsetFacts, subset: str, num_shards: int, num_records: int | None
+) -> str | None:
+    """Returns a number in dataset.json that differs from the shards. num_records is None if
+    unknown.
+    """
     for noun, stated, counted in (
         ('shards', facts.shards, num_shards),
         ('images', facts.images, num_records),
@@ -238,7 +284,10 @@ def _check_subset(
         name = f'{shard_name(shards.subset, index, count)}{numbered[0]["suffix"] or ""}'
         add(Fault(str(Path(data_dir) / name), None, '', 'missing shard', 'the shard is missing'))
     for name in shards.passed_over:
-        print(f'passed over {Path(data_dir) / name}: it has the ending of another kind of file', file=sys.stderr)
+        print(
+            f'passed over {Path(data_dir) / name}: it has the ending of another kind of file',
+            file=sys.stderr,
+        )
     # A link may lead to nothing.
     num_bytes = sum(os.path.getsize(path) for path in shards.paths if os.path.exists(path))
     with _progress() as progress:
@@ -251,11 +300,19 @@ def _check_subset(
             if checked.fault:
                 add(checked.fault)
                 is_whole &= checked.num_bytes > 0
-    wrong = facts and _find_wrong_number(facts, shards.subset, total, num_records if is_whole else None)
+    wrong = facts and _find_wrong_number(
+        facts, shards.subset, total, num_records if is_whole else None
+    )
     if wrong:
         add(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', wrong))
-    seen = f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} seen'
+    seen = (
+        f'{sum(0 <= label < num_classes for label in labels)} of '
+        f'{plural(num_classes, "label")} seen'
+    )
     records = _counted(num_records, 'record')
     print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen}')
-    print('  faults: ' + (', '.join(f'{kind} {number:,}' for kind, number in kinds.most_common()) or 'none'))
+    print(
+        '  faults: '
+        + (', '.join(f'{kind} {number:,}' for kind, number in kinds.most_common()) or 'none')
+    )
     return kinds, first_faults

@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py report`: results as one HTML page. Starts without TensorFlow and matplotlib."""
+"""`tf_cnn_benchmarks.py report`: results as one HTML page. Starts without TensorFlow and
+matplotlib.
+"""
 
 import importlib
 import logging
@@ -24,7 +26,9 @@ from tf_cnn.system.errors import RunError, UsageError, format_flag, not_installe
 class ReportOptions:
     output: str = flag('report.html', 'The file to write.', is_path=True)
     title: str | None = flag(None, 'The heading of the page; by default it names the models.')
-    plots: str | None = flag(None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True)
+    plots: str | None = flag(
+        None, 'Folder for the plots as PNG and SVG; made if missing.', is_path=True
+    )
 
 
 # matplotlib's warning; its SVG files contain the text, for which the viewer has a font.
@@ -34,7 +38,9 @@ DECLARATION = Declaration(
     'report',
     ReportOptions,
     examples=('results', 'results --output=page.html --plots=figures'),
-    details='The page needs no network: a table with speed-ups, three plots, machines and warnings. Making it needs '
+    details='The page needs no network: a table with speed-ups, three plots, machines and '
+    'warnings. '
+    'Making it needs '
     'jinja2 and matplotlib, which the extra [report] installs.',
     positional='A folder with results that --result_file or sweep wrote, or one such file.',
     takes_paths=True,
@@ -47,7 +53,8 @@ def _about_plots(messages: Sequence[str], folder: str | None) -> Iterator[str]:
     letters = [chr(int(match[1])) for match, _ in glyphs if match]
     if letters and folder:
         yield (
-            f'{format_flag("plots", folder)}: the font of the plots lacks {abbreviate(letters)}: a box stands for it '
+            f'{format_flag("plots", folder)}: the font of the plots lacks '
+            f'{abbreviate(letters)}: a box stands for it '
             'in the PNG files, while a browser shows it in the page and in the SVG files'
         )
     yield from (f'a plot may look wrong: {message}' for match, message in glyphs if not match)
@@ -68,13 +75,20 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
         try:
             importlib.import_module(name)
         except ImportError:
-            raise UsageError(f'report draws with jinja2 and matplotlib: {not_installed(name)}') from None
+            raise UsageError(
+                f'report draws with jinja2 and matplotlib: {not_installed(name)}'
+            ) from None
     from tf_cnn.compare.report_page import make_page
 
     output = Path(options.output)
-    if output.is_file() and (start := output.read_bytes()[:99]) and b'<!doctype html' not in start.lower():
+    if (
+        output.is_file()
+        and (start := output.read_bytes()[:99])
+        and b'<!doctype html' not in start.lower()
+    ):
         raise UsageError(
-            f'{format_flag("output", output)}: the file there is not a page; write another path, or remove it'
+            f'{format_flag("output", output)}: the file there is not a page; write another '
+            'path, or remove it'
         )
     check_file('output', options.output)
     if options.plots:
@@ -93,7 +107,10 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise RunError(f'{target}: it could not be written ({reason})') from None
-    warn(*collection.problems, *_about_plots([str(warning.message) for warning in caught], options.plots))
+    warn(
+        *collection.problems,
+        *_about_plots([str(warning.message) for warning in caught], options.plots),
+    )
     size = output.stat().st_size / 1000
     results, plots = plural(len(collection.results), 'result'), plural(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')

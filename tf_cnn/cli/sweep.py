@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py sweep`: measures many configurations, prints plan and table. Never imports TensorFlow."""
+"""`tf_cnn_benchmarks.py sweep`: measures many configurations, prints plan and table. Never imports
+TensorFlow.
+"""
 
 import os
 import sys
@@ -42,12 +44,14 @@ class SweepOptions(Settings):
 
     grid: tuple[str, ...] = flag(
         (),
-        'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead of a FILE. Give it once '
+        'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead '
+        'of a FILE. Give it once '
         'for each flag; all combinations are measured.',
     )
     output: str | None = flag(
         None,
-        'New folder for the plan, results, logs and table; by default sweep-NAME-TIME in the current one.',
+        'New folder for the plan, results, logs and table; by default sweep-NAME-TIME in the '
+        'current one.',
         is_path=True,
     )
     resume: bool = flag(False, 'Continue a sweep that was interrupted: FILE is its folder.')
@@ -59,17 +63,23 @@ DECLARATION = Declaration(
     SweepOptions,
     examples=(
         'batch_sizes -- --model=resnet50',
-        "--grid='--batch_size=32,64' --grid='--shape=1*1,1*2' --repeats=3 -- --model=lenet --device=cpu",
+        "--grid='--batch_size=32,64' --grid='--shape=1*1,1*2' --repeats=3 -- --model=lenet "
+        '--device=cpu',
         'exchange -- --hosts=node1,node2',
         '--resume sweep-batch_sizes-20261122-080000',
     ),
-    details=f'Sweeps that come with the program: {", ".join(shipped())}. docs/sweeps.md explains how to write a file.'
+    details=f'Sweeps that come with the program: {", ".join(shipped())}. docs/sweeps.md '
+    'explains how '
+    'to write a file.'
     '\n\n'
-    'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two devices, 2*1+1 two '
-    'workers with one device each and a parameter server, which `cluster` starts on this machine, or on other hosts if '
+    'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process '
+    'with two devices, 2*1+1 two '
+    'workers with one device each and a parameter server, which `cluster` starts on this '
+    'machine, or on other hosts if '
     '--hosts=a,b is among FLAGS. Combinations that cannot run are left out and named.'
     '\n\n'
-    'Repeats are interleaved, so that a drift of the machine hits all configurations alike. A run that fails is a row '
+    'Repeats are interleaved, so that a drift of the machine hits all configurations alike. '
+    'A run that fails is a row '
     'of the table, and the sweep goes on; then the exit code is 1.',
     positional='A TOML file, or the name of a sweep that comes with the program.',
     takes_paths=True,
@@ -78,7 +88,9 @@ DECLARATION = Declaration(
 
 @DECLARATION.main
 def main(arguments: Arguments[SweepOptions]) -> int:
-    """Returns the exit code: 1 if a run failed, else 0. After a UsageError, nothing has been started."""
+    """Returns the exit code: 1 if a run failed, else 0. After a UsageError, nothing has been
+    started.
+    """
     options = arguments.options
     plan, folder = _resumed(arguments) if options.resume else _planned(arguments)
     if options.dry_run:
@@ -88,7 +100,9 @@ def main(arguments: Arguments[SweepOptions]) -> int:
         folder.create(plan)
         warn(*format_left_out(plan.left_out))
     return run_plan(
-        plan, folder, Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), plan.settings.timeout_secs)
+        plan,
+        folder,
+        Starter(PROGRAM, environment_of_runs(os.environ, 'sweep'), plan.settings.timeout_secs),
     )
 
 
@@ -96,15 +110,20 @@ def _warn_of_hours(plan: SweepPlan, *, has_gpu: bool) -> None:
     cores = usable_cores() or [0]
     hours = guess_seconds(plan, len(cores), has_gpu=has_gpu) / 3600
     if hours > 1:
-        shorter = '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
+        shorter = (
+            '--num_batches=20' if 'model' in plan.columns else '--model=lenet --num_batches=300'
+        )
         warn(
-            f'this sweep takes at least {plural(round(hours), "hour")} on {plural(len(cores), "core")}; a shorter one '
+            f'this sweep takes at least {plural(round(hours), "hour")} on '
+            f'{plural(len(cores), "core")}; a shorter one '
             f'ends with: -- {shorter}'
         )
 
 
 def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
-    """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed, else 0."""
+    """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed,
+    else 0.
+    """
     with folder.locked():
         sweep = runs_of(plan, folder, starter)
         try:
@@ -114,9 +133,13 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
             done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
             print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
             raise
-        runs = [run for found in sweep.outcomes.values() for run in found if isinstance(run, Result)]
+        runs = [
+            run for found in sweep.outcomes.values() for run in found if isinstance(run, Result)
+        ]
         lines = doubts(runs)
-        table = '\n'.join([result_table(plan, sweep.outcomes).as_markdown(), *([''] if lines else []), *lines])
+        table = '\n'.join(
+            [result_table(plan, sweep.outcomes).as_markdown(), *([''] if lines else []), *lines]
+        )
         try:
             # Print it before it is written, since the disk may be full.
             print(table, flush=True)
@@ -129,7 +152,9 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
 def runs_of(plan: SweepPlan, folder: Folder, starter: Starter) -> Rounds | Search:
     if plan.settings.find_batch_size:
         return Search(plan, folder, starter)
-    return Rounds([*map(contestant_of, plan.configurations)], plan.settings.repeats, folder, starter)
+    return Rounds(
+        [*map(contestant_of, plan.configurations)], plan.settings.repeats, folder, starter
+    )
 
 
 def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
@@ -140,20 +165,34 @@ def show_progress(runs: Rounds | Search, stream: TextIO) -> None:
     columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(file=stream, markup=False, highlight=False)
     # It is drawn rarely, since that takes time from the cores under measurement.
-    bar = Progress(*columns, console=console, refresh_per_second=1, transient=True, disable=not can_redraw(stream))
+    bar = Progress(
+        *columns,
+        console=console,
+        refresh_per_second=1,
+        transient=True,
+        disable=not can_redraw(stream),
+    )
     with bar:
         task = bar.add_task('', total=runs.num_done + runs.num_left, completed=runs.num_done)
         for turn in runs.run():
             repeat = f' (repeat {turn.number})' if turn.number > 1 else ''
-            line = f'{turn.contestant.caption}{repeat}: {describe(turn.outcome)}, in {turn.seconds:.0f} s'
+            line = (
+                f'{turn.contestant.caption}{repeat}: {describe(turn.outcome)}, in '
+                f'{turn.seconds:.0f} s'
+            )
             console.print(line, soft_wrap=True)
             bar.update(task, completed=runs.num_done, total=runs.num_done + runs.num_left)
 
 
 def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    others = [f'--{name}' for name in sorted(arguments.given - {'resume', 'dry_run'})] + [*arguments.rest]
+    others = [f'--{name}' for name in sorted(arguments.given - {'resume', 'dry_run'})] + [
+        *arguments.rest
+    ]
     if others:
-        raise UsageError(f'{others[0]}: a sweep that continues keeps its plan; leave it out, or start a new sweep')
+        raise UsageError(
+            f'{others[0]}: a sweep that continues keeps its plan; leave it out, or start '
+            'a new sweep'
+        )
     folder = Folder(Path(*arguments.positional))
     return folder.read_plan(), folder
 
@@ -161,11 +200,19 @@ def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
 def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     options = arguments.options
     if bool(arguments.positional) == bool(options.grid):
-        what = f'{arguments.positional[0]} and --grid' if arguments.positional else 'neither a FILE nor --grid'
+        what = (
+            f'{arguments.positional[0]} and --grid'
+            if arguments.positional
+            else 'neither a FILE nor --grid'
+        )
         raise UsageError(f'sweep: {what}: write one of them, see sweep --help')
     flags, of_hosts = split_hosts(arguments.rest)
     read_modes_of(flags)
-    request = read_sweep_file(find_file(arguments.positional[0])) if arguments.positional else read_grid(options.grid)
+    request = (
+        read_sweep_file(find_file(arguments.positional[0]))
+        if arguments.positional
+        else read_grid(options.grid)
+    )
     names = arguments.given & specs_of(Settings).keys()
     request = override(request, flags, {name: getattr(options, name) for name in names})
     # Other hosts look for their own GPUs.
@@ -173,7 +220,9 @@ def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     if not has_gpu and (with_device := with_device_cpu(request)) is not request:
         warn('this machine has no GPU: all runs get --device=cpu')
         request = with_device
-    plan = _on_hosts(make_sweep_plan(request, lambda params, alone: check_launch(params, alone=alone)), of_hosts)
+    plan = _on_hosts(
+        make_sweep_plan(request, lambda params, alone: check_launch(params, alone=alone)), of_hosts
+    )
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=has_gpu, has_limit=memory_limit(Path('/')) is not None)
     if not of_hosts:
@@ -205,7 +254,9 @@ def _on_hosts(plan: SweepPlan, of_hosts: Mapping[str, str]) -> SweepPlan:
     for one in plan.configurations:
         try:
             hosts = _hosts_of(one, of_hosts['hosts'])
-            launch = tuple(format_flag(name, value) for name, value in {**of_hosts, 'hosts': hosts}.items())
+            launch = tuple(
+                format_flag(name, value) for name, value in {**of_hosts, 'hosts': hosts}.items()
+            )
             kept.append(replace(one, launch=launch))
         except UsageError as error:
             left_out.append(LeftOut(one.varied, str(error)))
@@ -215,11 +266,14 @@ def _on_hosts(plan: SweepPlan, of_hosts: Mapping[str, str]) -> SweepPlan:
 
 
 def _hosts_of(one: Configuration, hosts: str) -> str:
-    """Returns the hosts of a cluster: the first ones that hold its workers, and those without workers."""
+    """Returns the hosts of a cluster: the first ones that hold its workers, and those without
+    workers.
+    """
     slots = read_hosts_flag(hosts)
     if not one.in_cluster:
         raise UsageError(
-            f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts here; leave --hosts out'
+            f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts '
+            'here; leave --hosts out'
         )
     left, chosen = one.shape.workers, []
     for entry, count in zip(hosts.split(','), slots.values(), strict=True):
@@ -228,5 +282,11 @@ def _hosts_of(one: Configuration, hosts: str) -> str:
         left -= 1 if count is None else count
     fitting = ','.join(chosen)
     controllers = int(MODES[one.variable_update].has_controller)
-    lay_out(read_hosts_flag(fitting), format_flag('hosts', hosts), one.shape.workers, one.shape.num_ps, controllers)
+    lay_out(
+        read_hosts_flag(fitting),
+        format_flag('hosts', hosts),
+        one.shape.workers,
+        one.shape.num_ps,
+        controllers,
+    )
     return fitting

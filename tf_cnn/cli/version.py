@@ -1,4 +1,6 @@
-"""`tf_cnn_benchmarks.py version`: prints the versions of the program, TensorFlow and Python. Without TensorFlow."""
+"""`tf_cnn_benchmarks.py version`: prints the versions of the program, TensorFlow and Python.
+Without TensorFlow.
+"""
 
 import platform
 

@@ -1,1 +1,3 @@
-"""More than one process: who is in the cluster, and how it starts, runs, survives failures and ends."""
+"""More than one process: who is in the cluster, and how it starts, runs, survives failures and
+ends.
+"""

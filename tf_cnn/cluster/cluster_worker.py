@@ -34,7 +34,8 @@ _CALM_SECS = 5.0
 _SEARCH_SECS = 3.0
 # How long the chief may take to save the variables after a loss, and TensorFlow to abort a step.
 _SAVE_SECS, _RELEASE_SECS = 20.0, 3.0
-# How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
+# How long the chief waits at the end for the measurements of the other workers; after a signal
+# there is little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
 # How an error of TensorFlow names the task that did not answer.
@@ -46,9 +47,9 @@ _LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.erro
 class ClusterWorker(Worker):
     """A worker, or the controller, of a cluster.
 
-    connect limits the wait for the other tasks at the start, step_limit the wait in a step. conclude keeps what was
-    measured, with the reason in one line, if this process must end while its main thread is stuck in TensorFlow; it is
-    called on another thread.
+    connect limits the wait for the other tasks at the start, step_limit the wait in a step.
+    conclude keeps what was measured, with the reason in one line, if this process must end while
+    its main thread is stuck in TensorFlow; it is called on another thread.
     """
 
     cluster: Cluster
@@ -73,10 +74,15 @@ class ClusterWorker(Worker):
         self.config.use_per_session_threads = False
         self.target = start_server(cluster, self.config).target
         self.device = cluster.own.device
-        # A session waits for all tasks that it knows, so let it know only those that its graph uses.
-        used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
+        # A session waits for all tasks that it knows, so let it know only those that its graph
+        # uses.
+        used = (
+            [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
+        )
         self.config.device_filters.extend([cluster.own.device, *used])
-        self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
+        self._rendezvous = Rendezvous(
+            cluster, together=together, settings=settings, show=console.progress
+        )
         self._connect = connect
         self._limit = StepLimit(self._rendezvous, step_limit)
         self._console = console
@@ -107,7 +113,9 @@ class ClusterWorker(Worker):
                 saving.start()
                 saving.join(_SAVE_SECS)
 
-        self._watch = watch = FailureWatch(FailureDetector(self._rendezvous), save_after, interrupt, self._limit)
+        self._watch = watch = FailureWatch(
+            FailureDetector(self._rendezvous), save_after, interrupt, self._limit
+        )
         watch.start()
 
     def taking_steps(self) -> contextlib.AbstractContextManager[None]:
@@ -126,7 +134,8 @@ class ClusterWorker(Worker):
 
     def begin_stop(self) -> None:
         self.stop_watching()
-        # A launcher stops all tasks when one is lost. At once, since tasks that get the same signal are about to end.
+        # A launcher stops all tasks when one is lost. At once, since tasks that get the same signal
+        # are about to end.
         if self._is_searching.acquire(blocking=False):
             self._search.start()
 
@@ -160,7 +169,9 @@ class ClusterWorker(Worker):
         if not isinstance(error, _LOST_CONNECTIONS):
             return line
         # As device_filters above.
-        peers = self.cluster.servers or [task for task in self.cluster.trainers if task != self.cluster.own]
+        peers = self.cluster.servers or [
+            task for task in self.cluster.trainers if task != self.cluster.own
+        ]
         targets = re.findall(_TARGET, str(error.message))
         tasks = [task for task in peers if (task.job, str(task.index)) in targets] or peers
         return f'the connection to {name_tasks(tasks, " or ")} was lost during a step ({line})'
@@ -178,7 +189,8 @@ class ClusterWorker(Worker):
                 return state['start'], state['end']
             if self.is_chief or not self.cluster.servers:
                 break
-            # The failure detector of asynchronous workers ignores the chief, but here the chief is needed.
+            # The failure detector of asynchronous workers ignores the chief, but here the chief is
+            # needed.
             if failure := failure_of_end(chief, self._rendezvous.ends(entries, found).get(chief)):
                 raise failure
             if is_silent:
@@ -186,7 +198,9 @@ class ClusterWorker(Worker):
         return None
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the measurement of the chief; if it is lost for good, that of the first worker that notices it."""
+        """Returns the measurement of the chief; if it is lost for good, that of the first worker
+        that notices it.
+        """
         if self.is_chief and images:
             self._rendezvous.put('total', [images, seconds])
         for entries, _, is_silent in self._poll():
@@ -205,7 +219,9 @@ class ClusterWorker(Worker):
         return [entries[key] for key in keys]
 
     def _poll(self) -> Iterator[tuple[Mapping[str, Any], Incarnations, bool]]:
-        """Yields the entries of the store, the incarnations, and whether the chief is silent; raises PeerError."""
+        """Yields the entries of the store, the incarnations, and whether the chief is silent;
+        raises PeerError.
+        """
         last_answer = time.monotonic()
         while True:
             SIGNALS.ask()
@@ -232,10 +248,15 @@ class ClusterWorker(Worker):
             found, entries = self._rendezvous.incarnations(), self._rendezvous.entries()
             if entries is None:
                 break
-            gone = {*self._rendezvous.ends(entries, found), *(task for task in missing if found[task] is None)}
+            gone = {
+                *self._rendezvous.ends(entries, found),
+                *(task for task in missing if found[task] is None),
+            }
             for task in missing:
                 if time.monotonic() < deadline:
-                    values[task.index] = self._rendezvous.use_store(KeyValueStore.get_large, f'{prefix}/{task.index}')
+                    values[task.index] = self._rendezvous.use_store(
+                        KeyValueStore.get_large, f'{prefix}/{task.index}'
+                    )
             missing = [task for task in missing if values[task.index] is None and task not in gone]
             time.sleep(_POLL_SECS)
         return values

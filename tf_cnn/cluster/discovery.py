@@ -4,7 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tf_cnn.cluster.environments import Environment, find_launch, is_evaluator, place_ranks, read_tf_config
+from tf_cnn.cluster.environments import (
+    Environment,
+    find_launch,
+    is_evaluator,
+    place_ranks,
+    read_tf_config,
+)
 from tf_cnn.cluster.topology import HOSTS_FLAGS, Cluster, Hosts, place_of, read_hosts, split_hosts
 from tf_cnn.managers.modes import DEFAULT_MODE, MODES, Mode, modes_that
 from tf_cnn.params import Params
@@ -18,25 +24,43 @@ _EVALUATOR_INTERVAL_SECS = 10.0
 
 
 def as_evaluator(params: Params, environ: Environment) -> Params:
-    """Returns the settings of this process: those of --eval if TF_CONFIG makes it an evaluator, else unchanged."""
+    """Returns the settings of this process: those of --eval if TF_CONFIG makes it an evaluator,
+    else unchanged.
+    """
     if not is_evaluator(environ):
         return params
     if given := _written(params, ('job_name', *HOSTS_FLAGS.values())):
-        raise UsageError(f'{given} contradicts TF_CONFIG, which makes this process an evaluator; leave one of them out')
+        raise UsageError(
+            f'{given} contradicts TF_CONFIG, which makes this process an evaluator; leave '
+            'one of them out'
+        )
     if params.train_dir is None:
-        raise UsageError('TF_CONFIG makes this process an evaluator, which reads checkpoints; add --train_dir=DIR')
+        raise UsageError(
+            'TF_CONFIG makes this process an evaluator, which reads checkpoints; add '
+            '--train_dir=DIR'
+        )
     others: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
-    # The trainers export the model. The evaluator takes no part in training, so it runs in the mode of one process.
-    others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None, 'variable_update': DEFAULT_MODE}
+    # The trainers export the model. The evaluator takes no part in training, so it runs in the mode
+    # of one process.
+    others |= {
+        'stop_at_top_1_accuracy': None,
+        'export_saved_model': None,
+        'variable_update': DEFAULT_MODE,
+    }
     # They are the length of the training, and set with --eval how much is evaluated.
     others |= {'num_batches': None, 'num_epochs': None}
     return replace(
-        params, eval=True, eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS, **others
+        params,
+        eval=True,
+        eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS,
+        **others,
     )
 
 
 def check_mode(params: Params, cluster: Cluster | None) -> None:
-    """Raises UsageError if --variable_update, or a flag with it, does not work in this cluster (None: one process)."""
+    """Raises UsageError if --variable_update, or a flag with it, does not work in this cluster
+    (None: one process).
+    """
     mode = MODES[params.variable_update]
     written = format_flag('variable_update', mode.name)
     if refusal := mode.refusals.get(place_of(cluster)):
@@ -52,17 +76,19 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
 
 
 def find_cluster(params: Params, environ: Environment) -> Cluster | None:
-    """Returns the cluster of this process, or None if it runs alone. The first of these sources with a cluster counts:
+    """Returns the cluster of this process, or None if it runs alone. The first of these sources
+    with a cluster counts:
 
     1. TF_CONFIG. A host or role flag that is given and differs from it is an error.
-    2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0). If both are given,
-       the environment is ignored: the process may run inside a Slurm or MPI job of another shape. Otherwise the rank
-       that a launcher gave it decides.
-    3. Slurm, Open MPI and other launchers, if they started several processes. --job_name and --task_index, if given,
-       must agree.
+    2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0).
+       If both are given, the environment is ignored: the process may run inside a Slurm or MPI job
+       of another shape. Otherwise the rank that a launcher gave it decides.
+    3. Slurm, Open MPI and other launchers, if they started several processes. --job_name and
+       --task_index, if given, must agree.
 
-    The first ranks are parameter servers: with P of them (--num_ps, or the length of --ps_hosts), rank r is ps r for
-    r < P, else worker r - P, in 2 and 3 alike. A controller has rank 0, and only flags can name its host.
+    The first ranks are parameter servers: with P of them (--num_ps, or the length of --ps_hosts),
+    rank r is ps r for r < P, else worker r - P, in 2 and 3 alike. A controller has rank 0, and only
+    flags can name its host.
 
     Returns None for a mode with a launcher of its own (Horovod), which knows the processes.
     """
@@ -73,13 +99,15 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     cluster = cluster or _cluster_of_launch(params, mode, environ)
     if cluster is None and (params.job_name or params.task_index):
         raise UsageError(
-            f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in modes with parameter '
+            f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, '
+            'in modes with parameter '
             'servers, --ps_hosts=HOST:PORT,...; or leave the role out to run in one process'
         )
     hosts = [task.host.lower() for task in cluster.tasks] if cluster else []
     if cluster and (twice := next((host for host in hosts if hosts.count(host) > 1), None)):
         raise UsageError(
-            f'{cluster.source}: two tasks of the cluster have the address {twice}; write one HOST:PORT for each process'
+            f'{cluster.source}: two tasks of the cluster have the address {twice}; write one '
+            'HOST:PORT for each process'
         )
     if len(hosts) == 1:
         cluster = None
@@ -95,7 +123,8 @@ def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | Non
         given, hosts = _hosts_flag(params, name), getattr(cluster, name)
         if given not in ((), hosts):
             raise UsageError(
-                f'{format_flag(name, ",".join(given))} contradicts TF_CONFIG, which has {",".join(hosts) or "none"}; '
+                f'{format_flag(name, ",".join(given))} contradicts TF_CONFIG, which has '
+                f'{",".join(hosts) or "none"}; '
                 'leave out the flag, or unset TF_CONFIG'
             )
     _check_role(params, cluster, 'TF_CONFIG', 'leave out the flags, or unset TF_CONFIG')
@@ -110,7 +139,9 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
     with problems.collecting():
         if not hosts['worker']:
             given = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
-            role = '' if params.job_name or find_launch(environ) else ', --job_name and --task_index'
+            role = (
+                '' if params.job_name or find_launch(environ) else ', --job_name and --task_index'
+            )
             raise UsageError(
                 f'{format_flag(given, getattr(params, given))}: there are no workers; add '
                 f'--worker_hosts=HOST:PORT,...{role}'
@@ -118,35 +149,51 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
     with problems.collecting():
         if hosts['controller'] and not MODES[params.variable_update].has_controller:
             raise UsageError(
-                f'--controller_host={params.controller_host}: {format_flag("variable_update", params.variable_update)} '
-                f'has no controller; remove it, or use {modes_that(lambda mode: mode.has_controller)}'
+                f'--controller_host={params.controller_host}: '
+                f'{format_flag("variable_update", params.variable_update)} '
+                'has no controller; remove it, or use '
+                f'{modes_that(lambda mode: mode.has_controller)}'
             )
     with problems.collecting():
         if hosts['ps'] and hosts['controller'] and MODES[params.variable_update].has_controller:
-            raise UsageError(f'--controller_host={params.controller_host}: --ps_hosts is given, too; use one of them')
+            raise UsageError(
+                f'--controller_host={params.controller_host}: --ps_hosts is given, too; use '
+                'one of them'
+            )
     with problems.collecting():
         if hosts['worker']:
-            job, index = _role_of_flags(params, environ, {job: len(named) for job, named in hosts.items()})
+            job, index = _role_of_flags(
+                params, environ, {job: len(named) for job, named in hosts.items()}
+            )
     problems.raise_all()
     if not hosts[job]:
-        raise UsageError(f'--job_name={job}: --{HOSTS_FLAGS[job]} is missing; add --{HOSTS_FLAGS[job]}=HOST:PORT')
+        raise UsageError(
+            f'--job_name={job}: --{HOSTS_FLAGS[job]} is missing; add --{HOSTS_FLAGS[job]}=HOST:PORT'
+        )
     if index >= (num_hosts := len(hosts[job])):
         raise UsageError(
-            f'--job_name={job} --task_index={index}: --{HOSTS_FLAGS[job]} has {plural(num_hosts, "host")}; write a '
+            f'--job_name={job} --task_index={index}: --{HOSTS_FLAGS[job]} has '
+            f'{plural(num_hosts, "host")}; write a '
             'lower --task_index, from 0, or add hosts'
         )
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
-def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, int]) -> tuple[str, int]:
-    """Returns the job and index of this process; counts: how many hosts the flags name for each job."""
+def _role_of_flags(
+    params: Params, environ: Environment, counts: Mapping[str, int]
+) -> tuple[str, int]:
+    """Returns the job and index of this process; counts: how many hosts the flags name for each
+    job.
+    """
     launch, num_hosts = find_launch(environ), sum(counts.values())
     if params.job_name:
         if params.task_index is None and launch and counts[params.job_name] > 1:
             # Every rank with this command line would be task 0.
             raise UsageError(
-                f'--job_name={params.job_name} without --task_index: {launch.source} started several processes '
-                f'({launch.own}); add --task_index, or leave out both flags so that the rank decides'
+                f'--job_name={params.job_name} without --task_index: {launch.source} started '
+                'several processes '
+                f'({launch.own}); add --task_index, or leave out both flags so that the '
+                'rank decides'
             )
         return params.job_name, params.task_index or 0
     first = 'controller' if counts['controller'] else 'ps'
@@ -154,14 +201,17 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
         return 'worker', params.task_index or 0
     if launch is None or params.task_index is not None:
         raise UsageError(
-            f'{_written(params, ("worker_hosts", "task_index"))}: --job_name is missing; add --job_name=worker or '
+            f'{_written(params, ("worker_hosts", "task_index"))}: --job_name is missing; add '
+            '--job_name=worker or '
             f'--job_name={first}, and --task_index=N for the host of this process in its list'
         )
     if launch.size != num_hosts:
         raise UsageError(
-            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, and {launch.source} started '
+            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, '
+            f'and {launch.source} started '
             f'{launch.started}; '
-            'start one process for each host, or set the role of this process with --job_name and --task_index'
+            'start one process for each host, or set the role of this process with '
+            '--job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
 
@@ -172,23 +222,32 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
         return None
     if mode.has_controller:
         raise UsageError(
-            f'{launch.own}: {format_flag("variable_update", mode.name)} needs the hosts of all processes; add '
+            f'{launch.own}: {format_flag("variable_update", mode.name)} needs the hosts of '
+            'all processes; add '
             '--controller_host=HOST:PORT for rank 0 and --worker_hosts=HOST:PORT,... for the others'
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if num_ps >= launch.size:
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.started}, and at least one must be a worker; start '
+            f'--num_ps={num_ps}: {launch.source} started {launch.started}, and at least one '
+            'must be a worker; start '
             f'more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
     first_port = params.cluster_port or launch.first_port
     if first_port is None:
-        raise UsageError(f'{launch.own}: no variable names the job, to derive a port; add --cluster_port=PORT')
+        raise UsageError(
+            f'{launch.own}: no variable names the job, to derive a port; add --cluster_port=PORT'
+        )
     hosts = tuple(f'{node}:{first_port + i}' for node, i in places)
     job, index = _role_of_rank(launch.rank, num_ps)
     cluster = Cluster(hosts[:num_ps], hosts[num_ps:], job, index, launch.source)
-    _check_role(params, cluster, f'{launch.source} ({launch.own})', 'leave out the flags, or add --worker_hosts')
+    _check_role(
+        params,
+        cluster,
+        f'{launch.source} ({launch.own})',
+        'leave out the flags, or add --worker_hosts',
+    )
     return cluster
 
 
@@ -198,7 +257,10 @@ def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, in
 
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
-        raise UsageError(f'{_written(params)} contradicts {environment}, where this process is {cluster.own}; {remedy}')
+        raise UsageError(
+            f'{_written(params)} contradicts {environment}, where this process is '
+            f'{cluster.own}; {remedy}'
+        )
 
 
 def _written(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
@@ -210,4 +272,6 @@ def _hosts_flag(params: Params, name: str) -> Hosts:
     text = getattr(params, name)
     if not text or not text.strip():
         return ()
-    return read_hosts([text] if name == 'controller_host' else split_hosts(text), format_flag(name, text))
+    return read_hosts(
+        [text] if name == 'controller_host' else split_hosts(text), format_flag(name, text)
+    )

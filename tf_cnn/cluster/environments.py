@@ -1,4 +1,6 @@
-"""Reads the cluster from environment variables: TF_CONFIG, and those of launchers. Does not import TensorFlow."""
+"""Reads the cluster from environment variables: TF_CONFIG, and those of launchers. Does not import
+TensorFlow.
+"""
 
 import contextlib
 import itertools
@@ -19,16 +21,19 @@ from tf_cnn.system.errors import UsageError, format_warning, plural
 Environment = Mapping[str, str]
 
 _NUMBER = re.compile('[0-9]{1,18}')
-# The ports of a job without --cluster_port: first port, ports of each job, jobs with different ports. They avoid the
-# ranges of the system (below 1024), of Kubernetes (from 30000) and of Linux's automatic ports (from 32768).
+# The ports of a job without --cluster_port: first port, ports of each job, jobs with different
+# ports. They avoid the ranges of the system (below 1024), of Kubernetes (from 30000) and of Linux's
+# automatic ports (from 32768).
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _EVALUATOR = 'evaluator'
 
 
 class _Launcher(NamedTuple):
-    """The environment variables in which a launcher numbers its processes, among all and among those of a host.
+    """The environment variables in which a launcher numbers its processes, among all and among
+    those of a host.
 
-    job differs between jobs and is the same for all processes of one; empty if there is no such variable.
+    job differs between jobs and is the same for all processes of one; empty if there is no such
+    variable.
     """
 
     source: str
@@ -47,11 +52,15 @@ def _four(prefix: str) -> tuple[str, str, str, str]:
     return f'{prefix}RANK', f'{prefix}SIZE', f'{prefix}LOCAL_RANK', f'{prefix}LOCAL_SIZE'
 
 
-# A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_ variables (srun(1),
-# OUTPUT ENVIRONMENT VARIABLES). The last one has the number of tasks on every node.
-_SLURM = _Launcher('Slurm', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID', 'SLURM_STEP_TASKS_PER_NODE')
-# The innermost launcher first: mpirun starts one daemon on each node with srun, so that its processes have the
-# variables of that daemon, too, and one torchrun on each node may be a process of mpirun.
+# A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_
+# variables (srun(1), OUTPUT ENVIRONMENT VARIABLES). The last one has the number of tasks on every
+# node.
+_SLURM = _Launcher(
+    'Slurm', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID', 'SLURM_STEP_TASKS_PER_NODE'
+)
+# The innermost launcher first: mpirun starts one daemon on each node with srun, so that its
+# processes have the variables of that daemon, too, and one torchrun on each node may be a process
+# of mpirun.
 _LAUNCHERS = (
     _Launcher('torchrun', 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT'),
     _Launcher('horovodrun', *_four('HOROVOD_'), 'HOROVOD_GLOO_RENDEZVOUS_PORT'),
@@ -61,15 +70,20 @@ _LAUNCHERS = (
     _Launcher('Hydra', 'PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS'),
     _SLURM,
 )
-# Rank and size of processes that may belong together, by variables that may also be there for another reason: a shell
-# in an allocation, something exported for another program, a job whose pods each do their own.
+# Rank and size of processes that may belong together, by variables that may also be there for
+# another reason: a shell in an allocation, something exported for another program, a job whose pods
+# each do their own.
 _PERHAPS_RANKS = (
     *(('RANK', 'WORLD_SIZE'), ('SLURM_PROCID', 'SLURM_NTASKS')),
     # Kubernetes: indexed jobs, Volcano, LeaderWorkerSet.
     *(('JOB_COMPLETION_INDEX', ''), ('VC_TASK_INDEX', ''), ('LWS_WORKER_INDEX', 'LWS_GROUP_SIZE')),
-    # PyTorchJob, AWS Batch, and launchers that this program does not know: MVAPICH, jsrun, Flux, PALS, ALPS, PMIx, LSF.
+    # PyTorchJob, AWS Batch, and launchers that this program does not know: MVAPICH, jsrun, Flux,
+    # PALS, ALPS, PMIx, LSF.
     *(('PET_NODE_RANK', 'PET_NNODES'), ('AWS_BATCH_JOB_NODE_INDEX', 'AWS_BATCH_JOB_NUM_NODES')),
-    *((f'{prefix}_RANK', f'{prefix}_SIZE') for prefix in ('MV2_COMM_WORLD', 'MVP_COMM_WORLD', 'JSM_NAMESPACE')),
+    *(
+        (f'{prefix}_RANK', f'{prefix}_SIZE')
+        for prefix in ('MV2_COMM_WORLD', 'MVP_COMM_WORLD', 'JSM_NAMESPACE')
+    ),
     *(
         ('FLUX_TASK_RANK', 'FLUX_JOB_SIZE'),
         ('PALS_RANKID', ''),
@@ -79,15 +93,21 @@ _PERHAPS_RANKS = (
     ),
     ('LSF_PM_TASKID', ''),
 )
-# Variables in which a job scheduler or an outer launcher describes a cluster: these, and all that begin with the
-# prefixes.
+# Variables in which a job scheduler or an outer launcher describes a cluster: these, and all that
+# begin with the prefixes.
 _CLUSTER_PREFIXES = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
-_CLUSTER_VARIABLES = {name for names in (*(one.numbers for one in _LAUNCHERS), *_PERHAPS_RANKS) for name in names}
-_SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
+_CLUSTER_VARIABLES = {
+    name for names in (*(one.numbers for one in _LAUNCHERS), *_PERHAPS_RANKS) for name in names
+}
+_SET_ROLE = (
+    'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
+)
 
 
 def without_clusters(environment: Environment) -> dict[str, str]:
-    """Returns the environment for a process that this program starts: without variables that describe a cluster."""
+    """Returns the environment for a process that this program starts: without variables that
+    describe a cluster.
+    """
     return {
         name: value
         for name, value in environment.items()
@@ -103,7 +123,8 @@ def environment_of_runs(environment: Environment, command: str) -> dict[str, str
     launch, cluster = find_launch(environment), read_tf_config(environment)
     if launch or is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
         raise UsageError(
-            f'{launch.own if launch else "TF_CONFIG"}: this process is one of several, in each of which {command} '
+            f'{launch.own if launch else "TF_CONFIG"}: this process is one of several, in '
+            f'each of which {command} '
             'would do the same; start it once, without a launcher or TF_CONFIG'
         )
     if unjoined := find_unjoined(environment):
@@ -112,7 +133,7 @@ def environment_of_runs(environment: Environment, command: str) -> dict[str, str
     return without_clusters(environment)
 
 
-# ---- TF_CONFIG -------------------------------------------------------------------------------------------------------
+# ---- TF_CONFIG -----------------------------------------------------------------------------------
 
 
 class _Task(msgspec.Struct):
@@ -130,19 +151,29 @@ class _TFConfig(msgspec.Struct):
 
 
 def read_tf_config(environ: Environment) -> Cluster | None:
-    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if this process is an evaluator.
+    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if this process
+    is an evaluator.
 
-    A chief (or master) is worker 0. Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not
-    listed in the cluster (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a
-    cluster the result is None too.
+    A chief (or master) is worker 0. Kubeflow lists chief, master, worker and ps; an evaluator has a
+    role but is not listed in the cluster (training-operator,
+    pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec). Without a cluster the result is
+    None too.
     """
     config = _tf_config(environ)
     named = (config.cluster or {}).items()
-    if unknown := {job for job, hosts in named if hosts} - {'chief', 'master', 'worker', 'ps', _EVALUATOR}:
+    if unknown := {job for job, hosts in named if hosts} - {
+        'chief',
+        'master',
+        'worker',
+        'ps',
+        _EVALUATOR,
+    }:
         raise _bad_tf_config(f'its cluster has {", ".join(sorted(unknown))}, which is unknown')
     lists = {job: read_hosts(hosts, f'TF_CONFIG, cluster, {job}') for job, hosts in named if hosts}
     job, index = (config.task.type, config.task.index) if config.task else ('', 0)
-    if job == _EVALUATOR or (not lists and (job, index) in (('', 0), ('chief', 0), ('master', 0), ('worker', 0))):
+    if job == _EVALUATOR or (
+        not lists and (job, index) in (('', 0), ('chief', 0), ('master', 0), ('worker', 0))
+    ):
         return None
     chiefs, workers = lists.get('chief', ()) + lists.get('master', ()), lists.get('worker', ())
     if len(chiefs) > 1:
@@ -155,7 +186,8 @@ def read_tf_config(environ: Environment) -> Cluster | None:
         )
     if config.rpc_layer not in (None, '', PROTOCOL):
         raise _bad_tf_config(
-            f'its rpc_layer is {config.rpc_layer!r}, and TensorFlow has no other protocol than {PROTOCOL} any more; '
+            f'its rpc_layer is {config.rpc_layer!r}, and TensorFlow has no other protocol '
+            f'than {PROTOCOL} any more; '
             'remove it'
         )
     if job != 'ps':
@@ -179,7 +211,9 @@ def _tf_config(environ: Environment) -> _TFConfig:
     except DocumentError as error:
         raise _bad_tf_config(str(error)) from None
     # "Cluster", "clusters" or "sparseCluster" would let each process run alone.
-    if not config.cluster and (like := re.search(r'"(\w*cluster\w*)"\s*:\s*\{[^}]', text, re.IGNORECASE)):
+    if not config.cluster and (
+        like := re.search(r'"(\w*cluster\w*)"\s*:\s*\{[^}]', text, re.IGNORECASE)
+    ):
         raise _bad_tf_config(f'"{like[1]}" is not read (a TFJob needs enableDynamicWorker: false)')
     return config
 
@@ -187,20 +221,21 @@ def _tf_config(environ: Environment) -> _TFConfig:
 def _bad_tf_config(reason: str) -> UsageError:
     return UsageError(
         f'TF_CONFIG: {reason}; it looks like '
-        '{"cluster": {"ps": ["HOST:PORT"], "worker": ["HOST:PORT"]}, "task": {"type": "worker", "index": 0}}'
+        '{"cluster": {"ps": ["HOST:PORT"], "worker": ["HOST:PORT"]}, "task": {"type": '
+        '"worker", "index": 0}}'
     )
 
 
-# ---- launchers -------------------------------------------------------------------------------------------------------
+# ---- launchers -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Launch:
     """One of several processes that one command started.
 
-    first_port is the port of the first task on each node: 10000 + 64 * (job % 300); None if the job has no number. For
-    Slurm, job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that consecutive jobs and simultaneous steps differ. Otherwise
-    it is the CRC-32 of the launcher's name of the job.
+    first_port is the port of the first task on each node: 10000 + 64 * (job % 300); None if the job
+    has no number. For Slurm, job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that consecutive jobs
+    and simultaneous steps differ. Otherwise it is the CRC-32 of the launcher's name of the job.
     """
 
     launcher: _Launcher
@@ -219,19 +254,26 @@ class Launch:
 
     @property
     def started(self) -> str:
-        """How many processes there are, and the variable that says so: '3 processes (SLURM_STEP_NUM_TASKS=3)'."""
+        """How many processes there are, and the variable that says so: '3 processes
+        (SLURM_STEP_NUM_TASKS=3)'.
+        """
         return f'{plural(self.size, "process", "es")} ({self.launcher.size}={self.size})'
 
 
 def find_launch(environ: Environment) -> Launch | None:
     """Returns who started this process as one of several; None if it was started alone."""
-    launcher = next((one for one in _LAUNCHERS if all(name in environ for name in one.numbers)), None)
+    launcher = next(
+        (one for one in _LAUNCHERS if all(name in environ for name in one.numbers)), None
+    )
     if launcher is None:
         return None
     rank, size = _number(launcher.rank, environ), _number(launcher.size, environ)
     if rank >= size:
-        # A heterogeneous job of Slurm counts the tasks of one component, but numbers those of all components.
-        raise UsageError(f'{launcher.rank}={rank}: it must be below {launcher.size}={size}; {_SET_ROLE}')
+        # A heterogeneous job of Slurm counts the tasks of one component, but numbers those of all
+        # components.
+        raise UsageError(
+            f'{launcher.rank}={rank}: it must be below {launcher.size}={size}; {_SET_ROLE}'
+        )
     name, job = environ.get(launcher.job), None
     if launcher is _SLURM:
         job = _number('SLURM_JOB_ID', environ) + 101 * _number('SLURM_STEP_ID', environ)
@@ -242,16 +284,23 @@ def find_launch(environ: Environment) -> Launch | None:
 
 
 def find_unjoined(environ: Environment) -> str | None:
-    """Returns the variables by which a process that runs alone may be one of several: 'RANK=1 WORLD_SIZE=3'."""
+    """Returns the variables by which a process that runs alone may be one of several: 'RANK=1
+    WORLD_SIZE=3'.
+    """
     found: dict[str, str] = {}
-    for rank, size in (*((one.rank, one.size) for one in _LAUNCHERS if one.size in environ), *_PERHAPS_RANKS):
+    for rank, size in (
+        *((one.rank, one.size) for one in _LAUNCHERS if one.size in environ),
+        *_PERHAPS_RANKS,
+    ):
         if _NUMBER.fullmatch(environ.get(rank, '')) and environ.get(size) != '1':
             found |= {name: f'{name}={environ[name]}' for name in (rank, size) if name in environ}
     return ' '.join(found.values()) or None
 
 
 def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
-    """Returns (local rank, local size) of this process, by its innermost launcher; None if no launcher sets them."""
+    """Returns (local rank, local size) of this process, by its innermost launcher; None if no
+    launcher sets them.
+    """
     for launcher in _LAUNCHERS:
         if launcher.local_rank in environ and launcher.local_size in environ:
             local_rank = _number(launcher.local_rank, environ)
@@ -265,24 +314,30 @@ def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
 def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple[str, int]]:
     """Returns for each rank the node that it runs on and its number among the ranks of that node.
 
-    A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node before the next
-    (srun --distribution=block). Others say only how many ranks this node has. The result is checked against the node
-    and local rank of this process. num_ps, the parameter servers among them, is for messages.
+    A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node
+    before the next (srun --distribution=block). Others say only how many ranks this node has. The
+    result is checked against the node and local rank of this process. num_ps, the parameter servers
+    among them, is for messages.
     """
     launcher = launch.launcher
     ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
     hosts = (
-        f'{ps}--worker_hosts=HOST:PORT,... with {plural(launch.size - num_ps, "host")} in the order of the ranks, '
+        f'{ps}--worker_hosts=HOST:PORT,... with {plural(launch.size - num_ps, "host")} in '
+        'the order of the ranks, '
         'without --job_name and --task_index'
     )
     if launcher is not _SLURM:
         if _number(launcher.local_size, environ) != launch.size:
             raise UsageError(
-                f'{launch.own}: the environment of {launch.source} does not say on which hosts the other processes '
+                f'{launch.own}: the environment of {launch.source} does not say on which '
+                'hosts the other processes '
                 f'run; write {hosts}; or use srun in a job of Slurm'
             )
         return [(LOOPBACK, number) for number in range(launch.size)]
-    nodes, counts = expand_nodes(environ.get('SLURM_STEP_NODELIST', '')), expand_counts(environ[launcher.local_size])
+    nodes, counts = (
+        expand_nodes(environ.get('SLURM_STEP_NODELIST', '')),
+        expand_counts(environ[launcher.local_size]),
+    )
     here = environ.get('SLURMD_NODENAME', '')
     if len(nodes) == 1:
         nodes, here = [LOOPBACK], LOOPBACK
@@ -291,26 +346,34 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     in_order = max(counts) == 1 or environ.get('SLURM_DISTRIBUTION', 'block').startswith('block')
     own = here, _number(launcher.local_rank, environ)
     if not in_order or len(places) != launch.size or places[launch.rank] != own:
-        filled = ', '.join(f'{node} with {count}' for node, count in zip(nodes, counts, strict=False))
+        filled = ', '.join(
+            f'{node} with {count}' for node, count in zip(nodes, counts, strict=False)
+        )
         raise UsageError(
-            f'{launch.own}: Slurm did not fill one node after the other ({filled}); use srun --distribution=block, or '
+            f'{launch.own}: Slurm did not fill one node after the other ({filled}); use srun '
+            '--distribution=block, or '
             f'write {hosts}'
         )
     return places
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Expands a compressed node list of Slurm, gpu[01-03,07],login1, as `scontrol show hostnames` does.
+    """Expands a compressed node list of Slurm, gpu[01-03,07],login1, as `scontrol show hostnames`
+    does.
 
-    Numbers are as wide as the first of their range: n[08-10] is n08, n09, n10. With several brackets, the last one
-    varies fastest.
+    Numbers are as wide as the first of their range: n[08-10] is n08, n09, n10. With several
+    brackets, the last one varies fastest.
     """
     names: list[str] = []
     for item in re.findall(r'(?:[^,\[]|\[.*?\])+', text):
         choices = [[part] for part in re.split(r'\[.*?\]', item)]
         for place, numbers in enumerate(re.findall(r'\[(.*?)\]', item)):
             spans = re.findall('([0-9]{1,6})(?:-([0-9]{1,6}))?', numbers)
-            expanded = [f'{n:0{len(low)}}' for low, high in spans for n in range(int(low), int(high or low) + 1)]
+            expanded = [
+                f'{n:0{len(low)}}'
+                for low, high in spans
+                for n in range(int(low), int(high or low) + 1)
+            ]
             choices.insert(2 * place + 1, expanded)
         names += map(''.join, itertools.product(*choices))
     return names
@@ -325,5 +388,8 @@ def expand_counts(text: str) -> list[int]:
 def _number(name: str, environ: Environment) -> int:
     text = environ.get(name, '')
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f'{name}={text}: it must be a number; check the launcher of this process, or {_SET_ROLE}')
+        raise UsageError(
+            f'{name}={text}: it must be a number; check the launcher of this process, or '
+            f'{_SET_ROLE}'
+        )
     return int(text)

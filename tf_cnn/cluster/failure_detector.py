@@ -1,4 +1,6 @@
-"""Detects that another task is lost: killed, ended with a fault, out of reach, or that a step waits for it too long."""
+"""Detects that another task is lost: killed, ended with a fault, out of reach, or that a step waits
+for it too long.
+"""
 
 import contextlib
 import threading
@@ -11,17 +13,25 @@ from tf_cnn.cluster.topology import Task, Timeout, name_tasks
 from tf_cnn.system.errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
-# For how long a task may refuse connections. One that leaves requests unanswered has longer, see Health.
+# For how long a task may refuse connections. One that leaves requests unanswered has longer, see
+# Health.
 _SILENT_SECS = 2.0
 # How long a step may take to its end after a loss, before the variables are saved within it.
 _LEAST_STEP_SECS, _MOST_STEP_SECS = 1.0, 6.0
 
 
 class PeerError(RunError):
-    """Another task is lost, and this process ends because of it. answers: the task itself ends in order."""
+    """Another task is lost, and this process ends because of it. answers: the task itself ends in
+    order.
+    """
 
     def __init__(
-        self, task: Task, what: str = 'was lost', exit_code: int = RunError.exit_code, *, answers: bool = False
+        self,
+        task: Task,
+        what: str = 'was lost',
+        exit_code: int = RunError.exit_code,
+        *,
+        answers: bool = False,
     ) -> None:
         super().__init__(f'{task} {what}')
         self.task = task
@@ -36,7 +46,8 @@ class StepTimeoutError(PeerError):
         # Not the message of a lost task.
         RunError.__init__(
             self,
-            f'a step has waited {secs:.0f} s for {name_tasks(tasks)}, although each answers; a connection was '
+            f'a step has waited {secs:.0f} s for {name_tasks(tasks)}, although each answers; '
+            'a connection was '
             f'cut, or a process stands still; --{timeout.flag}={timeout.secs:g} limits the wait',
         )
         self.task = tasks[0]
@@ -46,11 +57,14 @@ class StepTimeoutError(PeerError):
 class StepLimit:
     """Limits how long a step of this process waits for other tasks.
 
-    A step may take as long as timeout, or twice the time of the longest step so far if that is longer. There is no
-    limit for the first step, which may compile, and while another task evaluates or saves a checkpoint.
+    A step may take as long as timeout, or twice the time of the longest step so far if that is
+    longer. There is no limit for the first step, which may compile, and while another task
+    evaluates or saves a checkpoint.
     """
 
-    def __init__(self, rendezvous: Rendezvous, timeout: Timeout, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, timeout: Timeout, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         cluster = rendezvous.cluster
         # Asynchronous workers wait for servers only.
         tasks = cluster.tasks if rendezvous.together else cluster.servers
@@ -81,14 +95,18 @@ class StepLimit:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Runs the block, which evaluates or saves, while other tasks may wait in their next step."""
+        """Runs the block, which evaluates or saves, while other tasks may wait in their next
+        step.
+        """
         key = self._key('paused', self._rendezvous.cluster.own)
         self._rendezvous.put(key, True)
         yield
         self._rendezvous.put(key, False)
 
     def check(self) -> StepTimeoutError | None:
-        """Returns the failure of a step that has waited too long. Call it every second or so, on another thread."""
+        """Returns the failure of a step that has waited too long. Call it every second or so, on
+        another thread.
+        """
         since, num_calls = self._since, self._num_calls
         if since is None or not self._timeout.secs:
             return None
@@ -110,7 +128,8 @@ class StepLimit:
         late = [
             task
             for task in self._others
-            if task in self._rendezvous.cluster.trainers and entries.get(self._key('waiting', task)) != num_calls
+            if task in self._rendezvous.cluster.trainers
+            and entries.get(self._key('waiting', task)) != num_calls
         ]
         return StepTimeoutError(late or self._others, self._timeout, limit_secs)
 
@@ -135,12 +154,15 @@ class FailureDetector:
         found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
         # How a task ended stays true while the task with the store is too busy to answer.
         self._entries = self._rendezvous.entries(patient=False) or self._entries
-        ends = self._rendezvous.ends(self._entries, {task: self._members.get(str(task)) for task in cluster.tasks})
+        ends = self._rendezvous.ends(
+            self._entries, {task: self._members.get(str(task)) for task in cluster.tasks}
+        )
         for task, incarnation in found.items():
             expected = self._members.get(str(task))
             if task == cluster.own or expected is None:
                 continue
-            # A task may still answer for a while after it has recorded its end, and its next process be there already.
+            # A task may still answer for a while after it has recorded its end, and its next
+            # process be there already.
             if task in ends:
                 self.silent_since.pop(task, None)
                 if failure := failure_of_end(task, ends[task], answers=incarnation == expected):
@@ -148,7 +170,9 @@ class FailureDetector:
             elif incarnation == expected:
                 self.silent_since.pop(task, None)
             else:
-                since = self.silent_since.setdefault(task, self._rendezvous.health.last_answer(task))
+                since = self.silent_since.setdefault(
+                    task, self._rendezvous.health.last_answer(task)
+                )
                 if incarnation is not None or time.monotonic() - since > _SILENT_SECS:
                     return PeerError(task)
         return None
@@ -157,8 +181,8 @@ class FailureDetector:
 class FailureWatch(threading.Thread):
     """A thread that checks the members until one is lost.
 
-    It then calls save with the failure, while the session is still open, sets `failure`, and calls interrupt, which
-    ends whatever waits for the lost task.
+    It then calls save with the failure, while the session is still open, sets `failure`, and calls
+    interrupt, which ends whatever waits for the lost task.
     """
 
     def __init__(
@@ -189,11 +213,15 @@ class FailureWatch(threading.Thread):
                 return
 
     def await_step(self) -> None:
-        """Waits until the main thread is between two steps; not for long, since its step may wait for the lost task."""
+        """Waits until the main thread is between two steps; not for long, since its step may wait
+        for the lost task.
+        """
         self._between_steps.wait(min(max(_LEAST_STEP_SECS, 2 * self._step_secs), _MOST_STEP_SECS))
 
     def end_if_lost(self, step_secs: float) -> None:
-        """Lets the variables be saved, between two steps, if a task is lost, and then raises that."""
+        """Lets the variables be saved, between two steps, if a task is lost, and then raises
+        that.
+        """
         self._step_secs = step_secs
         if self._found.is_set():
             self._between_steps.set()
@@ -208,7 +236,9 @@ class FailureWatch(threading.Thread):
     def wait(self, calm_secs: float) -> PeerError | None:
         """Waits for a failure; returns None when all tasks have answered for calm_secs seconds."""
         calm_since = time.monotonic()
-        while self.failure is None and self.is_alive() and time.monotonic() - calm_since < calm_secs:
+        while (
+            self.failure is None and self.is_alive() and time.monotonic() - calm_since < calm_secs
+        ):
             if self._detector.silent_since or self._found.is_set():
                 calm_since = time.monotonic()
             time.sleep(_INTERVAL_SECS / 5)
@@ -216,9 +246,11 @@ class FailureWatch(threading.Thread):
 
 
 def find_loss(rendezvous: Rendezvous) -> PeerError | None:
-    """Returns a task of this training that refuses connections or has failed by now; None if there is none.
+    """Returns a task of this training that refuses connections or has failed by now; None if there
+    is none.
 
-    For a process that ends: unlike a FailureDetector, it does not wait until a silent task is surely lost.
+    For a process that ends: unlike a FailureDetector, it does not wait until a silent task is
+      surely lost.
     """
     if rendezvous.membership is None:
         return None
@@ -232,9 +264,15 @@ def find_loss(rendezvous: Rendezvous) -> PeerError | None:
 
 
 def failure_of_end(task: Task, end: End | None, *, answers: bool = False) -> PeerError | None:
-    """Returns the failure of a task that recorded this end; None if it ended well or has not ended."""
+    """Returns the failure of a task that recorded this end; None if it ended well or has not
+    ended.
+    """
     if end is None or end.exit_code == 0:
         return None
     # Wrong use of one process counts as wrong use of the cluster.
-    exit_code = UsageError.exit_code if end.exit_code == UsageError.exit_code else RunError.exit_code
-    return PeerError(task, f'ended with exit code {end.exit_code}: {end.reason}', exit_code, answers=answers)
+    exit_code = (
+        UsageError.exit_code if end.exit_code == UsageError.exit_code else RunError.exit_code
+    )
+    return PeerError(
+        task, f'ended with exit code {end.exit_code}: {end.reason}', exit_code, answers=answers
+    )

@@ -1,4 +1,6 @@
-"""A process that Horovod started. Horovod connects the processes, and ends all of them when one is lost."""
+"""A process that Horovod started. Horovod connects the processes, and ends all of them when one is
+lost.
+"""
 
 import contextlib
 import itertools
@@ -20,7 +22,9 @@ def load_horovod() -> Any:
     except Exception as error:
         # Horovod raises errors of several kinds when its library was built for another TensorFlow.
         own = modes_that(lambda mode: mode.launcher is not None)
-        other = modes_that(lambda mode: mode.has_cluster and not mode.needs_servers and not mode.has_controller)
+        other = modes_that(
+            lambda mode: mode.has_cluster and not mode.needs_servers and not mode.has_controller
+        )
         raise UsageError(
             f'{own}: the package horovod cannot be imported ({" ".join(str(error).split())}); '
             f'install it for this TensorFlow, or write {other}'
@@ -30,18 +34,25 @@ def load_horovod() -> Any:
 
 
 def horovod_cluster(horovod: Any) -> Cluster:
-    """Returns the processes that Horovod started. Only Horovod knows their addresses, so the hosts are placeholders."""
+    """Returns the processes that Horovod started. Only Horovod knows their addresses, so the hosts
+    are placeholders.
+    """
     hosts = tuple(f'rank-{rank}:0' for rank in range(horovod.size()))
     return Cluster((), hosts, 'worker', horovod.rank(), 'Horovod')
 
 
 class HorovodWorker(Worker):
-    """One of the processes that Horovod started. They take their steps together; Horovod detects lost processes."""
+    """One of the processes that Horovod started. They take their steps together; Horovod detects
+    lost processes.
+    """
 
-    def __init__(self, horovod: Any, cluster: Cluster, config: tf.ConfigProto, *, settings: Settings) -> None:
+    def __init__(
+        self, horovod: Any, cluster: Cluster, config: tf.ConfigProto, *, settings: Settings
+    ) -> None:
         super().__init__(config, cluster)
         self._settings = settings
-        # Each sum needs all processes: if the others ended first, the chief could not finish its step and save.
+        # Each sum needs all processes: if the others ended first, the chief could not finish its
+        # step and save.
         self.ends_after_chief = not cluster.is_chief
         self._horovod = horovod
 
@@ -54,7 +65,10 @@ class HorovodWorker(Worker):
         if difference := find_difference({f'rank {rank}': each for rank, each in settings}):
             raise UsageError(difference)
         received = self._from_chief([-1 if value is None else value for value in offer.values()])
-        self.agreed = {name: None if value < 0 else int(value) for name, value in zip(offer, received, strict=True)}
+        self.agreed = {
+            name: None if value < 0 else int(value)
+            for name, value in zip(offer, received, strict=True)
+        }
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
         images, seconds = self._from_chief([images, seconds])
@@ -69,11 +83,14 @@ class HorovodWorker(Worker):
             found, sizes = session.run([texts, lengths])
         ends = list(itertools.accumulate(sizes))
         return [
-            json.loads(bytes(found[end - size : end].astype('uint8'))) for end, size in zip(ends, sizes, strict=True)
+            json.loads(bytes(found[end - size : end].astype('uint8')))
+            for end, size in zip(ends, sizes, strict=True)
         ]
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        """Returns the values of all ranks if all steps were taken; else only its own, since lost ranks never answer."""
+        """Returns the values of all ranks if all steps were taken; else only its own, since lost
+        ranks never answer.
+        """
         if is_complete:
             with contextlib.suppress(tf.errors.OpError):
                 return self.gather(name, value)
@@ -81,12 +98,16 @@ class HorovodWorker(Worker):
 
     def _from_chief(self, values: list[float]) -> Any:
         with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-            received = self._horovod.broadcast(tf.constant(values, tf.float64), root_rank=0, name='from_chief')
+            received = self._horovod.broadcast(
+                tf.constant(values, tf.float64), root_rank=0, name='from_chief'
+            )
         with tf.Session(graph=graph, config=self.config) as session:
             return session.run(received)
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        """After the loss of another process Horovod raises an UnknownError, which may name none of its operations."""
+        """After the loss of another process Horovod raises an UnknownError, which may name none of
+        its operations.
+        """
         is_own = error.op is not None and not error.op.type.startswith('Horovod')
         if is_own or not isinstance(error, tf.errors.UnknownError):
             return line

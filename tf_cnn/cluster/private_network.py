@@ -1,8 +1,10 @@
-"""A network for the processes of a cluster on this machine, which nothing outside of it can reach. Linux only.
+"""A network for the processes of a cluster on this machine, which nothing outside of it can reach.
+Linux only.
 
-TensorFlow's servers listen on all addresses of a machine (0.0.0.0 in grpc_server_lib.cc), whatever address the cluster
-has for them. So the processes share a network namespace with a loopback interface only (network_namespaces(7)). A small
-process keeps the namespace while the launcher lives; tf_cnn/system/tether.py enters it.
+TensorFlow's servers listen on all addresses of a machine (0.0.0.0 in grpc_server_lib.cc), whatever
+address the cluster has for them. So the processes share a network namespace with a loopback
+interface only (network_namespaces(7)). A small process keeps the namespace while the launcher
+lives; tf_cnn/system/tether.py enters it.
 """
 
 import ctypes
@@ -19,7 +21,17 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _READY = 'ready'
 # The kernel may give a new namespace these interfaces too. They are down.
-_TUNNELS = {'tunl0', 'gre0', 'gretap0', 'erspan0', 'ip_vti0', 'ip6_vti0', 'sit0', 'ip6tnl0', 'ip6gre0'}
+_TUNNELS = {
+    'tunl0',
+    'gre0',
+    'gretap0',
+    'erspan0',
+    'ip_vti0',
+    'ip6_vti0',
+    'sit0',
+    'ip6tnl0',
+    'ip6gre0',
+}
 
 
 class PrivateNetwork:
@@ -46,7 +58,9 @@ class PrivateNetwork:
         answer = self._keeper.stdout.readline().strip()
         # Some systems let a user make namespaces, but not enter them.
         if answer == _READY:
-            entering = subprocess.run(die_with_parent(['true'], network=self.pid), stderr=subprocess.PIPE, check=False)
+            entering = subprocess.run(
+                die_with_parent(['true'], network=self.pid), stderr=subprocess.PIPE, check=False
+            )
             if entering.returncode:
                 answer = 'a process cannot enter it'
         if answer != _READY:
@@ -66,7 +80,8 @@ def is_private() -> bool:
 def _make() -> None:
     """Moves this process into a new network namespace with a loopback interface."""
     uid, gid = os.geteuid(), os.getegid()
-    # Other users need a user namespace for it. In one, root would lose its access to the files of others.
+    # Other users need a user namespace for it. In one, root would lose its access to the files of
+    # others.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET | (_CLONE_NEWUSER if uid else 0)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

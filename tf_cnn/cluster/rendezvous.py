@@ -1,4 +1,6 @@
-"""How one task finds the others: which tasks are up, which have joined the training, and how each ended."""
+"""How one task finds the others: which tasks are up, which have joined the training, and how each
+ended.
+"""
 
 import contextlib
 import threading
@@ -25,10 +27,12 @@ from tf_cnn.system.signals import SIGNALS
 
 Result = TypeVar('Result')
 Settings = Mapping[str, Any]
-# What a process brings from an earlier training: the step of its variables ('step'), and its last step ('end').
+# What a process brings from an earlier training: the step of its variables ('step'), and its last
+# step ('end').
 Offer = Mapping[str, int | None]
 NOTHING: Offer = {'step': None, 'end': None}
-# The incarnation of each task, a number that is new for each process; None if the task does not answer.
+# The incarnation of each task, a number that is new for each process; None if the task does not
+# answer.
 Incarnations = Mapping[Task, int | None]
 
 _MOST_RESTARTS = 2**20
@@ -49,8 +53,8 @@ _STAY_SECS_FOR_ALL = 30.0
 class Membership:
     """The processes that began a training.
 
-    members are the incarnations, by str(task), of the tasks without which it cannot go on; workers are those of all
-    workers, in order. agreed has the latest of what the workers offered.
+    members are the incarnations, by str(task), of the tasks without which it cannot go on; workers
+    are those of all workers, in order. agreed has the latest of what the workers offered.
     """
 
     members: Mapping[str, int]
@@ -67,11 +71,15 @@ class End:
 
 
 class StrangerError(UsageError):
-    """The process does not belong to the cluster that runs at its addresses, so it leaves everything as it is."""
+    """The process does not belong to the cluster that runs at its addresses, so it leaves
+    everything as it is.
+    """
 
 
 class Rendezvous:
-    """One task's view of the cluster and its access to the key-value store. together, restart: as in Worker."""
+    """One task's view of the cluster and its access to the key-value store. together, restart: as
+    in Worker.
+    """
 
     def __init__(
         self,
@@ -96,7 +104,8 @@ class Rendezvous:
         self._store: KeyValueStore | None = None
         self.membership: Membership | None = None
         self.restart = 0
-        # Whether the servers, or the address of this task, belong to others: then this task records nothing there.
+        # Whether the servers, or the address of this task, belong to others: then this task records
+        # nothing there.
         self._is_stranger = False
 
     def incarnations(self) -> Incarnations:
@@ -112,12 +121,14 @@ class Rendezvous:
         self._is_stranger = True
         raise StrangerError(
             f"{own.job} {own.index}'s address {own.host} is another process; this host is not "
-            f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check --task_index, '
+            f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; '
+            'check --task_index, '
             f'or the role in {self.cluster.source}'
         )
 
     def entries(self, *, patient: bool = True) -> dict[str, Any] | None:
-        """Returns all entries of the key-value store; None if the task with the store does not answer.
+        """Returns all entries of the key-value store; None if the task with the store does not
+        answer.
 
         patient: whether to wait for a task that is slow to answer.
         """
@@ -127,13 +138,20 @@ class Rendezvous:
         """Puts a value into the key-value store, if the task with the store answers."""
         self.use_store(KeyValueStore.put, key, value)
 
-    def use_store(self, method: Callable[..., Result], *arguments: Any, patient: bool = True) -> Result | None:
-        """Returns what a method of the key-value store returns; None if the task with the store does not answer."""
+    def use_store(
+        self, method: Callable[..., Result], *arguments: Any, patient: bool = True
+    ) -> Result | None:
+        """Returns what a method of the key-value store returns; None if the task with the store
+        does not answer.
+        """
         host = self.cluster.store_task
-        # TensorFlow's first connection to a task waits without a time limit, so check first that the task is up.
+        # TensorFlow's first connection to a task waits without a time limit, so check first that
+        # the task is up.
         found = self.health.incarnations([host], patient=patient)[host]
         # A new process has the store of another training.
-        if found is None or (self.membership and found != self.membership.members.get(str(host), found)):
+        if found is None or (
+            self.membership and found != self.membership.members.get(str(host), found)
+        ):
             return None
         results: list[Result] = []
 
@@ -155,9 +173,9 @@ class Rendezvous:
     def join(self, offer: Offer, timeout: Timeout) -> Membership:
         """Waits until all tasks are up and all workers have joined.
 
-        A process that comes while those of an earlier training still end waits for the others' new processes.
-        Raises StrangerError if the addresses belong to other processes, UsageError if two tasks have different
-        settings, and RunError if some tasks do not come in time.
+        A process that comes while those of an earlier training still end waits for the others' new
+        processes. Raises StrangerError if the addresses belong to other processes, UsageError if
+        two tasks have different settings, and RunError if some tasks do not come in time.
         """
         began = time.monotonic()
         deadline = began + timeout.secs
@@ -170,27 +188,39 @@ class Rendezvous:
             if entries is not None and own is not None:
                 membership = _membership(entries)
                 self.compare_settings(entries, found)
-                # If an earlier process of this task took all steps, this one belongs to the next training.
+                # If an earlier process of this task took all steps, this one belongs to the next
+                # training.
                 before = entries.get(_end_key(self.cluster.own))
                 if not (before and before['exit_code'] == 0) and self.enter(entries, found):
                     assert membership
                     self.restart = 0 if own in membership.workers else own % _MOST_RESTARTS + 1
                     return membership
                 if membership is None:
-                    self.put(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
+                    self.put(
+                        f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)}
+                    )
                 offers = self._offers(entries, found)
-                if self.cluster.is_chief and membership is None and self._are_ready(offers, entries, found):
+                if (
+                    self.cluster.is_chief
+                    and membership is None
+                    and self._are_ready(offers, entries, found)
+                ):
                     membership = Membership(
                         members={str(task): found[task] or 0 for task in self._members},
                         workers=[found[worker] or 0 for worker in self.cluster.trainers],
-                        agreed={name: _latest(each[name] for each in offers.values()) for name in NOTHING},
+                        agreed={
+                            name: _latest(each[name] for each in offers.values())
+                            for name in NOTHING
+                        },
                     )
                     self.put('membership', asdict(membership))
                     continue
             offers = self._offers(entries or {}, found)
             # Those that do not answer, else those that have not joined.
             missing = [task for task, incarnation in found.items() if incarnation is None]
-            missing = missing or [worker for worker in self.cluster.trainers if worker not in offers]
+            missing = missing or [
+                worker for worker in self.cluster.trainers if worker not in offers
+            ]
             if time.monotonic() > deadline:
                 who = ', '.join(map(str, missing or self.cluster.trainers))
                 raise RunError(timeout.message(f'{who} did not answer and join the training'))
@@ -198,7 +228,9 @@ class Rendezvous:
             time.sleep(_POLL_SECS)
 
     def show_missing(self, missing: Sequence[Task], secs: float) -> None:
-        """Shows which tasks this one has been waiting for, at once and then at growing intervals."""
+        """Shows which tasks this one has been waiting for, at once and then at growing
+        intervals.
+        """
         own = self.cluster.own
         others = [task for task in missing if task != own]
         if secs < self._next_line_secs or not others:
@@ -207,9 +239,11 @@ class Rendezvous:
         self._next_line_secs = max(_FIRST_LINE_SECS, 2 * self._next_line_secs)
 
     def enter(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
-        """Takes part in the training in the store, if this process belongs to it, and returns whether it does.
+        """Takes part in the training in the store, if this process belongs to it, and returns
+        whether it does.
 
-        A process belongs to the training that it has begun. An asynchronous worker belongs to one of the same servers.
+        A process belongs to the training that it has begun. An asynchronous worker belongs to one
+        of the same servers.
         """
         membership, task = _membership(entries), self.cluster.own
         if membership is None:
@@ -222,31 +256,53 @@ class Rendezvous:
             self.membership = membership
         return self.membership is not None
 
-    def _are_ready(self, offers: Mapping[Task, Any], entries: Mapping[str, Any], found: Incarnations) -> bool:
-        """Whether all workers have joined, and each task is a new process that has told its settings."""
-        told = {task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation') for task in self.cluster.tasks}
-        return None not in found.values() and told == dict(found) and len(offers) == len(self.cluster.trainers)
+    def _are_ready(
+        self, offers: Mapping[Task, Any], entries: Mapping[str, Any], found: Incarnations
+    ) -> bool:
+        """Whether all workers have joined, and each task is a new process that has told its
+        settings.
+        """
+        told = {
+            task: entries.get(f'{_SETTINGS}{task}', {}).get('incarnation')
+            for task in self.cluster.tasks
+        }
+        return (
+            None not in found.values()
+            and told == dict(found)
+            and len(offers) == len(self.cluster.trainers)
+        )
 
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
-        """Publishes the settings that this task must share with the others; raises UsageError if another has others.
+        """Publishes the settings that this task must share with the others; raises UsageError if
+        another has others.
 
-        The entries may contain settings of tasks that were replaced, or that are not in this task's cluster. A cluster
-        that is running already goes on: it raises StrangerError, and publishes nothing.
+        The entries may contain settings of tasks that were replaced, or that are not in this task's
+        cluster. A cluster that is running already goes on: it raises StrangerError, and publishes
+        nothing.
         """
         key, own = f'{_SETTINGS}{self.cluster.own}', found[self.cluster.own]
         mine = {'incarnation': own, 'settings': self._settings}
         published = {
-            name.removeprefix(_SETTINGS): value for name, value in entries.items() if name.startswith(_SETTINGS)
+            name.removeprefix(_SETTINGS): value
+            for name, value in entries.items()
+            if name.startswith(_SETTINGS)
         }
         is_running = _membership(entries) is not None
         if is_running:
-            published = {str(task): published[str(task)] for task in self.cluster.tasks if str(task) in published}
+            published = {
+                str(task): published[str(task)]
+                for task in self.cluster.tasks
+                if str(task) in published
+            }
         replaced = {
             str(task)
             for task, incarnation in found.items()
-            if incarnation is not None and published.get(str(task), mine)['incarnation'] != incarnation
+            if incarnation is not None
+            and published.get(str(task), mine)['incarnation'] != incarnation
         }
-        settings = {name: value['settings'] for name, value in published.items() if name not in replaced}
+        settings = {
+            name: value['settings'] for name, value in published.items() if name not in replaced
+        }
         difference = find_difference(settings | {str(self.cluster.own): self._settings})
         self._is_stranger |= bool(difference) and is_running and self.membership is None
         if difference and self._is_stranger:
@@ -256,10 +312,14 @@ class Rendezvous:
         if difference:
             raise UsageError(difference)
 
-    def _offers(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, Mapping[str, Any]]:
+    def _offers(
+        self, entries: Mapping[str, Any], found: Incarnations
+    ) -> dict[Task, Mapping[str, Any]]:
         joined = {worker: entries.get(f'join/{worker.index}') for worker in self.cluster.trainers}
         return {
-            worker: each['offer'] for worker, each in joined.items() if each and each['incarnation'] == found[worker]
+            worker: each['offer']
+            for worker, each in joined.items()
+            if each and each['incarnation'] == found[worker]
         }
 
     def end(self, exit_code: int, reason: str = '') -> None:
@@ -290,26 +350,37 @@ class Rendezvous:
         while time.monotonic() < deadline and SIGNALS.count == num_signals:
             found, entries = self.incarnations(), self.entries() or {}
             ends = self.ends(entries, found)
-            if all(task in ends or not (all_will_end or self._is_member(task, found[task])) for task in tasks):
+            if all(
+                task in ends or not (all_will_end or self._is_member(task, found[task]))
+                for task in tasks
+            ):
                 return
             time.sleep(_POLL_SECS)
 
     def _is_member(self, task: Task, incarnation: int | None) -> bool:
         """Whether a process takes part in the training of this process, as far as that is known."""
-        expected = self.membership.members.get(str(task), incarnation) if self.membership else incarnation
+        expected = (
+            self.membership.members.get(str(task), incarnation) if self.membership else incarnation
+        )
         return incarnation is not None and incarnation == expected
 
     def stay_for_others(self, *, all_will_end: bool = False) -> None:
-        """Waits, if this task has the store, until the others have ended, since they may still read it.
+        """Waits, if this task has the store, until the others have ended, since they may still read
+        it.
 
-        all_will_end: tasks that are not up yet must learn from the store that the cluster cannot start.
+        all_will_end: tasks that are not up yet must learn from the store that the cluster cannot
+          start.
         """
         if SIGNALS.received and not self.membership:
             # Nothing has begun, so nobody reads anything.
             return
         if self.cluster.own == self.cluster.store_task and not self._is_stranger:
             others = [task for task in self.cluster.tasks if task != self.cluster.own]
-            self.await_ends(others, _STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS, all_will_end=all_will_end)
+            self.await_ends(
+                others,
+                _STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS,
+                all_will_end=all_will_end,
+            )
 
 
 def _latest(steps: Iterable[int | None]) -> int | None:
@@ -325,17 +396,24 @@ def _end_key(task: Task) -> str:
     return f'end/{task.job}/{task.index}'
 
 
-# ---- the settings that all tasks of a cluster must share -------------------------------------------------------------
+# ---- the settings that all tasks of a cluster must share -----------------------------------------
 
 
 def settings_of(cluster: Cluster, flags: Settings) -> Settings:
-    """Returns the settings that a task must share with the others, by flag: these flags, and the hosts."""
-    hosts = {'ps': cluster.ps_hosts, 'worker': cluster.worker_hosts, 'controller': cluster.controller_hosts}
+    """Returns the settings that a task must share with the others, by flag: these flags, and the
+    hosts.
+    """
+    hosts = {
+        'ps': cluster.ps_hosts,
+        'worker': cluster.worker_hosts,
+        'controller': cluster.controller_hosts,
+    }
     return {**{HOSTS_FLAGS[job]: ','.join(named) or None for job, named in hosts.items()}, **flags}
 
 
 def find_difference(settings: Mapping[str, Settings]) -> str | None:
-    """Returns one line about the first setting that two tasks both have and that differs; None if all agree.
+    """Returns one line about the first setting that two tasks both have and that differs; None if
+    all agree.
 
     A name is a flag, or 'SHA-256 of --FLAG' for the file that a flag names, or it says what its
     value counts in --data_dir, such as 'training images'.
@@ -345,7 +423,9 @@ def find_difference(settings: Mapping[str, Settings]) -> str | None:
         for name, value in settings[task].items():
             other, expected = first.setdefault(name, (task, value))
             if value != expected:
-                both = f'{_written(name, expected)} in {other}, and {_written(name, value)} in {task}'
+                both = (
+                    f'{_written(name, expected)} in {other}, and {_written(name, value)} in {task}'
+                )
                 advice = f'write the same --{name} for all'
                 if ' ' in name:
                     advice = f'give each the same {"file" if _OF_FILE in name else "data"}'

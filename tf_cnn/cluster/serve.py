@@ -30,10 +30,11 @@ def run_server(
     linger_secs: float,
     console: Console,
 ) -> None:
-    """Runs this process as a server until the trainers have ended; RunError if one fails or a needed task is lost.
+    """Runs this process as a server until the trainers have ended; RunError if one fails or a
+    needed task is lost.
 
-    together: no trainer can go on without the others. connect limits the wait for the trainers at the start.
-    linger_secs is how long to stay after all trainers have ended.
+    together: no trainer can go on without the others. connect limits the wait for the trainers at
+    the start. linger_secs is how long to stay after all trainers have ended.
     """
     start_server(cluster, config)
     rendezvous = Rendezvous(cluster, together=together, settings=settings, show=console.progress)
@@ -80,7 +81,9 @@ def serve(
         # All may have ended before.
         if rendezvous.membership or len(ended) == len(trainers):
             break
-        missing = [trainer for trainer in trainers if found[trainer] is None and trainer not in ended]
+        missing = [
+            trainer for trainer in trainers if found[trainer] is None and trainer not in ended
+        ]
         secs = time.monotonic() - began
         if missing and secs > connect.secs:
             raise RunError(connect.message(f'{missing[0]} did not come'))
@@ -97,7 +100,11 @@ def serve(
             now = time.monotonic()
             last_answer |= {trainer: now for trainer in trainers if found[trainer] is not None}
             # If trainers do not need each other, a lost one may come back while others train.
-            gone = [task for task in trainers if task not in ended and now - last_answer[task] > _GONE_SECS]
+            gone = [
+                task
+                for task in trainers
+                if task not in ended and now - last_answer[task] > _GONE_SECS
+            ]
             if len(ended) + len(gone) == len(trainers):
                 break
     for trainer, end in ended.items():
@@ -113,8 +120,12 @@ def serve(
         time.sleep(_INTERVAL_SECS)
 
 
-def _poll(rendezvous: Rendezvous, ask: Callable[[], None]) -> Iterator[tuple[Incarnations, Mapping[Task, End]]]:
-    """Yields which tasks are up, and which trainers have ended and how; joins the training when it has begun."""
+def _poll(
+    rendezvous: Rendezvous, ask: Callable[[], None]
+) -> Iterator[tuple[Incarnations, Mapping[Task, End]]]:
+    """Yields which tasks are up, and which trainers have ended and how; joins the training when it
+    has begun.
+    """
     ended: Mapping[Task, End] = {}
     while True:
         found = rendezvous.incarnations()
@@ -125,7 +136,9 @@ def _poll(rendezvous: Rendezvous, ask: Callable[[], None]) -> Iterator[tuple[Inc
             # The trainers of an earlier training, which still ends, are not those of this server.
             is_other = not rendezvous.enter(entries, found) and 'membership' in entries
             ends = {} if is_other else rendezvous.ends(entries, found)
-            ended = {trainer: ends[trainer] for trainer in rendezvous.cluster.trainers if trainer in ends}
+            ended = {
+                trainer: ends[trainer] for trainer in rendezvous.cluster.trainers if trainer in ends
+            }
         yield found, ended
         time.sleep(_INTERVAL_SECS)
         ask()

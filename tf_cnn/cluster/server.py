@@ -1,4 +1,6 @@
-"""The TensorFlow servers of a cluster: starts that of this task, asks which tasks are up, and shares values in one."""
+"""The TensorFlow servers of a cluster: starts that of this task, asks which tasks are up, and
+shares values in one.
+"""
 
 import errno
 import hashlib
@@ -23,13 +25,16 @@ _started: list[tf.train.Server] = []
 _METHOD = '/tensorflow.WorkerService/GetStatus'
 # How long a task may take to answer.
 _ANSWER_SECS = 1.0
-# On a machine with more processes than cores, a process may answer late. A killed one refuses connections at once.
+# On a machine with more processes than cores, a process may answer late. A killed one refuses
+# connections at once.
 _BUSY_SECS = 5.0
 _CHANNEL_OPTIONS = (
-    # A task may come back at any moment: try to connect twice a second instead of at growing intervals.
+    # A task may come back at any moment: try to connect twice a second instead of at growing
+    # intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
     ('grpc.max_reconnect_backoff_ms', 500),
-    # Despite its name, how long an attempt to connect may take. Distant or busy hosts need that long.
+    # Despite its name, how long an attempt to connect may take. Distant or busy hosts need that
+    # long.
     ('grpc.min_reconnect_backoff_ms', 5000),
     # Connect directly, as TensorFlow does.
     ('grpc.enable_http_proxy', 0),
@@ -39,9 +44,14 @@ _NO_TASK = '/job:none'
 
 
 def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
-    """Starts the server of this task, which listens until the process ends; raises RunError if its port is in use."""
+    """Starts the server of this task, which listens until the process ends; raises RunError if its
+    port is in use.
+    """
     # Tasks connect directly to each other, even if a proxy is set for other hosts.
-    direct = [os.environ.get(_NO_PROXY, ''), *(split_host_port(task.host)[0] for task in cluster.tasks)]
+    direct = [
+        os.environ.get(_NO_PROXY, ''),
+        *(split_host_port(task.host)[0] for task in cluster.tasks),
+    ]
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
     port = split_host_port(cluster.own.host)[1]
     # TensorFlow would silently share the port with another process that listens there.
@@ -50,10 +60,14 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     try:
         socket.create_server(('', port), family=family, dualstack_ipv6=is_dual).close()
         server = tf.train.Server(
-            tf.train.ClusterSpec(cluster.spec), job_name=cluster.job, task_index=cluster.index, config=config
+            tf.train.ClusterSpec(cluster.spec),
+            job_name=cluster.job,
+            task_index=cluster.index,
+            config=config,
         )
     except (OSError, tf.errors.UnknownError) as error:
-        # TensorFlow's error says nothing about the cause: a process has taken the port since the check.
+        # TensorFlow's error says nothing about the cause: a process has taken the port since the
+        # check.
         number = error.errno if isinstance(error, OSError) else errno.EADDRINUSE
         raise RunError(
             f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} cannot be used '
@@ -64,7 +78,9 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
 
 
 def leave(exit_code: int) -> None:
-    """Ends the process at once if it has a server: the server's threads would crash while Python shuts down."""
+    """Ends the process at once if it has a server: the server's threads would crash while Python
+    shuts down.
+    """
     if _started:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -72,22 +88,29 @@ def leave(exit_code: int) -> None:
 
 
 class Health:
-    """Finds out which tasks are up: their TensorFlow servers answer with a random number, new for each process."""
+    """Finds out which tasks are up: their TensorFlow servers answer with a random number, new for
+    each process.
+    """
 
     def __init__(self) -> None:
         self._last_answers: dict[Task, tuple[int, float]] = {}
         self._requests: dict[Task, Any] = {}
 
-    def incarnations(self, tasks: Iterable[Task], *, patient: bool = True) -> dict[Task, int | None]:
+    def incarnations(
+        self, tasks: Iterable[Task], *, patient: bool = True
+    ) -> dict[Task, int | None]:
         """Returns the incarnation of each task; None for a task whose server does not answer.
 
-        A task that answers too late on an open connection is only busy: if patient, it counts as up for some seconds.
+        A task that answers too late on an open connection is only busy: if patient, it counts as up
+        for some seconds.
         """
         calls = {}
         for task in tasks:
             if task not in self._requests:
                 channel = grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS)
-                self._requests[task] = channel.unary_unary(_METHOD, response_deserializer=_incarnation)
+                self._requests[task] = channel.unary_unary(
+                    _METHOD, response_deserializer=_incarnation
+                )
             calls[task] = self._requests[task].future(b'', timeout=_ANSWER_SECS)
         return {task: self._answer(task, call, patient=patient) for task, call in calls.items()}
 
@@ -101,59 +124,83 @@ class Health:
         except grpc.RpcError as error:
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             before, answered = self._last_answers.get(task, (None, 0.0))
-            return before if is_late and patient and time.monotonic() - answered < _BUSY_SECS else None
+            return (
+                before if is_late and patient and time.monotonic() - answered < _BUSY_SECS else None
+            )
         self._last_answers[task] = incarnation, time.monotonic()
         return incarnation
 
 
 def _incarnation(response: bytes) -> int:
-    """Reads a GetStatusResponse, for which TensorFlow has no Python class: a list of messages, stored like bytes."""
+    """Reads a GetStatusResponse, for which TensorFlow has no Python class: a list of messages,
+    stored like bytes.
+    """
     devices = map(DeviceAttributes.FromString, tf.train.BytesList.FromString(response).value)
     # Take that of the first CPU, since servers list all their devices in any order.
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
 
 
 class OpenSession(tf.Session):
-    """A session that nothing closes: if a task is gone, closing can hang, even when Python collects the session."""
+    """A session that nothing closes: if a task is gone, closing can hang, even when Python collects
+    the session.
+    """
 
     def __del__(self) -> None:
         """Leaves it open; the process frees it when it ends."""
 
 
 class KeyValueStore:
-    """JSON values by key that all tasks share, in the memory of one task; they are lost with that task.
+    """JSON values by key that all tasks share, in the memory of one task; they are lost with that
+    task.
 
-    Its sessions run in the server of that task, under a job name of no task: if two processes called themselves
-    'worker 0' there, TensorFlow would end the sessions of the first. All methods raise tf.errors.OpError if the host
-    is gone, slow or a new process; then make a new object.
+    Its sessions run in the server of that task, under a job name of no task: if two processes
+    called themselves 'worker 0' there, TensorFlow would end the sessions of the first. All methods
+    raise tf.errors.OpError if the host is gone, slow or a new process; then make a new object.
     """
 
     def __init__(self, host: Task, timeout_secs: float = 10.0) -> None:
         with tf.Graph().as_default() as graph:
-            # TensorFlow has no hash table from strings to strings, so digests of the keys are the table's keys.
-            # Large values have a table of their own, so that get_all does not read them.
+            # TensorFlow has no hash table from strings to strings, so digests of the keys are the
+            # table's keys. Large values have a table of their own, so that get_all does not read
+            # them.
             table, large = (
-                tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name=name)
+                tf.raw_ops.MutableHashTableV2(
+                    key_dtype=tf.int64, value_dtype=tf.string, shared_name=name
+                )
                 for name in ('key_value_store', 'large_values')
             )
             self._digest, self._entry = tf.placeholder(tf.int64, []), tf.placeholder(tf.string, [])
-            self._put = tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=self._digest, values=self._entry)
-            self._get_all = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string).values
-            self._put_large = tf.raw_ops.LookupTableInsertV2(table_handle=large, keys=self._digest, values=self._entry)
-            self._get_large = tf.raw_ops.LookupTableFindV2(table_handle=large, keys=self._digest, default_value='')
+            self._put = tf.raw_ops.LookupTableInsertV2(
+                table_handle=table, keys=self._digest, values=self._entry
+            )
+            self._get_all = tf.raw_ops.LookupTableExportV2(
+                table_handle=table, Tkeys=tf.int64, Tvalues=tf.string
+            ).values
+            self._put_large = tf.raw_ops.LookupTableInsertV2(
+                table_handle=large, keys=self._digest, values=self._entry
+            )
+            self._get_large = tf.raw_ops.LookupTableFindV2(
+                table_handle=large, keys=self._digest, default_value=''
+            )
         # Only the server's own devices, since any other task may be gone.
-        config = tf.ConfigProto(device_filters=[_NO_TASK], operation_timeout_in_ms=int(1000 * timeout_secs))
+        config = tf.ConfigProto(
+            device_filters=[_NO_TASK], operation_timeout_in_ms=int(1000 * timeout_secs)
+        )
         self._session = OpenSession(f'grpc://{host.host}', graph=graph, config=config)
 
     def put(self, key: str, value: Any) -> None:
-        self._session.run(self._put, {self._digest: _digest(key), self._entry: json.dumps([key, value])})
+        self._session.run(
+            self._put, {self._digest: _digest(key), self._entry: json.dumps([key, value])}
+        )
 
     def get_all(self) -> dict[str, Any]:
         """Returns all entries, except those of put_large."""
         return dict(map(json.loads, self._session.run(self._get_all, {})))
 
     def put_large(self, key: str, value: Any) -> None:
-        self._session.run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
+        self._session.run(
+            self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)}
+        )
 
     def get_large(self, key: str) -> Any:
         text = self._session.run(self._get_large, {self._digest: _digest(key)})
@@ -161,4 +208,6 @@ class KeyValueStore:
 
 
 def _digest(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), 'little', signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(key.encode(), digest_size=8).digest(), 'little', signed=True
+    )

@@ -1,4 +1,6 @@
-"""The processes of a cluster, their addresses, and the role of this one. Does not import TensorFlow."""
+"""The processes of a cluster, their addresses, and the role of this one. Does not import
+TensorFlow.
+"""
 
 import contextlib
 import ipaddress
@@ -23,7 +25,9 @@ HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'contro
 
 @dataclass(frozen=True)
 class Task:
-    """One process of the cluster: its job (ps, worker or controller), its index within the job, and its HOST:PORT."""
+    """One process of the cluster: its job (ps, worker or controller), its index within the job, and
+    its HOST:PORT.
+    """
 
     job: str
     index: int
@@ -40,11 +44,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes that train together, with the HOST:PORT of each, and the role of this one: its job and index.
+    """The processes that train together, with the HOST:PORT of each, and the role of this one: its
+    job and index.
 
-    A cluster has servers and trainers. Without a controller these are the parameter servers and the workers. With one,
-    the controller is the only trainer: it uses the devices of all workers, and the workers are servers.
-    source says where the cluster was described, for messages: 'the flags', 'TF_CONFIG', 'Slurm', 'Horovod' ...
+    A cluster has servers and trainers. Without a controller these are the parameter servers and the
+    workers. With one, the controller is the only trainer: it uses the devices of all workers, and
+    the workers are servers. source says where the cluster was described, for messages: 'the flags',
+    'TF_CONFIG', 'Slurm', 'Horovod' ...
     """
 
     ps_hosts: Hosts
@@ -61,7 +67,9 @@ class Cluster:
 
     @property
     def servers(self) -> tuple[Task, ...]:
-        """The processes that store variables for the trainers and run until the trainers have ended."""
+        """The processes that store variables for the trainers and run until the trainers have
+        ended.
+        """
         return _tasks(*self.jobs[0])
 
     @property
@@ -92,7 +100,9 @@ class Cluster:
 
     @property
     def place_on_host(self) -> tuple[int, int]:
-        """The number of this worker among those whose addresses have its host name, and how many these are."""
+        """The number of this worker among those whose addresses have its host name, and how many
+        these are.
+        """
         own = _host_name(self.own)
         names = [_host_name(task) for task in _tasks('worker', self.worker_hosts)]
         return names[: self.index].count(own), names.count(own)
@@ -108,7 +118,9 @@ class Cluster:
 
     @property
     def store_task(self) -> Task:
-        """The process whose server has the key-value store of the cluster: the first server, else the chief."""
+        """The process whose server has the key-value store of the cluster: the first server, else
+        the chief.
+        """
         return self.tasks[0]
 
     @property
@@ -121,7 +133,9 @@ class Cluster:
 
 
 def place_of(cluster: Cluster | None) -> Place:
-    """Returns among which processes a mode runs in this cluster; None stands for a run of one process."""
+    """Returns among which processes a mode runs in this cluster; None stands for a run of one
+    process.
+    """
     if cluster is None:
         return Place.ALONE
     if cluster.ps_hosts:
@@ -135,7 +149,9 @@ def name_tasks(tasks: Sequence[Task], conjunction: str = ', ') -> str:
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
-    """Returns the hosts, without ports, of which an address is reachable from the internet, each once."""
+    """Returns the hosts, without ports, of which an address is reachable from the internet, each
+    once.
+    """
     found: list[str] = []
     for name in dict.fromkeys(split_host_port(task.host)[0] for task in cluster.tasks):
         with contextlib.suppress(OSError, UnicodeError):
@@ -163,8 +179,13 @@ class Timeout:
     secs: float
 
     def message(self, what: str) -> str:
-        """Returns the error for something that did not happen in time, such as 'ps 0 (HOST:PORT) did not answer'."""
-        return f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write a longer time'
+        """Returns the error for something that did not happen in time, such as 'ps 0 (HOST:PORT)
+        did not answer'.
+        """
+        return (
+            f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write '
+            'a longer time'
+        )
 
 
 def join_host_port(host: str, port: int) -> str:
@@ -178,7 +199,9 @@ def split_host_port(address: str) -> tuple[str, int]:
 
 
 def may_be_host(host: str) -> bool:
-    """Whether a text is a name or a valid address, rather than an address that no host can have: zz::1, 10.0.0.256."""
+    """Whether a text is a name or a valid address, rather than an address that no host can have:
+    zz::1, 10.0.0.256.
+    """
     if ':' not in host and not _FOUR_NUMBERS.fullmatch(host):
         return True
     with contextlib.suppress(ValueError):
@@ -193,14 +216,17 @@ def split_hosts(text: str) -> list[str]:
 
 
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
-    """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by `flag`."""
+    """Returns the hosts of a list, each as HOST:PORT without blanks; messages name the list by
+    `flag`.
+    """
     hosts = []
     for item in items:
         match = _HOST_PORT.fullmatch(item.strip())
         host, port = split_host_port(match[0]) if match else ('', 0)
         if host and not may_be_host(host):
             raise UsageError(
-                f'{flag}: {host} is not a valid address; use a name, or an address such as 10.0.0.1 or [fd00::1]'
+                f'{flag}: {host} is not a valid address; use a name, or an address such as '
+                '10.0.0.1 or [fd00::1]'
             )
         if not 1 <= port <= 65535:
             what = repr(item.strip()) if item.strip() else 'an empty entry'
@@ -210,5 +236,7 @@ def read_hosts(items: Iterable[str], flag: str) -> Hosts:
             )
         hosts.append(join_host_port(host, port))
     if twice := next((host for host in hosts if hosts.count(host) > 1), None):
-        raise UsageError(f'{flag}: {twice} stands there twice; write a different HOST:PORT for each process')
+        raise UsageError(
+            f'{flag}: {twice} stands there twice; write a different HOST:PORT for each process'
+        )
     return tuple(hosts)

@@ -12,16 +12,20 @@ from tf_cnn.cluster.topology import Cluster
 
 
 class Worker:
-    """A process that takes steps, or evaluates, alone. A cluster and Horovod override what they do differently.
+    """A process that takes steps, or evaluates, alone. A cluster and Horovod override what they do
+    differently.
 
     Attributes:
       target: the TensorFlow server that runs this process's graphs; '' for none.
-      device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a server.
+      device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a
+        server.
       together: whether the workers take their steps together.
       index: the number of this process among those that take steps.
       agreed: the offer with which all start; its 'end' is None if the training begins now.
-      restart: 0 if this process began the training; a different number in each that joined it later.
-      ends_after_chief: whether this process goes on with its steps after a signal until the chief has ended.
+      restart: 0 if this process began the training; a different number in each that joined it
+        later.
+      ends_after_chief: whether this process goes on with its steps after a signal until the chief
+        has ended.
     """
 
     target = ''
@@ -39,13 +43,17 @@ class Worker:
         self.agreed = NOTHING
 
     def join(self, offer: Offer) -> None:
-        """Waits for the others and agrees with them; raises RunError if some do not come in time."""
+        """Waits for the others and agrees with them; raises RunError if some do not come in
+        time.
+        """
         self.agreed = offer
 
     def announced(self) -> tuple[int, int] | None:
-        """Returns the first and the last step of the training if its variables are on servers, else None.
+        """Returns the first and the last step of the training if its variables are on servers, else
+        None.
 
-        The chief, which puts them there, learns of those that an earlier chief left; the others wait for it.
+        The chief, which puts them there, learns of those that an earlier chief left; the others
+        wait for it.
         """
         return None
 
@@ -53,52 +61,71 @@ class Worker:
         """Tells the others, if this is the chief, that the variables are on the servers."""
 
     def watch(self, session: tf.Session, save: Callable[[], None]) -> None:
-        """From now on, ends the session if another task is lost; the chief saves the variables before, if it can."""
+        """From now on, ends the session if another task is lost; the chief saves the variables
+        before, if it can.
+        """
 
     def taking_steps(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for one session call that takes steps, which limits how long it waits for others."""
+        """Returns a context for one session call that takes steps, which limits how long it waits
+        for others.
+        """
         return contextlib.nullcontext()
 
     def pausing(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for work between two steps, such as saving, during which others may wait for this one."""
+        """Returns a context for work between two steps, such as saving, during which others may
+        wait for this one.
+        """
         return contextlib.nullcontext()
 
     def end_if_lost(self, step_secs: float) -> None:
-        """Raises PeerError, between two steps, if another task was lost; the last step took step_secs."""
+        """Raises PeerError, between two steps, if another task was lost; the last step took
+        step_secs.
+        """
 
     def stop_watching(self) -> None:
         """From now on other tasks may end without being reported."""
 
     def begin_stop(self) -> None:
-        """Called on another thread when a signal that ends the run has arrived: as stop_watching."""
+        """Called on another thread when a signal that ends the run has arrived: as
+        stop_watching.
+        """
 
     def name_loss(self, reason: str) -> str:
         """Returns why a signal ended the run, with the task that was lost before, if one was."""
         return reason
 
     def peer_failure(self) -> PeerError | None:
-        """Waits some seconds, after a step has failed, for the failure of another task that explains it."""
+        """Waits some seconds, after a step has failed, for the failure of another task that
+        explains it.
+        """
         return None
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        """Returns the message for a step that failed without a peer failure; `line` if the cause is in this process."""
+        """Returns the message for a step that failed without a peer failure; `line` if the cause is
+        in this process.
+        """
         return line
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """Returns the images and seconds that the chief measured, for all workers; raises PeerError like gather."""
+        """Returns the images and seconds that the chief measured, for all workers; raises PeerError
+        like gather.
+        """
         return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        """Returns the JSON values that all workers pass under this name, in their order; waits for all of them.
+        """Returns the JSON values that all workers pass under this name, in their order; waits for
+        all of them.
 
         Each gather needs another name. Raises PeerError if a task is lost meanwhile.
         """
         return [value]
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        """Passes a value to the chief. Returns the values of all workers, in their order, on the chief; else [].
+        """Passes a value to the chief. Returns the values of all workers, in their order, on the
+        chief; else [].
 
-        Does not fail: None stands for a worker that was lost, or did not call this within some seconds.
+        Does not fail: None stands for a worker that was lost, or did not call this within some
+          seconds.
         is_complete: whether this worker has taken all of its steps; if not, others may have ended.
         """
         return [value]

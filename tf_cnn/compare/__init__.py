@@ -1,1 +1,3 @@
-"""Compares result documents: rates, ratios and their intervals, regressions, and the tables that show them."""
+"""Compares result documents: rates, ratios and their intervals, regressions, and the tables that
+show them.
+"""

@@ -45,13 +45,16 @@ class ChangeRow:
     """A row of the comparison.
 
     Attributes:
-      name: the argument, and the values that distinguish the group from the argument's other groups.
+      name: the argument, and the values that distinguish the group from the argument's other
+        groups.
       status: 'complete', 'incomplete' or 'left out'.
       remark: why it is incomplete, left out, or has no ratio.
       flags: the values of the flags that vary between rows.
       baseline: the name of the row with which it is compared.
-      flag_changes: the flags that differ from the baseline, with the values before and after; others likewise.
-      outliers: the runs that are far from the others, with their images/sec, if there are many runs.
+      flag_changes: the flags that differ from the baseline, with the values before and after;
+        others likewise.
+      outliers: the runs that are far from the others, with their images/sec, if there are many
+        runs.
     """
 
     name: str
@@ -74,10 +77,14 @@ class ChangeRow:
 
 
 def make_rows(sides: Sequence[Side], *, force: bool = False) -> list[ChangeRow]:
-    """Compares the runs of the sides with the first side. UsageError if the runs did different work, without force."""
+    """Compares the runs of the sides with the first side. UsageError if the runs did different
+    work, without force.
+    """
     paired = pairs(sides, across_work=force)
     estimates = {id(pair.group): estimate(pair.group.results) for pair in paired}
-    flags = [name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS]
+    flags = [
+        name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS
+    ]
     names = group_names(sides)
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
     alone = 'only here' if len(sides) > 1 else 'no other of its batch size'
@@ -87,13 +94,16 @@ def make_rows(sides: Sequence[Side], *, force: bool = False) -> list[ChangeRow]:
         other = pair.baseline if len(sides) > 1 else paired[0].group
         if other and (work := work_differences(other.first, pair.group.first)) and not force:
             raise UsageError(_refusal(other, pair.group, work))
-        rows.append(_row(pair, names, estimates, flags, has_partner=id(pair.group) in matched, alone=alone))
+        rows.append(
+            _row(pair, names, estimates, flags, has_partner=id(pair.group) in matched, alone=alone)
+        )
     return rows + [_left_out(left) for side in sides for left in side.left_out]
 
 
 def format_runs(found: Estimate) -> str:
     line = (
-        f'rate of {plural(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
+        f'rate of {plural(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all '
+        'images / all seconds)'
     )
     if found.plus_minus is None:
         return f'{line}; {_TOO_FEW_RUNS}'
@@ -102,12 +112,18 @@ def format_runs(found: Estimate) -> str:
 
 def format_ratio(ratio: Ratio) -> str:
     is_judged = ratio.interval is not None and not ratio.is_short
-    return f'B / A {ratio.value:.3f}, {f"95 % {_interval(ratio, 3)}" if is_judged else ratio.verdict.value}'
+    return (
+        f'B / A {ratio.value:.3f}, '
+        f'{f"95 % {_interval(ratio, 3)}" if is_judged else ratio.verdict.value}'
+    )
 
 
 def format_outliers(found: Mapping[str, float]) -> str:
     named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
-    return f'far from the others: {abbreviate(named)}; something disturbed the machine, or changed on it'
+    return (
+        f'far from the others: {abbreviate(named)}; something disturbed the machine, or '
+        'changed on it'
+    )
 
 
 def make_table(rows: Sequence[ChangeRow]) -> Table:
@@ -134,7 +150,11 @@ def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str]) -> list[str]:
         *work_notes(rows),
         *_difference_lines('flags', [(row, row.flag_changes) for row in rows]),
         *_difference_lines('machine', [(row, row.machine_changes) for row in rows]),
-        *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in rows if row.outliers),
+        *(
+            f'{printable(row.name)}: {format_outliers(row.outliers)}'
+            for row in rows
+            if row.outliers
+        ),
         *_warnings(rows),
         *doubts([result for row in rows for result in row.results]),
         *_doubtful_runs(rows),
@@ -174,13 +194,23 @@ def _row(
         machine_changes=machine_differences(compared),
         work_changes=work_differences(baseline.first, group.first) if baseline else {},
         warnings=tuple(warnings.values()),
-        outliers=far_from_others({result.source: result.images_per_second for result in group.results}),
+        outliers=far_from_others(
+            {result.source: result.images_per_second for result in group.results}
+        ),
         results=group.results,
     )
 
 
 def _left_out(left: Unmatched) -> ChangeRow:
-    return ChangeRow(left.name, left.argument, (left.name,), left.shape, 'left out', left.reason, dict(left.given))
+    return ChangeRow(
+        left.name,
+        left.argument,
+        (left.name,),
+        left.shape,
+        'left out',
+        left.reason,
+        dict(left.given),
+    )
 
 
 def _refusal(before: Group, after: Group, work: Changes) -> str:
@@ -197,11 +227,17 @@ def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) ->
     compared = [(row, changes) for row, changes in found if row.baseline is not None]
     for row, changes in compared:
         if changes:
-            text = ', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items())
+            text = ', '.join(
+                f'{name} {" -> ".join(map(format_fact, values))}'
+                for name, values in changes.items()
+            )
             by_text.setdefault(text, []).append(printable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MOST_LINES:
-            yield f'{title}: {plural(len(by_text) - number, "more difference")}; --format=json has all of them'
+            yield (
+                f'{title}: {plural(len(by_text) - number, "more difference")}; --format=json has '
+                'all of them'
+            )
             return
         yield (
             f'{title}: {printable(text)}'
@@ -216,7 +252,8 @@ def _doubtful_runs(rows: Sequence[ChangeRow]) -> Iterator[str]:
         doubtful = [result for result in row.results if doubtful_codes(result)]
         if doubtful and len(row.results) > 1:
             named = [
-                f'{printable(result.source)} ({result.images_per_second:.2f}, {", ".join(doubtful_codes(result))})'
+                f'{printable(result.source)} ({result.images_per_second:.2f}, '
+                f'{", ".join(doubtful_codes(result))})'
                 for result in doubtful
             ]
             yield f'{printable(row.name)}: doubtful: {abbreviate(named)}'
@@ -226,17 +263,24 @@ def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
     by_code: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
         for warning in (warning for warning in row.warnings if warning.code not in SUMMED_UP):
-            by_code.setdefault(warning.code, []).append((printable(row.name), printable(warning.text)))
+            by_code.setdefault(warning.code, []).append(
+                (printable(row.name), printable(warning.text))
+            )
     for found in by_code.values():
         names = list(dict.fromkeys(name for name, _ in found))
         yield f'warning: {abbreviate(names)}: {found[0][1]}'
 
 
 def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
-    names = [printable(row.name) for row in rows if row.ratio and row.ratio.verdict is Significance.FEW_RUNS]
+    names = [
+        printable(row.name)
+        for row in rows
+        if row.ratio and row.ratio.verdict is Significance.FEW_RUNS
+    ]
     if names:
         yield (
-            f'{abbreviate(names)}: too few runs: {_TOO_FEW_RUNS} on both sides; or run both in turns with compare '
+            f'{abbreviate(names)}: too few runs: {_TOO_FEW_RUNS} on both sides; or run both '
+            'in turns with compare '
             '--run=FLAGS --run=FLAGS'
         )
 
@@ -244,7 +288,9 @@ def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
 def _interval(found: Estimate | Ratio, decimals: int) -> str:
     if found.interval is None:
         # A single run does not know how much the next one will differ, only its steps.
-        spread = found.step_spread if isinstance(found, Estimate) and found.num_runs == 1 else math.nan
+        spread = (
+            found.step_spread if isinstance(found, Estimate) and found.num_runs == 1 else math.nan
+        )
         return f'steps +/- {100 * spread:.1f} %' if math.isfinite(spread) else ''
     low, high = found.interval
     return f'{low:.{decimals}f} to {high:.{decimals}f}'
@@ -294,7 +340,9 @@ def _as_object(row: ChangeRow) -> dict[str, Any]:
         'different_flags': _as_lists(row.flag_changes),
         'different_machine': _as_lists(row.machine_changes),
         'outliers': dict(row.outliers),
-        'doubtful_runs': {result.source: codes for result in row.results if (codes := doubtful_codes(result))},
+        'doubtful_runs': {
+            result.source: codes for result in row.results if (codes := doubtful_codes(result))
+        },
         'warnings': [asdict(warning) for warning in row.warnings],
     }
 

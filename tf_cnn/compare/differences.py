@@ -1,4 +1,5 @@
-"""Finds the differences between runs: flags, machine and software, work. Does not import TensorFlow.
+"""Finds the differences between runs: flags, machine and software, work. Does not import
+TensorFlow.
 
 A difference maps the name of a fact to its value in every run; None if unknown or not set.
 """
@@ -17,15 +18,17 @@ Differences = dict[str, tuple[Any, ...]]
 def flag_differences(results: Sequence[Result]) -> Differences:
     """Returns the flags that differ, with the values that were used.
 
-    A flag that a version does not have counts as its default. For a flag that this version does not have, it counts
-    whether it was given.
+    A flag that a version does not have counts as its default. For a flag that this version does not
+    have, it counts whether it was given.
     """
     facts = [result.facts for result in results]
     if any(map(is_log, results)):
         return differing(facts)
     given = {name for result in results for name in result.given}
     values = {
-        name: tuple(found.get(name, default_fact(name) if name in SPECS else None) for found in facts)
+        name: tuple(
+            found.get(name, default_fact(name) if name in SPECS else None) for found in facts
+        )
         for name in varying(facts)
         if name in SPECS or name in given or all(name in found for found in facts)
     }
@@ -33,20 +36,27 @@ def flag_differences(results: Sequence[Result]) -> Differences:
 
 
 def machine_differences(results: Sequence[Result]) -> Differences:
-    """Returns the differences between machines, their software, and what limit_differences finds."""
+    """Returns the differences between machines, their software, and what limit_differences
+    finds.
+    """
     facts = [_flat_machine_facts(result) for result in results]
     return differing(facts) | limit_differences(results)
 
 
 def limit_differences(results: Sequence[Result]) -> Differences:
-    """Returns the differences between what limited runs (Result.limits) and between their environment variables.
+    """Returns the differences between what limited runs (Result.limits) and between their
+    environment variables.
 
-    A limit that only one of them has counts, and so does a variable: None for the others. Logs name neither.
+    A limit that only one of them has counts, and so does a variable: None for the others. Logs name
+    neither.
     """
     if any(map(is_log, results)):
         return {}
     facts = [
-        {**result.limits, **{f'environment.{name}': value for name, value in result.environment.items()}}
+        {
+            **result.limits,
+            **{f'environment.{name}': value for name, value in result.environment.items()},
+        }
         for result in results
     ]
     return {name: tuple(run.get(name) for run in facts) for name in varying(facts)}
@@ -61,8 +71,15 @@ def format_fact(value: object) -> str:
     if not value or not all(type(item) is int for item in value):
         return ', '.join(map(format_fact, value)) or 'none'
     starts = [item for place, item in enumerate(value) if not place or item != value[place - 1] + 1]
-    ends = [item for place, item in enumerate(value) if place + 1 == len(value) or item + 1 != value[place + 1]]
-    return ','.join(str(start) if start == end else f'{start}-{end}' for start, end in zip(starts, ends, strict=True))
+    ends = [
+        item
+        for place, item in enumerate(value)
+        if place + 1 == len(value) or item + 1 != value[place + 1]
+    ]
+    return ','.join(
+        str(start) if start == end else f'{start}-{end}'
+        for start, end in zip(starts, ends, strict=True)
+    )
 
 
 def _flat_machine_facts(result: Result) -> Facts:
@@ -85,18 +102,26 @@ def _flat_machine_facts(result: Result) -> Facts:
 
 
 def differing(facts: Sequence[Facts]) -> Differences:
-    """Returns the values that differ, by name. Unknown values (None, or missing) do not count as differences."""
+    """Returns the values that differ, by name. Unknown values (None, or missing) do not count as
+    differences.
+    """
     names = sorted({name for found in facts for name in found})
     values = {name: tuple(found.get(name) for found in facts) for name in names}
     return {
-        name: found for name, found in values.items() if not _all_same([value for value in found if value is not None])
+        name: found
+        for name, found in values.items()
+        if not _all_same([value for value in found if value is not None])
     }
 
 
 def varying(facts: Sequence[Facts]) -> list[str]:
-    """Returns the names whose values are not the same in all facts, sorted; a missing value counts as None."""
+    """Returns the names whose values are not the same in all facts, sorted; a missing value counts
+    as None.
+    """
     names = {name for found in facts for name in found}
-    return sorted(name for name in names if any(found.get(name) != facts[0].get(name) for found in facts))
+    return sorted(
+        name for name in names if any(found.get(name) != facts[0].get(name) for found in facts)
+    )
 
 
 def _all_same(values: Sequence[Any]) -> bool:

@@ -1,4 +1,6 @@
-"""Rates of repeated runs with their 95 % intervals, as docs/results.md defines them. Does not need SciPy."""
+"""Rates of repeated runs with their 95 % intervals, as docs/results.md defines them. Does not need
+SciPy.
+"""
 
 import functools
 import math
@@ -47,7 +49,9 @@ class Estimate:
 
     @property
     def plus_minus(self) -> float | None:
-        """Half of the interval's width over the rate: 0.02 is printed as "+/- 2.0 %"; None without an interval."""
+        """Half of the interval's width over the rate: 0.02 is printed as "+/- 2.0 %"; None without
+        an interval.
+        """
         low, high = self.interval or (math.nan, math.nan)
         return (high - low) / 2 / self.images_per_second if self.interval else None
 
@@ -55,9 +59,10 @@ class Estimate:
 def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Estimate:
     """Estimates the rate of repeated runs (images/sec, all above 0): all images over all seconds.
 
-    The interval is Student's t (1908, The Probable Error of a Mean) on the relative errors of the seconds per image.
-    Runs of unequal length count by their images (Cochran 1977, Sampling Techniques, equation 6.13, the variance of a
-    ratio). The interval is symmetric on a logarithmic scale, as errors of durations are.
+    The interval is Student's t (1908, The Probable Error of a Mean) on the relative errors of the
+    seconds per image. Runs of unequal length count by their images (Cochran 1977, Sampling
+    Techniques, equation 6.13, the variance of a ratio). The interval is symmetric on a logarithmic
+    scale, as errors of durations are.
     """
     costs = 1 / np.asarray(rates, dtype=np.float64)
     weights = np.ones(costs.size) if images is None else np.asarray(images, dtype=np.float64)
@@ -67,22 +72,29 @@ def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Es
         # 1 / (1 / rate) may differ from a rate in its last digit.
         return Estimate(float(np.ravel(rates)[0]) if size == 1 else 1 / cost, size, 0)
     deviations = weights / weights.mean() * (costs / cost - 1)
-    return Estimate(1 / cost, size, 0, float(np.sum(np.square(deviations))) / (size - 1) / size, size - 1)
+    return Estimate(
+        1 / cost, size, 0, float(np.sum(np.square(deviations))) / (size - 1) / size, size - 1
+    )
 
 
-def interval_around(value: float, variance: float, degrees_of_freedom: float) -> tuple[float, float]:
-    """Returns the 95 % interval of a rate or ratio from the variance of its relative error: (low, high)."""
+def interval_around(
+    value: float, variance: float, degrees_of_freedom: float
+) -> tuple[float, float]:
+    """Returns the 95 % interval of a rate or ratio from the variance of its relative error: (low,
+    high).
+    """
     half = t_quantile(degrees_of_freedom) * math.sqrt(variance)
     return value * math.exp(-half), value * math.exp(half)
 
 
 @functools.cache
 def t_quantile(degrees_of_freedom: float) -> float:
-    """Returns the value that the absolute value of Student's t exceeds with probability 1 - CONFIDENCE.
+    """Returns the value that the absolute value of Student's t exceeds with probability 1 -
+    CONFIDENCE.
 
-    With t = √ν tan θ the probability of |T| <= t is C ∫ cos^(ν-1) over [0, θ], where C = 2 Γ((ν+1)/2) / (√π Γ(ν/2)):
-    Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so Newton's method from 0 never overshoots. The degrees of
-    freedom ν are at least 1, and may be fractional.
+    With t = √ν tan θ the probability of |T| <= t is C ∫ cos^(ν-1) over [0, θ], where C = 2
+    Γ((ν+1)/2) / (√π Γ(ν/2)): Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so Newton's
+    method from 0 never overshoots. The degrees of freedom ν are at least 1, and may be fractional.
     """
     power = degrees_of_freedom - 1
     gammas = math.lgamma((degrees_of_freedom + 1) / 2) - math.lgamma(degrees_of_freedom / 2)

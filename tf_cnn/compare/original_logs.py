@@ -1,7 +1,8 @@
-"""Reads the printed output of a run of the original tf_cnn_benchmarks, or of this program, as a result.
+"""Reads the printed output of a run of the original tf_cnn_benchmarks, or of this program, as a
+result.
 
-People's logs are decorated with time stamps, ranks and names of pods, so lines are searched for their labels, in time
-linear in their length. Missing facts are None.
+People's logs are decorated with time stamps, ranks and names of pods, so lines are searched for
+their labels, in time linear in their length. Missing facts are None.
 """
 
 import hashlib
@@ -18,8 +19,27 @@ from tf_cnn.results.sections import with_unknowns
 from tf_cnn.system.errors import UsageError, plural
 
 _LABELS = (
-    *('TensorFlow', 'Model', 'Dataset', 'Mode', 'SingleSess', 'Batch size', 'Num batches', 'Num epochs', 'Devices'),
-    *('NUMA bind', 'Data format', 'Precision', 'Layout optimizer', 'Optimizer', 'Variables', 'AllReduce', 'Sync'),
+    *(
+        'TensorFlow',
+        'Model',
+        'Dataset',
+        'Mode',
+        'SingleSess',
+        'Batch size',
+        'Num batches',
+        'Num epochs',
+        'Devices',
+    ),
+    *(
+        'NUMA bind',
+        'Data format',
+        'Precision',
+        'Layout optimizer',
+        'Optimizer',
+        'Variables',
+        'AllReduce',
+        'Sync',
+    ),
     'Workers',
 )
 _FACT = re.compile(rf'(?<![A-Za-z])({"|".join(_LABELS)}):\s+(\S.*)')
@@ -42,7 +62,8 @@ class _Output:
       servers: the numbers of the parameter servers, which this program prints.
       last_step: images/sec so far, standard error, jitter.
       no_total: the text of a total that is no number; None if the last one is a number.
-      total: images/sec of the run; the last one, as an evaluation during training may print another one before.
+      total: images/sec of the run; the last one, as an evaluation during training may print another
+        one before.
       models: the model of each banner: of each task, or each run.
       values: all different values of each line of the banners, by label.
       devices_of_tasks: the devices in each banner, where they name one task.
@@ -94,7 +115,11 @@ class _Output:
         """The lines of the banners in which runs differ, by label."""
         if len(self.models) < 2:
             return {}
-        return {name: [*texts] for name, texts in self.values.items() if name not in _OF_TASK and len(texts) > 1}
+        return {
+            name: [*texts]
+            for name, texts in self.values.items()
+            if name not in _OF_TASK and len(texts) > 1
+        }
 
     @property
     def num_runs(self) -> int:
@@ -123,24 +148,30 @@ def is_log(result: Result) -> bool:
 def read_log(text: str, source: str) -> LogRecord:
     """Reads the log of one run, which may contain lines of other programs.
 
-    The tasks of one job are one run, whether their lines are mixed or follow each other. Raises UsageError if the log
-    has neither step lines nor a total, if its total is no number, or if it has several runs: more banners than the job
-    has workers, a banner that differs from another one, or the same task twice.
+    The tasks of one job are one run, whether their lines are mixed or follow each other. Raises
+    UsageError if the log has neither step lines nor a total, if its total is no number, or if it
+    has several runs: more banners than the job has workers, a banner that differs from another one,
+    or the same task twice.
     """
     run = _read(text)
     if run.no_total:
         raise UsageError(
-            f'{source}: its total images/sec is {run.no_total}, which is not a rate; give the log of another run'
+            f'{source}: its total images/sec is {run.no_total}, which is not a rate; give '
+            'the log of another run'
         )
     if run.total is None and run.last_step is None:
         raise UsageError(
-            f'{source}: it is neither a result nor a log with images/sec in it; give a file that --result_file wrote, '
+            f'{source}: it is neither a result nor a log with images/sec in it; give a file '
+            'that --result_file wrote, '
             'or the text that a run printed'
         )
     if run.num_runs > 1:
-        differences = ''.join(f' ({name}: {" and ".join(texts)})' for name, texts in [*run.different.items()][:1])
+        differences = ''.join(
+            f' ({name}: {" and ".join(texts)})' for name, texts in [*run.different.items()][:1]
+        )
         raise UsageError(
-            f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; give a file for each run'
+            f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; '
+            'give a file for each run'
         )
     result = _record(run, hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24])
     result.source = source
@@ -203,14 +234,18 @@ def _record(run: _Output, identity: str) -> LogRecord:
     written = {'model': facts.get('Model'), **setting, 'num_gpus': num_devices}
     flags = {name: value for name, value in written.items() if value is not None}
     reason = None if run.total is not None else 'the log ends before its total'
-    workers_text, devices_text = (str(number) if number else '?' for number in (num_workers, num_devices))
+    workers_text, devices_text = (
+        str(number) if number else '?' for number in (num_workers, num_devices)
+    )
     return with_unknowns(
         LogRecord,
         schema_version=SCHEMA_VERSION,
         id=identity,
         is_complete=reason is None,
         ended=with_unknowns(sections.Ending, reason=reason),
-        command=sections.CommandSection((), flags, {name: f'--{name}={value}' for name, value in flags.items()}),
+        command=sections.CommandSection(
+            (), flags, {name: f'--{name}={value}' for name, value in flags.items()}
+        ),
         run=with_unknowns(
             sections.RunSection,
             **setting,
@@ -218,12 +253,15 @@ def _record(run: _Output, identity: str) -> LogRecord:
             sync={'True': True, 'False': False}.get(facts.get('Sync', '')),
             device=devices[0].rpartition('/')[2].partition(':')[0].lower() if devices else None,
             data_set=None if data_set in ('', 'synthetic') else data_set,
-            is_synthetic=kind.startswith('synthetic') if kind else (True if data_set == 'synthetic' else None),
+            is_synthetic=kind.startswith('synthetic')
+            if kind
+            else (True if data_set == 'synthetic' else None),
             global_batch_size=run.global_batch,
         ),
         cluster=with_unknowns(
             sections.ClusterSection,
-            shape=f'{workers_text}*{devices_text}' + (f'+{len(run.servers)}' if run.servers else ''),
+            shape=f'{workers_text}*{devices_text}'
+            + (f'+{len(run.servers)}' if run.servers else ''),
             num_workers=num_workers,
             devices_per_worker=num_devices,
             num_ps=len(run.servers) or None,

@@ -1,4 +1,5 @@
-"""Predicts steps on more devices or of other models, by two rules and a band; see docs/compare.md. Without TensorFlow.
+"""Predicts steps on more devices or of other models, by two rules and a band; see docs/compare.md.
+Without TensorFlow.
 
 All seconds are those of a step with the same images on each device.
 """
@@ -7,13 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Devices of one cluster compute this much longer than one alone: they share power, memory and the host's processors.
+# Devices of one cluster compute this much longer than one alone: they share power, memory and the
+# host's processors.
 CROWDING = 1.03
 ANOTHER_MODEL, MORE_DEVICES = 'another model', 'more devices'
-# For 1, 2 ... doublings, the last for all further ones: the 1.25 % and 98.75 % quantiles of the logarithm of predicted
-# over measured seconds, and no narrower than for fewer doublings. They are those of 206 published throughputs of the
-# original program on six machines, of K80 to RTX 8000. With a machine's own rows left out they hold 98 % (another
-# model) and 95 % (more devices) of these.
+# For 1, 2 ... doublings, the last for all further ones: the 1.25 % and 98.75 % quantiles of the
+# logarithm of predicted over measured seconds, and no narrower than for fewer doublings. They are
+# those of 206 published throughputs of the original program on six machines, of K80 to RTX 8000.
+# With a machine's own rows left out they hold 98 % (another model) and 95 % (more devices) of
+# these.
 ERRORS: Mapping[str, Sequence[tuple[float, float]]] = {
     ANOTHER_MODEL: [(-0.106, 0.067), (-0.328, 0.097), (-0.4, 0.135), (-0.4, 0.168)],
     MORE_DEVICES: [(-0.345, 0.216), (-1.052, 0.366), (-1.052, 0.526), (-1.052, 0.713)],
@@ -44,7 +47,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The seconds of a step by a rule, None for a band, and the ends of their interval or of the band."""
+    """The seconds of a step by a rule, None for a band, and the ends of their interval or of the
+    band.
+    """
 
     rule: str
     seconds: float | None
@@ -55,11 +60,16 @@ class Prediction:
 def predict(own: Series, others: Sequence[Series], devices: int) -> Prediction | None:
     """Predicts a series from itself, or else from the most similar of others; None if neither can.
 
-    The others are of the same machine, mode and precision. The series was not measured on this number of devices.
+    The others are of the same machine, mode and precision. The series was not measured on this
+    number of devices.
     """
     if len(own.below(devices)) > 1:
         return more_devices(own, devices)
-    usable = [other for other in others if other.alone and (devices in other.seconds or len(other.below(devices)) > 1)]
+    usable = [
+        other
+        for other in others
+        if other.alone and (devices in other.seconds or len(other.below(devices)) > 1)
+    ]
     if own.alone is None or not usable:
         return None
 
@@ -75,8 +85,8 @@ def predict(own: Series, others: Sequence[Series], devices: int) -> Prediction |
 def more_devices(own: Series, devices: int) -> Prediction:
     """Predicts a series from its steps on fewer devices, at least one.
 
-    The logarithm of the seconds rises with each further doubling as it did over the last one measured, and never falls.
-    So the logarithm of the efficiency falls on.
+    The logarithm of the seconds rises with each further doubling as it did over the last one
+    measured, and never falls. So the logarithm of the efficiency falls on.
     """
     known = own.below(devices)
     most = max(known)
@@ -85,15 +95,18 @@ def more_devices(own: Series, devices: int) -> Prediction:
     if before < most:
         rise = max(0.0, math.log(known[most] / known[before]) / math.log2(most / before))
     doublings = math.log2(devices / most)
-    return _with_errors(MORE_DEVICES, known[most] * math.exp(rise * doublings), {MORE_DEVICES: doublings})
+    return _with_errors(
+        MORE_DEVICES, known[most] * math.exp(rise * doublings), {MORE_DEVICES: doublings}
+    )
 
 
 def _another_model(own: Series, other: Series, devices: int) -> Prediction:
-    """Predicts a series from its step on one device, and from what another one takes longer on several.
+    """Predicts a series from its step on one device, and from what another one takes longer on
+    several.
 
-    What the other takes beyond its step on one device and CROWDING is its exchange, which grows with the bytes. If its
-    gradients are the smaller ones, an unknown part of it depends on the number of messages: it grows with the square
-    root.
+    What the other takes beyond its step on one device and CROWDING is its exchange, which grows
+    with the bytes. If its gradients are the smaller ones, an unknown part of it depends on the
+    number of messages: it grows with the square root.
     """
     measured, doublings = other.seconds.get(devices), {ANOTHER_MODEL: math.log2(devices)}
     if measured is None:
@@ -107,16 +120,20 @@ def _another_model(own: Series, other: Series, devices: int) -> Prediction:
 
 def _with_errors(rule: str, seconds: float, doublings: Mapping[str, float]) -> Prediction:
     """Adds the interval; the errors of two rules multiply."""
-    ends = [ERRORS[name][min(math.ceil(number), len(ERRORS[name])) - 1] for name, number in doublings.items()]
+    ends = [
+        ERRORS[name][min(math.ceil(number), len(ERRORS[name])) - 1]
+        for name, number in doublings.items()
+    ]
     low, high = (sum(end) for end in zip(*ends, strict=True))
     return Prediction(rule, seconds, seconds * math.exp(-high), seconds * math.exp(-low))
 
 
 def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
-    """Returns the bytes that the busiest link carries, in each direction, for gradients of size bytes; 0 without one.
+    """Returns the bytes that the busiest link carries, in each direction, for gradients of size
+    bytes; 0 without one.
 
-    Links are those between hosts with one worker each; of one worker, those between its devices. There is at most one
-    parameter server on each host of the workers; with 0 servers, a ring.
+    Links are those between hosts with one worker each; of one worker, those between its devices.
+    There is at most one parameter server on each host of the workers; with 0 servers, a ring.
     """
     if workers > 1 and servers:
         # A server exchanges its share with every worker on another host.
@@ -127,5 +144,7 @@ def link_bytes(size: float, workers: int, devices: int, servers: int) -> float:
 
 
 def crossings(workers: int, servers: int) -> int:
-    """Returns how often these bytes cross, one after the other: gradients go to servers, then values come back."""
+    """Returns how often these bytes cross, one after the other: gradients go to servers, then
+    values come back.
+    """
     return 2 if workers > 1 and servers else 1

@@ -1,10 +1,12 @@
-"""Compares throughputs: rates and ratios with 95 % intervals, and whether a difference is significant.
+"""Compares throughputs: rates and ratios with 95 % intervals, and whether a difference is
+significant.
 
-The true ratio of two settings is that of their expected wall seconds per image. Each run is one value, since processes
-differ from each other more than their steps show (Kalibera and Jones 2013, Rigorous Benchmarking in Reasonable Time,
-section 4). Errors are relative: the variance of a rate is that of the logarithm of its seconds per image, and intervals
-are symmetric on a logarithmic scale. They use Student's t, with the degrees of freedom of Welch 1947, The
-Generalization of Student's Problem, equation 29. A bootstrap of 3 to 5 runs would be far too narrow.
+The true ratio of two settings is that of their expected wall seconds per image. Each run is one
+value, since processes differ from each other more than their steps show (Kalibera and Jones 2013,
+Rigorous Benchmarking in Reasonable Time, section 4). Errors are relative: the variance of a rate is
+that of the logarithm of its seconds per image, and intervals are symmetric on a logarithmic scale.
+They use Student's t, with the degrees of freedom of Welch 1947, The Generalization of Student's
+Problem, equation 29. A bootstrap of 3 to 5 runs would be far too narrow.
 """
 
 import enum
@@ -29,7 +31,8 @@ class Significance(enum.Enum):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The throughput of one setting relative to that of another; above 1 if the setting is faster than the baseline.
+    """The throughput of one setting relative to that of another; above 1 if the setting is faster
+    than the baseline.
 
     The interval is the 95 % one, (low, high); None if a side has fewer than FEWEST_RUNS runs.
     """
@@ -45,7 +48,13 @@ class Ratio:
         if self.interval is None:
             return Significance.FEW_RUNS
         low, high = self.interval
-        return Significance.FASTER if low > 1 else Significance.SLOWER if high < 1 else Significance.SAME
+        return (
+            Significance.FASTER
+            if low > 1
+            else Significance.SLOWER
+            if high < 1
+            else Significance.SAME
+        )
 
     @property
     def is_significant(self) -> bool:
@@ -56,7 +65,8 @@ def estimate(results: Sequence[Result]) -> Estimate:
     """Estimates the throughput of the runs of one setting, at least one run: see estimate_runs."""
     images = [result.images for result in results]
     found = estimate_runs(
-        [result.images_per_second for result in results], images if all(number > 0 for number in images) else None
+        [result.images_per_second for result in results],
+        images if all(number > 0 for number in images) else None,
     )
     spreads = [spread for result in results if math.isfinite(spread := _step_spread(result))]
     return replace(
@@ -86,4 +96,8 @@ def compare(baseline: Estimate, other: Estimate) -> Ratio:
 
 def _step_spread(result: Result) -> float:
     seconds = result.means_of_runs(result.step_seconds())
-    return float(seconds.std(ddof=1) / seconds.mean()) if seconds.size > 1 and seconds.any() else math.nan
+    return (
+        float(seconds.std(ddof=1) / seconds.mean())
+        if seconds.size > 1 and seconds.any()
+        else math.nan
+    )

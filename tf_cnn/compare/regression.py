@@ -1,6 +1,8 @@
-"""`compare --against`: judges new runs by the earlier runs of the same setting on the same machine. Without TensorFlow.
+"""`compare --against`: judges new runs by the earlier runs of the same setting on the same machine.
+Without TensorFlow.
 
-The rate is compared with the median of the last runs, with a tolerance. docs/compare.md explains both, and the formats.
+The rate is compared with the median of the last runs, with a tolerance. docs/compare.md explains
+both, and the formats.
 """
 
 import statistics
@@ -8,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_cnn.compare.differences import Differences, format_fact, limit_differences, machine_differences
+from tf_cnn.compare.differences import (
+    Differences,
+    format_fact,
+    limit_differences,
+    machine_differences,
+)
 from tf_cnn.compare.intervals import FEWEST_RUNS
 from tf_cnn.compare.ratios import Significance, estimate
 from tf_cnn.results.advice import count_doubtful, doubts, is_short, mark
@@ -27,8 +34,9 @@ MOST_RUNS = 10
 _LEAST_TOLERANCE = 0.02
 # A larger tolerance would find no regressions.
 _MOST_TOLERANCE = 0.5
-# The tolerance as a multiple of the runs' spread, by the number of runs. In 400,000 simulated series of each length,
-# one in 20 equal runs, normally distributed, was off by more. The spread of 3 runs is often far too small.
+# The tolerance as a multiple of the runs' spread, by the number of runs. In 400,000 simulated
+# series of each length, one in 20 equal runs, normally distributed, was off by more. The spread of
+# 3 runs is often far too small.
 MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
 
 # The keys are those of _as_object.
@@ -38,7 +46,9 @@ _COLUMNS = (
     ValueColumn('runs', is_number=True, keys=('num_runs',)),
     ValueColumn('images/sec', is_number=True, keys=('mark', 'images_per_second'), form='{}{:.2f}'),
     ValueColumn('median before', is_number=True, keys=('median',), form='{:.2f}'),
-    ValueColumn('expected', is_number=True, keys=('expected_low', 'expected_high'), form='{:.2f} to {:.2f}'),
+    ValueColumn(
+        'expected', is_number=True, keys=('expected_low', 'expected_high'), form='{:.2f} to {:.2f}'
+    ),
     ValueColumn('ratio', is_number=True, keys=('ratio',), form='{:.3f}'),
     ValueColumn('verdict', wraps=True, keys=('verdict',)),
     DOUBTFUL,
@@ -53,13 +63,13 @@ class Judgement:
       rate: images/sec of the new runs.
       num_compared: the number of earlier runs that count, the last ones.
       median: the median of their images/sec; None if they are too few.
-      interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are too few or differ too
-        much.
+      interval: the images/sec that count as unchanged, (low, high); None if the earlier runs are
+        too few or differ too much.
       results: the new runs.
-      changes: the differences between the machines, versions and commits of the compared runs: name -> the values in
-        the order of the runs, that of the new runs last.
-      num_left_out: the number of earlier runs of the same setting on the same machine that do not count, since other
-        limits or environment variables held for them.
+      changes: the differences between the machines, versions and commits of the compared runs: name
+        -> the values in the order of the runs, that of the new runs last.
+      num_left_out: the number of earlier runs of the same setting on the same machine that do not
+        count, since other limits or environment variables held for them.
       left_out_for: the differences between the last of these and the new runs, as in changes.
     """
 
@@ -102,22 +112,34 @@ class Judgement:
             return 'the runs before differ too much'
         if self.interval[0] <= self.rate <= self.interval[1]:
             return 'as before'
-        return f'{"slower" if self.is_slower else "faster"} than the {self.num_compared} runs before'
+        return (
+            f'{"slower" if self.is_slower else "faster"} than the {self.num_compared} runs before'
+        )
 
 
 def expectation(earlier: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
-    """Returns the median (None for fewer than FEWEST_RUNS) and Judgement.interval of the last of these images/sec."""
+    """Returns the median (None for fewer than FEWEST_RUNS) and Judgement.interval of the last of
+    these images/sec.
+    """
     rates = earlier[-MOST_RUNS:]
     if len(rates) < FEWEST_RUNS:
         return None, None
-    median, tolerance = statistics.median(rates), max(_LEAST_TOLERANCE, MULTIPLES[len(rates)] * spread(rates))
-    return median, None if tolerance > _MOST_TOLERANCE else (median * (1 - tolerance), median * (1 + tolerance))
+    median, tolerance = (
+        statistics.median(rates),
+        max(_LEAST_TOLERANCE, MULTIPLES[len(rates)] * spread(rates)),
+    )
+    return median, None if tolerance > _MOST_TOLERANCE else (
+        median * (1 - tolerance),
+        median * (1 + tolerance),
+    )
 
 
 def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> Judgement:
-    """Judges the runs of one setting on one machine by earlier runs, in the order in which they started.
+    """Judges the runs of one setting on one machine by earlier runs, in the order in which they
+    started.
 
-    Those may be of any setting and machine; incomplete runs, the new runs themselves, and later runs are skipped.
+    Those may be of any setting and machine; incomplete runs, the new runs themselves, and later
+    runs are skipped.
     """
     key, setting = repeat_key(new[0], across_versions=True), setting_key(new[0])
     known = {result.id for result in new}
@@ -152,7 +174,10 @@ def judge(new: Sequence[Result], earlier: Sequence[Result], name: str = '') -> J
 def judgement_table(rows: Sequence[Judgement]) -> Table:
     return table_of(
         _COLUMNS,
-        [{**_as_object(row), 'mark': mark(row.results), 'doubtful': count_doubtful(row.results)} for row in rows],
+        [
+            {**_as_object(row), 'mark': mark(row.results), 'doubtful': count_doubtful(row.results)}
+            for row in rows
+        ],
     )
 
 
@@ -161,10 +186,13 @@ def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
     for row in rows:
         if row.changes:
             names.setdefault(_format_changes(row.changes), []).append(printable(row.name))
-    notes = [f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()]
+    notes = [
+        f'{abbreviate(found)}: since the runs before, {changes}' for changes, found in names.items()
+    ]
     notes += [
         f'{printable(row.name)}: {plural(row.num_left_out, "earlier run")} of this setting '
-        f'{"does" if row.num_left_out == 1 else "do"} not count: {_format_changes(row.left_out_for)}'
+        f'{"does" if row.num_left_out == 1 else "do"} not count: '
+        f'{_format_changes(row.left_out_for)}'
         for row in rows
         if row.num_left_out
     ]
@@ -173,19 +201,31 @@ def judgement_notes(rows: Sequence[Judgement]) -> list[str]:
 
 def judgement_document(rows: Sequence[Judgement]) -> dict[str, Any]:
     """Makes the document; its rows are also the rows of CSV."""
-    return {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'rows': [_as_object(row) for row in rows]}
+    return {
+        'schema': SCHEMA,
+        'schema_version': SCHEMA_VERSION,
+        'rows': [_as_object(row) for row in rows],
+    }
 
 
 def _format_changes(changes: Differences) -> str:
-    return printable(', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items()))
+    return printable(
+        ', '.join(
+            f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items()
+        )
+    )
 
 
 def _changes(results: Sequence[Result]) -> Differences:
-    """Returns the differences between runs: name -> the known values in the order of the runs, without repetitions."""
+    """Returns the differences between runs: name -> the known values in the order of the runs,
+    without repetitions.
+    """
     found = {}
     for name, values in machine_differences(results).items():
         known = [value for value in values if value is not None]
-        found[name] = tuple(value for i, value in enumerate(known) if not i or value != known[i - 1])
+        found[name] = tuple(
+            value for i, value in enumerate(known) if not i or value != known[i - 1]
+        )
     return found
 
 

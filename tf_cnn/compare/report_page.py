@@ -1,4 +1,6 @@
-"""Results as one HTML page that needs nothing else: no network, no other file. Needs the extra `report`."""
+"""Results as one HTML page that needs nothing else: no network, no other file. Needs the extra
+`report`.
+"""
 
 import base64
 import math
@@ -45,7 +47,9 @@ class Page:
 
 
 def make_page(collection: Collection, *, now: datetime, title: str | None = None) -> Page:
-    """Makes the page of a results.collection.Collection; now is in UTC, and the default title names the models."""
+    """Makes the page of a results.collection.Collection; now is in UTC, and the default title names
+    the models.
+    """
     summary = summarize_collection(collection)
     plots = make_plots(summary)
     models = list(dict.fromkeys(run.model.name for run in summary.runs))
@@ -60,7 +64,9 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
     )
     # A name may go on in the next line after an underscore.
     folders, different_work = _side_by_side(summary)
-    environment.filters['breakable'] = lambda text: escape(printable(text)).replace('_', Markup('_<wbr>'))
+    environment.filters['breakable'] = lambda text: escape(printable(text)).replace(
+        '_', Markup('_<wbr>')
+    )
     html = environment.get_template('report.html.jinja').render(
         title=title or f'Images per second: {abbreviate(models)}',
         facts=_facts(summary, now),
@@ -69,7 +75,9 @@ def make_page(collection: Collection, *, now: datetime, title: str | None = None
         folders=folders,
         different_work=different_work,
         problems=summary.problems,
-        published_in=list(dict.fromkeys(row.place.published_in for row in summary.rows if row.place.published)),
+        published_in=list(
+            dict.fromkeys(row.place.published_in for row in summary.rows if row.place.published)
+        ),
         table=_settings_table(summary),
         plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
         ended=[(row.status, row.reason, row.label) for row in summary.rows if row.reason],
@@ -85,7 +93,11 @@ def _facts(summary: Summary, now: datetime) -> str:
     """Returns the line below the title: how much was measured, where and when."""
     statuses = [row.status for row in summary.rows]
     facts = [plural(len(statuses), 'setting')]
-    facts += [f'{statuses.count(status)} {status}' for status in ('incomplete', 'failed') if status in statuses]
+    facts += [
+        f'{statuses.count(status)} {status}'
+        for status in ('incomplete', 'failed')
+        if status in statuses
+    ]
     if summary.runs:
         machines = plural(len({run.machine['fingerprint'] for run in summary.runs}), 'machine')
         days = sorted({run.started_at[:10] for run in summary.runs})
@@ -98,27 +110,41 @@ def _settings_table(summary: Summary) -> Table:
     rows = summary.rows
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
     figures = {
-        'images/sec': [(mark(row.runs) if row.is_shown else '') + _figure(row, row.rate) for row in rows],
+        'images/sec': [
+            (mark(row.runs) if row.is_shown else '') + _figure(row, row.rate) for row in rows
+        ],
         '±': [percent(row.estimate.plus_minus) if row.estimate else _UNKNOWN for row in rows],
         'speed-up': [_figure(row, row.speed_up) for row in rows],
         'verdict': [row.verdict or _UNKNOWN for row in rows],
         'published images/sec': [_figure(None, row.place.published) for row in rows],
-        'published speed-up': [f'{found:g}' if (found := row.place.published_speed_up) else _UNKNOWN for row in rows],
+        'published speed-up': [
+            f'{found:g}' if (found := row.place.published_speed_up) else _UNKNOWN for row in rows
+        ],
         'runs': [str(len(row.runs)) for row in rows],
         'doubtful runs': [count_doubtful(row.runs) or _UNKNOWN for row in rows],
-        'of peak': [percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows],
-        'J per image': [number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows],
+        'of peak': [
+            percent(_mean(run.compute.share_of_peak for run in row.runs), 3) for row in rows
+        ],
+        'J per image': [
+            number(_mean(run.energy.joules_per_image for run in row.runs), 3) for row in rows
+        ],
         'time to accuracy': [_time_to_goal(row) for row in rows],
     }
     columns = {name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in first}
     if any(row.label.startswith('#') for row in rows):
         columns = {'#': [str(position) for position in range(1, len(rows) + 1)], **columns}
-    columns |= {name: cells for name, cells in figures.items() if any(cell != _UNKNOWN for cell in cells)}
     columns |= {
-        name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in summary.columns if name not in first
+        name: cells for name, cells in figures.items() if any(cell != _UNKNOWN for cell in cells)
+    }
+    columns |= {
+        name: [row.traits.get(name) or _UNKNOWN for row in rows]
+        for name in summary.columns
+        if name not in first
     }
     titles = [
-        TableColumn(name, is_number=name in ('#', BATCH_SIZE, SHAPE, *figures) and name != 'verdict')
+        TableColumn(
+            name, is_number=name in ('#', BATCH_SIZE, SHAPE, *figures) and name != 'verdict'
+        )
         for name in columns
     ]
     return Table(titles, [*zip(*columns.values(), strict=True)])
@@ -127,7 +153,8 @@ def _settings_table(summary: Summary) -> Table:
 def _side_by_side(summary: Summary) -> tuple[Table | None, list[str]]:
     """Compares the settings of the second of two folders with the first, as `compare` does.
 
-    Returns the table of their ratios, and the lines about settings that are not in it, since their work differs.
+    Returns the table of their ratios, and the lines about settings that are not in it, since their
+    work differs.
     """
     found: dict[str, list[Result]] = {}
     for setting in summary.rows:
@@ -178,7 +205,9 @@ def _time_to_goal(row: ReportRow) -> str:
 
 
 def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
-    """Returns each warning: its code, the text of the first, and which runs have it: settings with their rates."""
+    """Returns each warning: its code, the text of the first, and which runs have it: settings with
+    their rates.
+    """
     first_texts: dict[str, str] = {}
     rates: dict[str, dict[str, list[str]]] = {}
     for row in summary.rows:
@@ -191,18 +220,26 @@ def _warnings(summary: Summary) -> list[tuple[str, str, str]]:
         (code, text, f'{count} of {plural(len(summary.runs), "run")}: {abbreviate(names)}')
         for code, text in first_texts.items()
         for count in [sum(map(len, rates[code].values()))]
-        for names in [[f'{label} ({abbreviate(found)} images/sec)' for label, found in rates[code].items()]]
+        for names in [
+            [f'{label} ({abbreviate(found)} images/sec)' for label, found in rates[code].items()]
+        ]
     ]
 
 
 def _machines(summary: Summary) -> list[tuple[str, str]]:
     first = {str(run.machine['fingerprint']): run for run in reversed(summary.runs)}
-    return [(str(run.machine['hostname']), '; '.join(format_machine(run.machine))) for run in reversed(first.values())]
+    return [
+        (str(run.machine['hostname']), '; '.join(format_machine(run.machine)))
+        for run in reversed(first.values())
+    ]
 
 
 def _command(row: ReportRow) -> str:
     """Returns the command line of one run: each flag once, with the value that counted."""
     given = row.runs[0].command.given
     return shlex.join(
-        ['tf_cnn_benchmarks', *(text for name, text in given.items() if name not in ('repeat', 'result_file'))]
+        [
+            'tf_cnn_benchmarks',
+            *(text for name, text in given.items() if name not in ('repeat', 'result_file')),
+        ]
     )

@@ -1,9 +1,10 @@
-"""The plots of the report, drawn by matplotlib as SVG: rates, scaling, published numbers, step times.
+"""The plots of the report, drawn by matplotlib as SVG: rates, scaling, published numbers, step
+times.
 
 It needs the extra `report`.
 
-Each plot is drawn once, at a width that can be read on a phone; the page scales it up on a desk. A plot is left out
-where there is nothing to see.
+Each plot is drawn once, at a width that can be read on a phone; the page scales it up on a desk. A
+plot is left out where there is nothing to see.
 """
 
 import contextlib
@@ -55,7 +56,8 @@ _STYLE: dict[Any, Any] = {
 _MOST_ROWS = 12
 _MOST_SERIES = 8
 _MOST_FACETS = 4
-# The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends at the edge.
+# The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends
+# at the edge.
 _MARGIN = 1.25
 # A single run, and the end of an interval that goes on beyond the edge.
 _DOT: dict[str, Any] = {'marker': 'o', 'markersize': 4, 'linestyle': '', 'zorder': 4}
@@ -67,7 +69,9 @@ _WHISKERS = (5, 95)
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of the page, its heading (title), how to read it (help), and its numbers in a sentence (finding)."""
+    """A plot of the page, its heading (title), how to read it (help), and its numbers in a sentence
+    (finding).
+    """
 
     name: str
     title: str
@@ -101,7 +105,11 @@ def _style() -> Iterator[None]:
 
 def make_plots(summary: Summary) -> list[Plot]:
     with _style():
-        return [plot for plot in (_rates(summary), _scaling(summary), _published(summary), _steps(summary)) if plot]
+        return [
+            plot
+            for plot in (_rates(summary), _scaling(summary), _published(summary), _steps(summary))
+            if plot
+        ]
 
 
 def _rates(summary: Summary) -> Plot | None:
@@ -112,7 +120,14 @@ def _rates(summary: Summary) -> Plot | None:
     figure, axes = _lines_figure(rows, [number(row.rate) for row in rows])
     colors = [_color(summary, row) for row in rows]
     look: dict[str, Any] = {'ecolor': INK, 'capsize': 3}
-    axes.barh(range(len(rows)), [row.rate for row in rows], 0.42, color=colors, xerr=_errors(rows), error_kw=look)
+    axes.barh(
+        range(len(rows)),
+        [row.rate for row in rows],
+        0.42,
+        color=colors,
+        xerr=_errors(rows),
+        error_kw=look,
+    )
     highest = max(row.interval[1] if row.interval else row.rate for row in rows)
     fastest = max([rows[0].rate, *(run.images_per_second for row in rows for run in _runs(row))])
     edge = min(max(highest, fastest) * 1.02, fastest * _MARGIN)
@@ -126,7 +141,8 @@ def _rates(summary: Summary) -> Plot | None:
     return Plot(
         'rates',
         'Images per second',
-        f'Longer is faster. The line at the end of a bar is the 95 % interval of three or more runs{_BEYOND}.'
+        'Longer is faster. The line at the end of a bar is the 95 % interval of three or '
+        f'more runs{_BEYOND}.'
         f'{_help_on_dots(rows)}',
         f'From {rows[-1].label} with {number(rows[-1].rate)} images/sec to {rows[0].label} with '
         f'{number(rows[0].rate)}.{_left_out(rows, summary.shown)}',
@@ -135,7 +151,9 @@ def _rates(summary: Summary) -> Plot | None:
 
 
 def _scaling(summary: Summary) -> Plot | None:
-    """Images/sec over the number of devices: a line for each setting without its shape, and the ideal line."""
+    """Images/sec over the number of devices: a line for each setting without its shape, and the
+    ideal line.
+    """
     works = _scaled_works(summary)
     if not works:
         return None
@@ -150,17 +168,38 @@ def _scaling(summary: Summary) -> Plot | None:
             color, index = _color(summary, found[0]), names.index(name)
             look: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
             each = [row.num_devices for row in found]
-            axes.errorbar(each, [row.rate for row in found], _errors(found), linestyle='', elinewidth=1, **look)
-            best = {count: max(row.rate for row in found if row.num_devices == count) for count in sorted(each)}
-            lines[name] = axes.plot([*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **look)[0]
+            axes.errorbar(
+                each,
+                [row.rate for row in found],
+                _errors(found),
+                linestyle='',
+                elinewidth=1,
+                **look,
+            )
+            best = {
+                count: max(row.rate for row in found if row.num_devices == count)
+                for count in sorted(each)
+            }
+            lines[name] = axes.plot(
+                [*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **look
+            )[0]
             least = min(best)
             ideal.append(best[least] / least * counts[-1])
-            axes.plot([least, counts[-1]], [best[least], ideal[-1]], color=SOFT, linewidth=1, linestyle='--')
+            axes.plot(
+                [least, counts[-1]],
+                [best[least], ideal[-1]],
+                color=SOFT,
+                linewidth=1,
+                linestyle='--',
+            )
         axes.text(counts[-1], max(ideal), 'ideal  ', ha='right', va='bottom', color=SOFT)
         axes.set_xscale('log', base=2)
         axes.set_yscale('log', base=2)
         axes.set_xticks(counts)
-        rates = [*(row.rate for row in rows), *(run.images_per_second for row in rows for run in _runs(row))]
+        rates = [
+            *(row.rate for row in rows),
+            *(run.images_per_second for row in rows for run in _runs(row)),
+        ]
         low, high = min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN
         axes.set_ylim(low, high)
         for row in rows:
@@ -177,16 +216,22 @@ def _scaling(summary: Summary) -> Plot | None:
     every[-1].set_xlabel('devices (W*G)')
     figure.legend([*lines.values()], [*lines], loc='outside lower left', borderaxespad=0)
     first = next(iter(works.values()))
-    most = max((row for found in first.values() for row in found), key=lambda row: (row.num_devices, row.rate))
+    most = max(
+        (row for found in first.values() for row in found),
+        key=lambda row: (row.num_devices, row.rate),
+    )
     (own,) = (found for found in first.values() if most in found)
     base = min(own, key=lambda row: (row.num_devices, -row.rate))
     times = most.rate / base.rate
     return Plot(
         'scaling',
         'Scaling with devices',
-        'Along a dashed line, each device is as fast as with the fewest devices of that setting. Both axes double from '
-        f'line to line. A line through a point is its 95 % interval{_BEYOND}.{_help_on_dots(summary.shown)}',
-        f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the rate of {base.label}, '
+        'Along a dashed line, each device is as fast as with the fewest devices of that '
+        'setting. Both axes double from '
+        'line to line. A line through a point is its 95 % '
+        f'interval{_BEYOND}.{_help_on_dots(summary.shown)}',
+        f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the '
+        f'rate of {base.label}, '
         f'{percent(times * base.num_devices / most.num_devices)} of ideal.',
         figure,
     )
@@ -205,7 +250,11 @@ def _published(summary: Summary) -> Plot | None:
     axes.text(ends[1], ends[1], 'equal  ', ha='right', va='bottom', color=SOFT)
     for number_of_mode, mode in enumerate(dict.fromkeys(row.traits[MODE] for row in rows)):
         own = np.array([row.traits[MODE] == mode for row in rows])
-        look: dict[str, Any] = {'color': _color(summary, rows[own.argmax()]), 'linestyle': '', 'label': mode}
+        look: dict[str, Any] = {
+            'color': _color(summary, rows[own.argmax()]),
+            'linestyle': '',
+            'label': mode,
+        }
         axes.plot(theirs[own], ours[own], marker=_MARKERS[number_of_mode % len(_MARKERS)], **look)
     for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
         scale('log', base=2)
@@ -218,15 +267,20 @@ def _published(summary: Summary) -> Plot | None:
     return Plot(
         'published',
         'Beside the published numbers',
-        'Each point is a row of the table: its speed-up as published, and here. On the dashed line both are equal.',
-        f'The median of here over published is {number(float(np.median(ours / theirs)), 3)}; {rows[farthest].label} '
-        f'differs most: {number(float(ours[farthest]), 3)} here, {number(float(theirs[farthest]), 3)} published.',
+        'Each point is a row of the table: its speed-up as published, and here. On the '
+        'dashed line both are equal.',
+        f'The median of here over published is {number(float(np.median(ours / theirs)), 3)}; '
+        f'{rows[farthest].label} '
+        f'differs most: {number(float(ours[farthest]), 3)} here, '
+        f'{number(float(theirs[farthest]), 3)} published.',
         figure,
     )
 
 
 def _steps(summary: Summary) -> Plot | None:
-    every = {row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
+    every = {
+        row.label: np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown
+    }
     with_steps = [row for row in summary.shown if every[row.label].size > len(row.runs)]
     rows = _fastest(with_steps)
     if not rows:
@@ -254,9 +308,11 @@ def _steps(summary: Summary) -> Plot | None:
     return Plot(
         'steps',
         'Step times',
-        'A narrow box is a steady setting. The stroke is the median, whose time is at the right; half of all timed '
+        'A narrow box is a steady setting. The stroke is the median, whose time is at the '
+        'right; half of all timed '
         'steps lie in the box, 90 % on the line.',
-        f'The 90 % span up to {percent(spans[unsteady])} of the median, for {rows[unsteady].label}; the slowest step '
+        f'The 90 % span up to {percent(spans[unsteady])} of the median, for '
+        f'{rows[unsteady].label}; the slowest step '
         f'took {number(slowest, 3)} times the median.{_left_out(rows, with_steps)}',
         figure,
     )
@@ -267,7 +323,11 @@ def _fastest(rows: Sequence[ReportRow]) -> list[ReportRow]:
 
 
 def _left_out(shown: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
-    return '' if len(shown) == len(rows) else f' Shown are the {len(shown)} fastest of {len(rows)} settings.'
+    return (
+        ''
+        if len(shown) == len(rows)
+        else f' Shown are the {len(shown)} fastest of {len(rows)} settings.'
+    )
 
 
 def _color(summary: Summary, row: ReportRow) -> str:
@@ -275,7 +335,9 @@ def _color(summary: Summary, row: ReportRow) -> str:
 
 
 def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
-    """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is none."""
+    """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is
+    none.
+    """
     ends = np.array([row.interval or (np.nan, np.nan) for row in rows], dtype=np.float64)
     return np.abs(ends - np.array([[row.rate] for row in rows])).T
 
@@ -313,8 +375,12 @@ def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str]) -> tuple[Figur
     return figure, axes
 
 
-def _facets(titles: Sequence[str], height: float, legend_lines: int = 0) -> tuple[Figure, list[Axes]]:
-    """A figure with axes of this height in CSS pixels for each title, one below the other, and a legend below them."""
+def _facets(
+    titles: Sequence[str], height: float, legend_lines: int = 0
+) -> tuple[Figure, list[Axes]]:
+    """A figure with axes of this height in CSS pixels for each title, one below the other, and a
+    legend below them.
+    """
     size = (WIDTH / _DPI, (height * len(titles) + 40 + 20 * legend_lines) / _DPI)
     figure = Figure(figsize=size, layout='constrained')
     every = list(figure.subplots(len(titles), squeeze=False)[:, 0])
@@ -325,7 +391,9 @@ def _facets(titles: Sequence[str], height: float, legend_lines: int = 0) -> tupl
 
 
 def _scaled_works(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
-    """The series of each work that has results on different numbers of devices: rows by all but their shape."""
+    """The series of each work that has results on different numbers of devices: rows by all but
+    their shape.
+    """
     columns = [name for name in summary.columns if name != SHAPE]
     works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}
     for row in summary.shown:
@@ -336,5 +404,7 @@ def _scaled_works(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
         lines = [rows for rows in series.values() if len({row.num_devices for row in rows}) > 1]
         fastest = sorted(lines, key=lambda rows: -max(row.rate for row in rows))[:_MOST_SERIES]
         if fastest and len(facets) < _MOST_FACETS:
-            facets[work] = dict(zip(names_of([rows[0].traits for rows in fastest], columns), fastest, strict=True))
+            facets[work] = dict(
+                zip(names_of([rows[0].traits for rows in fastest], columns), fastest, strict=True)
+            )
     return facets

@@ -1,4 +1,6 @@
-"""The rows of the report, one for each setting, and short names of settings. Without TensorFlow and matplotlib."""
+"""The rows of the report, one for each setting, and short names of settings. Without TensorFlow and
+matplotlib.
+"""
 
 import itertools
 import math
@@ -20,10 +22,13 @@ MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
 STANDARD = (MODE, BATCH_SIZE, SHAPE)
 FOLDER = 'folder'
 # Flags whose values stand in the standard columns, or in those of the work.
-_SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
+_SHOWN_OTHERWISE = frozenset(
+    {'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'}
+)
 # Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.
 _GPUS = 'CUDA_VISIBLE_DEVICES'
-# The columns that come first in names of settings, those whose values need no name, and the longest name.
+# The columns that come first in names of settings, those whose values need no name, and the longest
+# name.
 _FIRST = (FOLDER, 'model', *STANDARD)
 _PLAIN = (FOLDER, MODE, SHAPE, 'model', 'machine', 'data set', 'role')
 _CHARACTERS = 48
@@ -38,11 +43,13 @@ class ReportRow:
     """A setting.
 
     Attributes:
-      traits: what was measured and how, by the name of a column, as text; of a failure only the flags that were given.
+      traits: what was measured and how, by the name of a column, as text; of a failure only the
+        flags that were given.
       work: names what was measured: model, data set, image size, role; empty for failures.
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
-      base: the shown row of the same folder which speed-ups are against, see baselines; None if it is not shown.
+      base: the shown row of the same folder which speed-ups are against, see baselines; None if it
+        is not shown.
       label: tells it from other rows, in a few words; see names_of.
     """
 
@@ -106,8 +113,10 @@ class Summary:
     """All rows.
 
     Attributes:
-      rows: by folder; those of a sweep in its order, others as they were measured, then the failures.
-      columns: the names of the traits that are shown: the standard ones, and those that differ between rows.
+      rows: by folder; those of a sweep in its order, others as they were measured, then the
+        failures.
+      columns: the names of the traits that are shown: the standard ones, and those that differ
+        between rows.
       problems: one line for each file that could not be read.
     """
 
@@ -150,13 +159,23 @@ def summarize_collection(collection: Collection) -> Summary:
     for failure in collection.failures:
         place = collection.place_of(failure)
         rows.append(
-            ReportRow({FOLDER: printable(place.folder), **_failure_traits(failure)}, '', place, (), failure.reason)
+            ReportRow(
+                {FOLDER: printable(place.folder), **_failure_traits(failure)},
+                '',
+                place,
+                (),
+                failure.reason,
+            )
         )
     folders = list(dict.fromkeys(row.place.folder for row in rows))
 
     def place_in_table(row: ReportRow) -> tuple[int, int, bool]:
         position = row.place.position
-        return folders.index(row.place.folder), len(rows) if position is None else position, not row.runs
+        return (
+            folders.index(row.place.folder),
+            len(rows) if position is None else position,
+            not row.runs,
+        )
 
     rows.sort(key=place_in_table)
     columns = _columns(rows)
@@ -172,7 +191,9 @@ def summarize_collection(collection: Collection) -> Summary:
 
 
 def answers(rows: Sequence[ReportRow]) -> list[str]:
-    """Returns what the shown rows of each work say about which is fastest, in a sentence; none for a single row."""
+    """Returns what the shown rows of each work say about which is fastest, in a sentence; none for
+    a single row.
+    """
     works: list[list[ReportRow]] = []
     for row in sorted(rows, key=lambda row: -row.rate):
         if same_work := next((others for others in works if row.has_work_of(others[0])), None):
@@ -183,7 +204,8 @@ def answers(rows: Sequence[ReportRow]) -> list[str]:
 
 
 def _answer(rows: Sequence[ReportRow]) -> str:
-    """Says what `compare` concludes about the first row, which has the highest rate, and the others.
+    """Says what `compare` concludes about the first row, which has the highest rate, and the
+    others.
 
     It leads only if it is significantly faster than each of them.
     """
@@ -195,7 +217,8 @@ def _answer(rows: Sequence[ReportRow]) -> str:
     if by_verdict:
         parts = [
             f'{best.label} with {number(best.rate)} images/sec and '
-            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in compared])}: {verdict.value}'
+            f'{abbreviate([f"{row.label} with {number(row.rate)}" for row in compared])}: '
+            f'{verdict.value}'
             for verdict, compared in by_verdict.items()
         ]
         if Significance.FEW_RUNS in by_verdict:
@@ -203,22 +226,36 @@ def _answer(rows: Sequence[ReportRow]) -> str:
         text, named = '; '.join(parts), [best, *itertools.chain(*by_verdict.values())]
     else:
         second = faster_than[0]
-        times = f'{number(best.ratio_to(second).value, 3)} times {second.label} with {number(second.rate)}'
-        text, named = f'{best.label} leads with {number(best.rate)} images/sec, {times}', [best, second]
-    is_doubtful = Significance.TOO_SHORT not in by_verdict and mark([run for row in named for run in row.runs])
+        times = (
+            f'{number(best.ratio_to(second).value, 3)} times {second.label} with '
+            f'{number(second.rate)}'
+        )
+        text, named = (
+            f'{best.label} leads with {number(best.rate)} images/sec, {times}',
+            [best, second],
+        )
+    is_doubtful = Significance.TOO_SHORT not in by_verdict and mark(
+        [run for row in named for run in row.runs]
+    )
     return f'{text}{"; some of these runs were disturbed" if is_doubtful else ""}.'
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too long or not unique.
+    """Names each setting by the columns that tell them apart; '#3 ...' where such a name is too
+    long or not unique.
 
-    A name that is too long begins with the shortest values, and a long value with the part that differs.
+    A name that is too long begins with the shortest values, and a long value with the part that
+    differs.
     """
-    candidates = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST]
+    candidates = [name for name in _FIRST if name in columns] + [
+        name for name in columns if name not in _FIRST
+    ]
     chosen: list[str] = []
     num_groups = 1
     for column in candidates:
-        num_found = len({tuple(setting.get(name) for name in (*chosen, column)) for setting in settings})
+        num_found = len(
+            {tuple(setting.get(name) for name in (*chosen, column)) for setting in settings}
+        )
         # The shape says how large a setting is, also where others would do.
         is_shape = column == SHAPE and len({setting.get(SHAPE) for setting in settings}) > 1
         if num_found > num_groups or is_shape:
@@ -227,31 +264,45 @@ def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> l
     chosen = chosen or [name for name in candidates if name in _FIRST]
 
     def join_parts(values: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
-        return [' · '.join(_part(name, row[name]) for name in columns if row.get(name)) for row in values]
+        return [
+            ' · '.join(_part(name, row[name]) for name in columns if row.get(name))
+            for row in values
+        ]
 
     names = join_parts(settings, chosen)
     if len(set(names)) == len(names) and all(0 < len(name) <= _CHARACTERS for name in names):
         return names
-    short = [{name: _shorten(setting.get(name, ''), name, settings) for name in chosen} for setting in settings]
+    short = [
+        {name: _shorten(setting.get(name, ''), name, settings) for name in chosen}
+        for setting in settings
+    ]
     by_length = sorted(chosen, key=lambda name: max(len(_part(name, row[name])) for row in short))
     return [
         text if len(text) <= _CHARACTERS else f'{text[: _CHARACTERS - 1].rstrip()}…'
-        for text in (f'#{position} {name}' for position, name in enumerate(join_parts(short, by_length), 1))
+        for text in (
+            f'#{position} {name}' for position, name in enumerate(join_parts(short, by_length), 1)
+        )
     ]
 
 
 def _shorten(value: str, column: str, settings: Sequence[Mapping[str, str]]) -> str:
-    """Returns a long value without what all values of its column begin with, and without its middle."""
+    """Returns a long value without what all values of its column begin with, and without its
+    middle.
+    """
     if len(value) <= _LONG_VALUE:
         return value
     letters = zip(*{setting[column] for setting in settings if setting.get(column)}, strict=False)
     same = next((index for index, found in enumerate(letters) if len({*found}) > 1), 0)
     end = f'…{value[same:]}' if same else value
-    return end if len(end) <= _LONG_VALUE else f'{end[: _LONG_VALUE // 2]}…{end[-_LONG_VALUE // 2 :]}'
+    return (
+        end if len(end) <= _LONG_VALUE else f'{end[: _LONG_VALUE // 2]}…{end[-_LONG_VALUE // 2 :]}'
+    )
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number of at most so many significant digits, with commas at thousands; a dash if unknown."""
+    """A number of at most so many significant digits, with commas at thousands; a dash if
+    unknown.
+    """
     if value is None or not math.isfinite(value):
         return '—'
     if value == 0:
@@ -267,7 +318,13 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def _part(column: str, value: str) -> str:
-    return value if column in _PLAIN else f'batch {value}' if column == BATCH_SIZE else format_setting(column, value)
+    return (
+        value
+        if column in _PLAIN
+        else f'batch {value}'
+        if column == BATCH_SIZE
+        else format_setting(column, value)
+    )
 
 
 def _as_text(value: object) -> str:
@@ -278,7 +335,9 @@ def _as_text(value: object) -> str:
 
 
 def _failure_traits(failure: Failure) -> dict[str, str]:
-    given = {str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()}
+    given = {
+        str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()
+    }
     mode = given.get('variable_update', str(SPECS['variable_update'].default))
     traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
     if 'model' in given:
@@ -290,7 +349,11 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
 def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
     """Returns the traits of a row; limits are the names of those that differ on a machine."""
     work, versions = result.work, result.machine['versions']
-    traits = {MODE: result.run.variable_update, BATCH_SIZE: result.run.batch_size, SHAPE: result.shape}
+    traits = {
+        MODE: result.run.variable_update,
+        BATCH_SIZE: result.run.batch_size,
+        SHAPE: result.shape,
+    }
     traits |= {
         'model': result.model.name,
         'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
@@ -303,19 +366,30 @@ def _traits(result: Result, limits: Iterable[str]) -> dict[str, str]:
     }
     # A version that lacks a flag behaves as its default.
     defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
-    settings = {name: value for name, value in (defaults | result.facts).items() if name not in _SHOWN_OTHERWISE}
+    settings = {
+        name: value
+        for name, value in (defaults | result.facts).items()
+        if name not in _SHOWN_OTHERWISE
+    }
     environment = dict(result.environment)
     if _GPUS in environment:
         environment[_GPUS] = environment[_GPUS].partition(',')[0]
-    return {printable(name): printable(_as_text(value)) for name, value in (traits | settings | environment).items()}
+    return {
+        printable(name): printable(_as_text(value))
+        for name, value in (traits | settings | environment).items()
+    }
 
 
 def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:
     with_results = [row for row in rows if row.runs] or rows
     more = []
-    for name in dict.fromkeys(name for row in with_results for name in row.traits if name not in STANDARD):
+    for name in dict.fromkeys(
+        name for row in with_results for name in row.traits if name not in STANDARD
+    ):
         # A flag that a failure was not given is unknown, not different.
-        values = {row.traits.get(name) for row in with_results} | {row.traits.get(name) for row in rows} - {None}
+        values = {row.traits.get(name) for row in with_results} | {
+            row.traits.get(name) for row in rows
+        } - {None}
         if len(values) > 1:
             more.append(name)
     return (*STANDARD, *more)

@@ -1,4 +1,6 @@
-"""Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs to compare."""
+"""Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs
+to compare.
+"""
 
 import functools
 import sys
@@ -22,7 +24,9 @@ OTHER_COLUMNS = ('shape',)
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of an argument that count and are repeats of each other, in the order in which they started."""
+    """The runs of an argument that count and are repeats of each other, in the order in which they
+    started.
+    """
 
     argument: str
     results: tuple[Result, ...]
@@ -33,7 +37,9 @@ class Group:
 
     @functools.cached_property
     def all_facts(self) -> Facts:
-        """The shape, the used values of flags, limits, the versions of libraries, and environment variables."""
+        """The shape, the used values of flags, limits, the versions of libraries, and environment
+        variables.
+        """
         limits = {name: value and format_fact(value) for name, value in self.first.limits.items()}
         versions = self.first.machine.get('versions') or {}
         return {**limits, **self.facts, **versions, **(self.first.environment or {})}
@@ -44,12 +50,20 @@ class Group:
 
     @property
     def reason(self) -> str | None:
-        return next((result.reason or 'it is incomplete' for result in self.results if not result.is_complete), None)
+        return next(
+            (
+                result.reason or 'it is incomplete'
+                for result in self.results
+                if not result.is_complete
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A run that is left out: a failure, an incomplete run without timed steps, or one beside complete repeats.
+    """A run that is left out: a failure, an incomplete run without timed steps, or one beside
+    complete repeats.
 
     Attributes:
       name: its file.
@@ -74,8 +88,13 @@ class Side:
 
     @property
     def unknown(self) -> list[str]:
-        """A line for each file or run whose throughput is not known, though it may be the slow one."""
-        return [*self.problems, *(f'{left.name}: {left.reason}' for left in self.left_out if left.is_missing)]
+        """A line for each file or run whose throughput is not known, though it may be the slow
+        one.
+        """
+        return [
+            *self.problems,
+            *(f'{left.name}: {left.reason}' for left in self.left_out if left.is_missing),
+        ]
 
 
 @dataclass(frozen=True)
@@ -88,9 +107,11 @@ class Pair:
 
 
 def read_side(argument: str) -> Side:
-    """Reads a result file, a folder of results, or a log; with STDIN a result or a log from standard input.
+    """Reads a result file, a folder of results, or a log; with STDIN a result or a log from
+    standard input.
 
-    Raises UsageError if there is no such file, it is none of these, or it has no run with a timed step.
+    Raises UsageError if there is no such file, it is none of these, or it has no run with a timed
+    step.
     """
     if argument == STDIN:
         argument = 'standard input'
@@ -111,7 +132,8 @@ def _read_file(argument: str) -> Result | Failure:
         data = read_regular(Path(argument), MOST_BYTES)
     except OSError as error:
         raise UsageError(
-            f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file wrote'
+            f'{argument}: it cannot be read ({error.strerror}); give a result that '
+            '--result_file wrote'
         ) from None
     return _read_text(data, argument)
 
@@ -126,10 +148,10 @@ def _read_text(data: bytes, source: str) -> Result | Failure:
 def pairs(sides: Sequence[Side], *, across_work: bool = False) -> list[Pair]:
     """Pairs each group with its baseline, which is in the first side; that side's pairs come first.
 
-    If the baseline has a single group, all other groups are compared with it. The groups of a single side are compared
-    with each other: see baselines, of which complete groups come first. Otherwise a group is compared with the group of
-    the same setting. Flags, versions and variables that are constant within each side may differ, since comparing them
-    is the purpose.
+    If the baseline has a single group, all other groups are compared with it. The groups of a
+    single side are compared with each other: see baselines, of which complete groups come first.
+    Otherwise a group is compared with the group of the same setting. Flags, versions and variables
+    that are constant within each side may differ, since comparing them is the purpose.
     """
     baseline, *others = sides
     if not baseline.groups:
@@ -145,10 +167,19 @@ def pairs(sides: Sequence[Side], *, across_work: bool = False) -> list[Pair]:
         return found
     if len(baseline.groups) == 1:
         first = baseline.groups[0]
-        return [Pair(first, is_baseline=True), *(Pair(group, first) for side in others for group in side.groups)]
+        return [
+            Pair(first, is_baseline=True),
+            *(Pair(group, first) for side in others for group in side.groups),
+        ]
     found = [Pair(group, is_baseline=True) for group in baseline.groups]
     for side in others:
-        names = sorted({name for groups in (baseline.groups, side.groups) for name in varying(_all_facts(groups))})
+        names = sorted(
+            {
+                name
+                for groups in (baseline.groups, side.groups)
+                for name in varying(_all_facts(groups))
+            }
+        )
         by_setting: dict[str, Group] = {}
         for group in baseline.groups:
             by_setting.setdefault(_key(group, names), group)
@@ -157,32 +188,48 @@ def pairs(sides: Sequence[Side], *, across_work: bool = False) -> list[Pair]:
 
 
 def group_names(sides: Sequence[Side]) -> dict[int, str]:
-    """Names each group, by its id(): the argument, unless there is only one, and the facts that vary within it."""
+    """Names each group, by its id(): the argument, unless there is only one, and the facts that
+    vary within it.
+    """
     names = {}
     for side in sides:
         hosts = {group.first.machine.get('hostname') for group in side.groups}
         # What differs only between machines is said by their names.
         of_machines = {name for group in side.groups for name in group.first.limits}
         of_machines -= limits_that_differ(group.first for group in side.groups)
-        telling = [name for name in varying(_all_facts(side.groups)) if name not in {*OTHER_COLUMNS, *of_machines}]
+        telling = [
+            name
+            for name in varying(_all_facts(side.groups))
+            if name not in {*OTHER_COLUMNS, *of_machines}
+        ]
         for group in side.groups:
             parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
             if len(side.groups) > 1:
                 values = {name: group.all_facts.get(name) for name in telling}
-                flags = [format_setting(name, value) for name, value in values.items() if value is not None]
+                flags = [
+                    format_setting(name, value)
+                    for name, value in values.items()
+                    if value is not None
+                ]
                 parts += [' '.join(flags)] if flags else []
                 parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []
             names[id(group)] = ': '.join(parts) or group.first.shape
     return names
 
 
-def side_of(argument: str, results: Iterable[Result], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
+def side_of(
+    argument: str, results: Iterable[Result], failures: Iterable[Failure], problems: Iterable[str]
+) -> Side:
     left_out = [_left_out(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for result in results:
         if not result.images_per_second > 0:
             is_evaluation = result.run.role == 'evaluation'
-            why = 'it is an evaluation (--eval) without timed steps' if is_evaluation else 'no step was timed'
+            why = (
+                'it is an evaluation (--eval) without timed steps'
+                if is_evaluation
+                else 'no step was timed'
+            )
             reason = f'{why}: {result.reason}' if result.reason else why
             left_out.append(_left_out(argument, result, reason, is_missing=not is_evaluation))
             continue
@@ -193,7 +240,9 @@ def side_of(argument: str, results: Iterable[Result], failures: Iterable[Failure
         counting = complete or repeats
         groups.append(Group(argument, tuple(counting)))
         left_out += [
-            _left_out(argument, result, f'incomplete: {result.reason}') for result in repeats if result not in counting
+            _left_out(argument, result, f'incomplete: {result.reason}')
+            for result in repeats
+            if result not in counting
         ]
     return Side(argument, tuple(groups), tuple(left_out), tuple(problems))
 
@@ -201,7 +250,9 @@ def side_of(argument: str, results: Iterable[Result], failures: Iterable[Failure
 def _left_out(
     argument: str, run: Result | Failure, reason: str | None = None, *, is_missing: bool = False
 ) -> Unmatched:
-    return Unmatched(argument, run.source, run.shape, reason or run.reason or 'unknown', run.given, is_missing)
+    return Unmatched(
+        argument, run.source, run.shape, reason or run.reason or 'unknown', run.given, is_missing
+    )
 
 
 def _all_facts(groups: Iterable[Group]) -> list[Facts]:

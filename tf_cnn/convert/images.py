@@ -17,7 +17,9 @@ _ORIENTATION_TAG = 0x0112
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """A JPEG of three channels, height x width pixels; passed_through: it is the file, byte for byte."""
+    """A JPEG of three channels, height x width pixels; passed_through: it is the file, byte for
+    byte.
+    """
 
     jpeg: bytes
     height: int
@@ -33,18 +35,22 @@ class Undecodable:
 def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
     """Decodes an image file completely, and returns it as an upright JPEG of three channels.
 
-    An upright JPEG of three 8-bit channels passes through byte for byte. Everything else is encoded again
-    as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparent images are drawn on white,
-    and embedded colour profiles are dropped.
+    An upright JPEG of three 8-bit channels passes through byte for byte. Everything else is encoded
+    again as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparent
+    images are drawn on white, and embedded colour profiles are dropped.
     """
-    # A damaged file must not end the run. PIL raises many types of exception for one, so any becomes the reason.
+    # A damaged file must not end the run. PIL raises many types of exception for one, so any
+    # becomes the reason.
     try:
         data = read_regular(path, _MOST_BYTES)
         return _encode(data, jpeg_quality)
     except UnidentifiedImageError:
         return Undecodable(f'it is neither a JPEG nor a PNG, it begins with {data[:8]!r}')
     except Image.DecompressionBombError:
-        return Undecodable(f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make it smaller')
+        return Undecodable(
+            f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make '
+            'it smaller'
+        )
     except OSError as error:
         return Undecodable(error.strerror or str(error))
     except Exception as error:
@@ -57,7 +63,8 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
         with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:
             image.load()
             orientation = _orientation(image)
-            # PIL calls the format of a file with several pictures MPO; it is encoded again, with its first picture.
+            # PIL calls the format of a file with several pictures MPO; it is encoded again, with
+            # its first picture.
             if image.format == 'JPEG' and image.mode == 'RGB' and orientation == 1:
                 return EncodedImage(data, image.height, image.width, passed_through=True)
             upright = _to_rgb(image)
@@ -65,7 +72,9 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage:
             ImageOps.exif_transpose(upright, in_place=True)
             jpeg = io.BytesIO()
             upright.save(jpeg, 'JPEG', quality=jpeg_quality)
-            return EncodedImage(jpeg.getvalue(), upright.height, upright.width, passed_through=False)
+            return EncodedImage(
+                jpeg.getvalue(), upright.height, upright.width, passed_through=False
+            )
 
 
 def _orientation(image: Image.Image) -> int:

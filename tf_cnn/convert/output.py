@@ -1,4 +1,6 @@
-"""The output folder: replaced only on request, never a mix of two runs, never half written. Without TensorFlow."""
+"""The output folder: replaced only on request, never a mix of two runs, never half written. Without
+TensorFlow.
+"""
 
 import contextlib
 import fcntl
@@ -24,10 +26,13 @@ from tf_cnn.system.errors import UsageError, plural
 from tf_cnn.system.parallel import signals_delayed
 
 
-def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
+def check_output(
+    output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool
+) -> None:
     """Refuses an output folder whose shards or labels conflict with the new ones.
 
-    overwrite allows replacing only shards that `records` wrote, and a labels.txt that no other subset needs.
+    overwrite allows replacing only shards that `records` wrote, and a labels.txt that no other
+    subset needs.
     """
     output = Path(output_dir)
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
@@ -40,11 +45,16 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UsageError(f'--output={output}: {error.strerror}; write a folder that this user may write to') from error
-    present = {found for name in names if (found := subset_of(name))}
-    if others := [name for name in names if subset_of(name) == subset and not is_named_by_records(name)]:
         raise UsageError(
-            f'--output={output}: {others[0]} would be read as a {subset} shard, and is not from records; '
+            f'--output={output}: {error.strerror}; write a folder that this user may write to'
+        ) from error
+    present = {found for name in names if (found := subset_of(name))}
+    if others := [
+        name for name in names if subset_of(name) == subset and not is_named_by_records(name)
+    ]:
+        raise UsageError(
+            f'--output={output}: {others[0]} would be read as a {subset} shard, and is not '
+            'from records; '
             'move it elsewhere, or write another folder'
         )
     if subset in present and not overwrite:
@@ -59,19 +69,27 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
     assert old_labels is not None
     pairs = enumerate(itertools.zip_longest(old_labels, labels, fillvalue='no class'))
     label, (old, new) = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
-    needed = f' (the {" and ".join(others)} shards there need it)' if others else ', add --overwrite to replace it'
+    needed = (
+        f' (the {" and ".join(others)} shards there need it)'
+        if others
+        else ', add --overwrite to replace it'
+    )
     raise UsageError(
-        f'--output={output}: its {LABELS_FILE} does not agree with the classes of --input={input_dir} '
-        f'(label {label} is {old} there and {new} here); make the class folders (and --first_label) '
+        f'--output={output}: its {LABELS_FILE} does not agree with the classes of '
+        f'--input={input_dir} '
+        f'(label {label} is {old} there and {new} here); make the class folders (and '
+        '--first_label) '
         f'agree with it{needed}, or write another folder'
     )
 
 
 @contextlib.contextmanager
 def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) -> Iterator[Path]:
-    """Makes a hidden folder for unfinished files, and removes it with its files when the block ends.
+    """Makes a hidden folder for unfinished files, and removes it with its files when the block
+    ends.
 
-    A lock on it keeps other processes from writing the same subset. Files that a killed run left are removed first.
+    A lock on it keeps other processes from writing the same subset. Files that a killed run left
+    are removed first.
     """
     folder = output / f'.{subset}-unfinished'
     try:
@@ -79,22 +97,31 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
         lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         reason = f'{folder} is a link' if folder.is_symlink() else error.strerror
-        raise UsageError(f'--output={output}: it cannot be written to ({reason}); write another folder') from error
+        raise UsageError(
+            f'--output={output}: it cannot be written to ({reason}); write another folder'
+        ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f'--output={output}: another process is writing {subset} shards there; wait for it to end'
+                f'--output={output}: another process is writing {subset} shards there; wait '
+                'for it to end'
             ) from None
         except OSError as error:
-            report(f'{output}: this file system has no locks ({error.strerror}); do not let two processes write to it')
+            report(
+                f'{output}: this file system has no locks ({error.strerror}); do not let two '
+                'processes write to it'
+            )
         try:
             leftovers = clear_own(folder, _is_unfinished)
         except OSError as error:
             raise UsageError(f'--output={output}: {error}, or write another folder') from error
         if leftovers:
-            report(f'{output}: removed {plural(leftovers, "unfinished file")} that an interrupted run left')
+            report(
+                f'{output}: removed {plural(leftovers, "unfinished file")} that an '
+                'interrupted run left'
+            )
         try:
             yield folder
         finally:
@@ -113,13 +140,16 @@ def publish_shards(
 ) -> None:
     """Moves finished shards to their final names.
 
-    Removes the old shards first, so that a crash in between leaves shards missing rather than mixed. labels.txt and
-    dataset.json are replaced too; dataset.json keeps the facts about the shards of other subsets.
+    Removes the old shards first, so that a crash in between leaves shards missing rather than
+    mixed. labels.txt and dataset.json are replaced too; dataset.json keeps the facts about the
+    shards of other subsets.
     """
     new_labels, new_facts = (unfinished[0].parent / name for name in (LABELS_FILE, FACTS_FILE))
     new_labels.write_bytes(''.join(f'{name}\n' for name in labels).encode())
     known = {**_facts_of_others(output, subset), subset: facts}
-    new_facts.write_bytes(msgspec.json.format(msgspec.json.encode(known, order='deterministic')) + b'\n')
+    new_facts.write_bytes(
+        msgspec.json.format(msgspec.json.encode(known, order='deterministic')) + b'\n'
+    )
     with signals_delayed():
         for entry in list(output.iterdir()):
             if subset_of(entry.name) == subset and is_named_by_records(entry.name):

@@ -1,4 +1,6 @@
-"""Converts an image folder to TFRecord shards in ImageNet's layout. TensorFlow is imported when writing starts."""
+"""Converts an image folder to TFRecord shards in ImageNet's layout. TensorFlow is imported when
+writing starts.
+"""
 
 import functools
 import itertools
@@ -23,7 +25,9 @@ from tf_cnn.system.parallel import ordered_map, process_pool
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The values of the flags of the same names. jpeg_quality is in [1, 100], first_label is 0 or 1."""
+    """The values of the flags of the same names. jpeg_quality is in [1, 100], first_label is 0 or
+    1.
+    """
 
     output: str
     subset: str
@@ -36,7 +40,9 @@ class WriteOptions:
 
 @dataclass
 class Written:
-    """The images written and left out, the bytes of the shards, and the distinct (height, width) in pixels."""
+    """The images written and left out, the bytes of the shards, and the distinct (height, width) in
+    pixels.
+    """
 
     num_bytes: int = 0
     num_passed_through: int = 0
@@ -54,7 +60,9 @@ class Written:
         return SubsetFacts(images=self.num_records, shards=num_shards, height=height, width=width)
 
 
-def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int) -> bytes:
+def _example(
+    tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int
+) -> bytes:
     """Returns a serialized tf.train.Example with the features of ImageNet's TFRecords."""
     values: dict[str, int | bytes] = {
         'image/encoded': encoded.jpeg,
@@ -74,7 +82,9 @@ def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str
         for name, value in values.items()
     }
     # The same input must give the same bytes, and the maps of protobuf have no order otherwise.
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(
+        deterministic=True
+    )
 
 
 def write_shards(
@@ -84,10 +94,12 @@ def write_shards(
     count: Callable[[], None],
     report: Callable[[str], None],
 ) -> Written:
-    """Writes labels.txt, dataset.json, and all images of the folder, shuffled across the shards by options.seed.
+    """Writes labels.txt, dataset.json, and all images of the folder, shuffled across the shards by
+    options.seed.
 
-    options.num_processes processes decode and encode images; this process writes the shards. The shards stay in a
-    hidden folder until all are complete and on disk. Calls count for each image, and reports each that is left out.
+    options.num_processes processes decode and encode images; this process writes the shards. The
+    shards stay in a hidden folder until all are complete and on disk. Calls count for each image,
+    and reports each that is left out.
     """
     order = list(folder.images)
     random.Random(options.seed).shuffle(order)
@@ -107,7 +119,9 @@ def write_shards(
 
             unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]
             for shard, path in enumerate(unfinished):
-                begin, end = (len(order) * edge // options.num_shards for edge in (shard, shard + 1))
+                begin, end = (
+                    len(order) * edge // options.num_shards for edge in (shard, shard + 1)
+                )
                 records_before = written.num_records
                 try:
                     chosen = itertools.islice(images, end - begin)
@@ -118,10 +132,17 @@ def write_shards(
                     ) from error
                 if written.num_records == records_before:
                     raise RunError(
-                        f'--input={folder.root}: no image of shard {shard} could be decoded, and a shard cannot be '
+                        f'--input={folder.root}: no image of shard {shard} could be decoded, '
+                        'and a shard cannot be '
                         'empty; nothing was written; write fewer --shards'
                     )
-            publish_shards(unfinished, labels, written.facts(options.num_shards), Path(options.output), options.subset)
+            publish_shards(
+                unfinished,
+                labels,
+                written.facts(options.num_shards),
+                Path(options.output),
+                options.subset,
+            )
     except BrokenProcessPool as error:
         raise RunError(
             f'--input={folder.root}: a decoding process died, most likely because memory ran out; '
@@ -162,7 +183,8 @@ def _write_shard(
     # On a full disk the calls above may have raised no error, so check before reporting success.
     if (found := path.stat().st_size) != num_bytes:
         raise RunError(
-            f'--output={options.output}: a shard has {found:,} bytes on the disk instead of {num_bytes:,}; '
+            f'--output={options.output}: a shard has {found:,} bytes on the disk instead of '
+            f'{num_bytes:,}; '
             'make room for it, and check the disk'
         )
     written.num_bytes += num_bytes

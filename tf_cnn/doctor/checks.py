@@ -1,4 +1,6 @@
-"""The checks of `doctor` on the GPUs and TensorFlow's view of them. Only the last one imports TensorFlow."""
+"""The checks of `doctor` on the GPUs and TensorFlow's view of them. Only the last one imports
+TensorFlow.
+"""
 
 import os
 import traceback
@@ -26,15 +28,17 @@ from tf_cnn.system.kernel_files import ROOT
 OK, WARNING, WRONG, SKIPPED = 'ok', 'warning', 'wrong', 'skipped'
 
 _GIBIBYTE = 2**30
-# TensorFlow ignores GPUs with fewer multiprocessors than this variable says, by default 8 or as many as the largest GPU
-# has (GetMinGPUMultiprocessorCount in gpu_device.cc).
+# TensorFlow ignores GPUs with fewer multiprocessors than this variable says, by default 8 or as
+# many as the largest GPU has (GetMinGPUMultiprocessorCount in gpu_device.cc).
 _FEWEST_MULTIPROCESSORS = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 _GUIDE = 'see docs/gpu.md'
 _SIZE = 256
 
 
 class Finding(Struct, frozen=True):
-    """A check's outcome, a line with what was found (or why it was skipped), one of advice, and its facts as JSON."""
+    """A check's outcome, a line with what was found (or why it was skipped), one of advice, and its
+    facts as JSON.
+    """
 
     outcome: str
     found: str
@@ -43,14 +47,16 @@ class Finding(Struct, frozen=True):
     name: str = ''
 
 
-# ---- the GPUs --------------------------------------------------------------------------------------------------------
+# ---- the GPUs ------------------------------------------------------------------------------------
 
 
 def driver(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Finding:
     if not has_nvidia_gpu({}, root):
         if not (on_bus := gpus_on_bus(root)):
             return Finding(SKIPPED, 'this machine has no GPU of NVIDIA')
-        advice = f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
+        advice = (
+            f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded'
+        )
         shown = f'{plural(len(on_bus), "GPU")} of NVIDIA on the PCI bus, but no driver is loaded'
         return Finding(WRONG, shown, advice)
     if not has_nvidia_gpu(environ, root):
@@ -75,7 +81,9 @@ def libraries() -> Finding:
     if missing := describe_missing(errors):
         return Finding(WRONG, missing, _GUIDE, errors)
     if lacking := [f'{name} for {OPTIONAL[name]}' for name, error in errors.items() if error]:
-        return Finding(WARNING, f'cannot be opened: {", ".join(lacking)}', f'write {install}', errors)
+        return Finding(
+            WARNING, f'cannot be opened: {", ".join(lacking)}', f'write {install}', errors
+        )
     return Finding(OK, f'all {len(errors)} can be opened', None, errors)
 
 
@@ -95,8 +103,14 @@ def architecture() -> Finding:
         advice = f'install an older TensorFlow for an older GPU, or hide these by {VISIBLE}'
         return Finding(WRONG, shown, advice, figures)
     if compiled := [capability for capability, code in has.items() if code is None]:
-        shown += f'; for compute capability {", ".join(compiled)} the driver compiles kernels at first use'
-        advice = 'the first run may take up to half an hour to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later '
+        shown += (
+            f'; for compute capability {", ".join(compiled)} the driver compiles kernels '
+            'at first use'
+        )
+        advice = (
+            'the first run may take up to half an hour to start; set '
+            'CUDA_CACHE_MAXSIZE=4294967296, so that later '
+        )
         return Finding(WARNING, shown, f'{advice}ones find all of them compiled', figures)
     return Finding(OK, f'{shown}; the GPUs have {", ".join(has)}', None, figures)
 
@@ -106,15 +120,19 @@ def list_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
     shown = []
     for gpu in gpus:
         size = f', {gpu["memory_bytes"] / _GIBIBYTE:.1f} GiB' if gpu['memory_bytes'] else ''
-        shown.append(f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{size})')
+        shown.append(
+            f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{size})'
+        )
     return ', '.join(f'{shown.count(text)} x {text}' for text in dict.fromkeys(shown))
 
 
-# ---- TensorFlow ------------------------------------------------------------------------------------------------------
+# ---- TensorFlow ----------------------------------------------------------------------------------
 
 
 def devices() -> Finding:
-    """Checks that TensorFlow can be imported, sees all GPUs that the driver shows it, and computes on each device."""
+    """Checks that TensorFlow can be imported, sees all GPUs that the driver shows it, and computes
+    on each device.
+    """
     try:
         import_tensorflow()
         import tensorflow.compat.v1 as tf
@@ -124,10 +142,18 @@ def devices() -> Finding:
         lines = str(error).strip().splitlines() or ['no message']
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == 'tensorflow'
         install = to_install('tensorflow', again=not is_missing)
-        return Finding(WRONG, f'TensorFlow cannot be imported: {type(error).__name__}: {lines[0]}', f'write {install}')
+        return Finding(
+            WRONG,
+            f'TensorFlow cannot be imported: {type(error).__name__}: {lines[0]}',
+            f'write {install}',
+        )
     found = tf.config.list_physical_devices('GPU')
     details = [tf.config.experimental.get_device_details(device) for device in found]
-    figures = {'tensorflow': tf.__version__, 'build': dict(tf.sysconfig.get_build_info()), 'gpus': details}
+    figures = {
+        'tensorflow': tf.__version__,
+        'build': dict(tf.sysconfig.get_build_info()),
+        'gpus': details,
+    }
     uuids = [gpu['uuid'] or '' for gpu in gpu_facts()[0]] if has_nvidia_gpu() else []
     expected = max(len(visible(uuids, os.environ)), int(has_nvidia_gpu()))
     if expected and not found:
@@ -136,24 +162,31 @@ def devices() -> Finding:
     names = ['/cpu:0', *(f'/gpu:{index}' for index in range(len(found)))]
     for name in names:
         _multiply(tf, name)
-    return compare_counts(f'TensorFlow {tf.__version__} computes on {", ".join(names)}', len(found), expected, figures)
+    return compare_counts(
+        f'TensorFlow {tf.__version__} computes on {", ".join(names)}', len(found), expected, figures
+    )
 
 
 def compare_counts(shown: str, num_gpus: int, expected: int, figures: Mapping[str, Any]) -> Finding:
-    """Returns the finding on a TensorFlow that computes on num_gpus; the driver shows it the expected number."""
+    """Returns the finding on a TensorFlow that computes on num_gpus; the driver shows it the
+    expected number.
+    """
     if num_gpus >= expected:
         return Finding(OK, shown, None, figures)
     return Finding(
         WARNING,
         f'{shown}, and ignores {expected - num_gpus} of {plural(expected, "GPU")}',
-        f'if these have few multiprocessors, set {_FEWEST_MULTIPROCESSORS}=1 to use them, or {VISIBLE} to hide them; '
+        f'if these have few multiprocessors, set {_FEWEST_MULTIPROCESSORS}=1 to use them, or '
+        f'{VISIBLE} to hide them; '
         "else see gpu/architecture, and TensorFlow's own lines below",
         figures,
     )
 
 
 def _multiply(tf: Any, device: str) -> None:
-    """Multiplies a matrix of ones with itself on a device; raises ArithmeticError if the product is wrong."""
+    """Multiplies a matrix of ones with itself on a device; raises ArithmeticError if the product is
+    wrong.
+    """
     with tf.Graph().as_default(), tf.device(device):
         ones = tf.fill([_SIZE, _SIZE], tf.placeholder_with_default(1.0, []))
         product = tf.matmul(ones, ones)
@@ -162,7 +195,9 @@ def _multiply(tf: Any, device: str) -> None:
     with tf.Session(graph=product.graph, config=config) as session:
         values = session.run(product)
     if not (values == _SIZE).all():
-        raise ArithmeticError(f'the product of matrices on {device} is {values.min()} to {values.max()}, not {_SIZE}')
+        raise ArithmeticError(
+            f'the product of matrices on {device} is {values.min()} to {values.max()}, not {_SIZE}'
+        )
 
 
 FAMILIES: Mapping[str, Mapping[str, Callable[[], Finding]]] = {

@@ -1,7 +1,9 @@
-"""Runs one family of the checks of `doctor` in this process: `python -m tf_cnn.doctor.process FAMILY FINDINGS`.
+"""Runs one family of the checks of `doctor` in this process: `python -m tf_cnn.doctor.process
+FAMILY FINDINGS`.
 
-It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its check has ended, so
-that doctor knows which check crashed or hung. The stacks of all threads are then in FINDINGS.stacks.
+It writes lines of JSON to the file FINDINGS: the names of the checks, then each finding when its
+check has ended, so that doctor knows which check crashed or hung. The stacks of all threads are
+then in FINDINGS.stacks.
 """
 
 import faulthandler
@@ -45,7 +47,8 @@ def main() -> None:
         # Without Keras, in half the time.
         import_tensorflow()
     checks = {
-        f'{family}/{name}': run for name, run in importlib.import_module(FAMILIES[family]).FAMILIES[family].items()
+        f'{family}/{name}': run
+        for name, run in importlib.import_module(FAMILIES[family]).FAMILIES[family].items()
     }
     with Path(path).open('w', encoding='utf-8') as file:
         print(json.dumps(list(checks)), file=file, flush=True)
@@ -65,7 +68,11 @@ def _examine(run: 'Callable[[], Finding]') -> 'Finding':
     except Exception as error:
         traceback.print_exc()
         lines = str(error).strip().splitlines() or ['no message']
-        return Finding(WRONG, f'{type(error).__name__}: {lines[0]}', 'report it with the output of doctor --json')
+        return Finding(
+            WRONG,
+            f'{type(error).__name__}: {lines[0]}',
+            'report it with the output of doctor --json',
+        )
 
 
 if __name__ == '__main__':

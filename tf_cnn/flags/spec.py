@@ -1,4 +1,6 @@
-"""What a flag is, and how its value is read from a command line or from Python. Does not import TensorFlow."""
+"""What a flag is, and how its value is read from a command line or from Python. Does not import
+TensorFlow.
+"""
 
 import dataclasses
 import enum
@@ -16,12 +18,22 @@ from tf_cnn.system.errors import UsageError, format_flag, nearest
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
 
-# The upper bound of flags that count epochs; it keeps counts of steps and examples finite for every data set.
+# The upper bound of flags that count epochs; it keeps counts of steps and examples finite for every
+# data set.
 MOST_EPOCHS = 1e9
 # The lower bound where 0 makes no sense.
 ABOVE_0 = 1e-9
 
-_BOOLS = {'true': True, 't': True, '1': True, 'yes': True, 'false': False, 'f': False, '0': False, 'no': False}
+_BOOLS = {
+    'true': True,
+    't': True,
+    '1': True,
+    'yes': True,
+    'false': False,
+    'f': False,
+    '0': False,
+    'no': False,
+}
 
 
 def _to_bool(value: Any) -> bool:
@@ -54,7 +66,12 @@ def _to_str(value: Any) -> str:
     return text
 
 
-_READERS: dict[type, Callable[[Any], Value]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
+_READERS: dict[type, Callable[[Any], Value]] = {
+    bool: _to_bool,
+    int: _to_int,
+    float: _to_float,
+    str: _to_str,
+}
 _EMPTY = ('', "''", '""')
 _HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _LARGEST = 2**31 - 1  # TensorFlow's int32
@@ -84,7 +101,9 @@ class Output(enum.Enum):
     FOLDER = 'a folder'
     # Only the chief writes there.
     CHIEF_FOLDER = 'a folder of the chief'
-    NEW_FOLDER = 'a folder of the chief, which must not exist or be empty, and appears when it is complete'
+    NEW_FOLDER = (
+        'a folder of the chief, which must not exist or be empty, and appears when it is complete'
+    )
 
 
 # What is true of a flag in the original, instead of how it differs there.
@@ -112,15 +131,16 @@ class FlagSpec:
       lower_bound: the lowest number, as upper_bound is the highest.
       is_path: whether the text names a file or folder, in which ~ is expanded.
       repeated: whether it may be given several times; the value is then a tuple.
-      inside: the files, with wildcards, that a run reads or writes below the path; another output must not replace
-        them.
+      inside: the files, with wildcards, that a run reads or writes below the path; another output
+        must not replace them.
       common: whether --help without `all` lists it.
       original: how it differs in the original tf_cnn_benchmarks, or NEW or OTHER.
       agreed: whether all processes of a cluster that compute need the same value.
-      agreed_by_servers: whether parameter servers, which only wait for the others and often get few flags, need it too.
+      agreed_by_servers: whether parameter servers, which only wait for the others and often get few
+        flags, need it too.
       names_process: whether it says which process of a cluster this is.
-      setting: whether it changes a step or the time between steps, so that runs which differ in it are not compared as
-        one setting.
+      setting: whether it changes a step or the time between steps, so that runs which differ in it
+        are not compared as one setting.
       resolved: whether the result has the used value of the flag: --batch_size=0 became 64.
       in_sweep: where a sweep takes the value from, if the sweep gives the flag to each run.
       only_alone: why the processes of a cluster cannot have it.
@@ -169,25 +189,32 @@ class FlagSpec:
         return f'{noun} from {self.lower_bound:g} to {self.upper_bound:g}'
 
     def read(self, value: object) -> Value:
-        """Converts the text of a command line, or a Python value, to the flag's type; raises UsageError if it cannot.
+        """Converts the text of a command line, or a Python value, to the flag's type; raises
+        UsageError if it cannot.
 
-        Empty text is None. Two quotes count as empty text, since nested quoting in a script leaves them.
+        Empty text is None. Two quotes count as empty text, since nested quoting in a script leaves
+        them.
         """
         if value is None or value in _EMPTY:
             if self.optional:
                 return None
-            raise UsageError(f'{format_flag(self.name, value)}: it has no value; it must be {self.expects}')
+            raise UsageError(
+                f'{format_flag(self.name, value)}: it has no value; it must be {self.expects}'
+            )
         try:
             found = _READERS[self.type](value)
             if self.is_path:
                 found = os.path.expanduser(str(found))
                 if '://' in found:
                     raise UsageError(
-                        f'{format_flag(self.name, value)}: only files of this machine are read and written; '
+                        f'{format_flag(self.name, value)}: only files of this machine are '
+                        'read and written; '
                         'write a local path'
                     )
         except UnicodeEncodeError:
-            raise UsageError(f'{format_flag(self.name, value)}: it is not UTF-8; write another text') from None
+            raise UsageError(
+                f'{format_flag(self.name, value)}: it is not UTF-8; write another text'
+            ) from None
         except (TypeError, ValueError, KeyError):
             raise self._refusal(value) from None
         if self.choices:
@@ -195,11 +222,16 @@ class FlagSpec:
             found = {choice.lower(): choice for choice in self.choices}.get(str(found).lower())
             if found is None:
                 raise self._refusal(value)
-        if not isinstance(found, str) and not self.lower_bound <= typing.cast(float, found) <= self.upper_bound:
+        if (
+            not isinstance(found, str)
+            and not self.lower_bound <= typing.cast(float, found) <= self.upper_bound
+        ):
             raise self._refusal(value)
         if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
             lowest = max(self.lower_bound, -_LARGEST)
-            raise UsageError(f'{format_flag(self.name, value)}: it must be from {lowest} to {_LARGEST}')
+            raise UsageError(
+                f'{format_flag(self.name, value)}: it must be from {lowest} to {_LARGEST}'
+            )
         return found
 
     def _refusal(self, value: object) -> UsageError:
@@ -216,11 +248,12 @@ def flag(default: Value | tuple[str, ...], help: str, **facts: Any) -> Any:
 
 
 def specs_of(table: type) -> dict[str, FlagSpec]:
-    """Returns the flags of a dataclass by name, in the order of its fields; skips fields not made by flag().
+    """Returns the flags of a dataclass by name, in the order of its fields; skips fields not made
+    by flag().
 
-    An annotation is int, float, str or bool, or one of these `| None`, or tuple[str, ...] for a repeated flag. The
-    class that declares a flag may say for all its flags: GROUP, their heading; FACTS, facts where they have none of
-    their own; IDLE, reasons before their own.
+    An annotation is int, float, str or bool, or one of these `| None`, or tuple[str, ...] for a
+    repeated flag. The class that declares a flag may say for all its flags: GROUP, their heading;
+    FACTS, facts where they have none of their own; IDLE, reasons before their own.
     """
     specs = {}
     hints = typing.get_type_hints(table)
@@ -230,8 +263,14 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
         hint = hints[field.name]
         members = typing.get_args(hint) or (hint,)
         kind = next(member for member in members if member not in (types.NoneType, ...))
-        owner = next(cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {}))
-        facts = {'is_path': 'output' in field.metadata, **getattr(owner, 'FACTS', {}), **field.metadata}
+        owner = next(
+            cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {})
+        )
+        facts = {
+            'is_path': 'output' in field.metadata,
+            **getattr(owner, 'FACTS', {}),
+            **field.metadata,
+        }
         facts['idle'] = (*getattr(owner, 'IDLE', ()), *facts.get('idle', ()))
         specs[field.name] = FlagSpec(
             field.name,
@@ -246,7 +285,9 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
 
 
 def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
-    """Returns the numbers in a comma-separated list, [] for no text; raises ValueError unless all are above 0."""
+    """Returns the numbers in a comma-separated list, [] for no text; raises ValueError unless all
+    are above 0.
+    """
     numbers = [kind(part) for part in text.split(',')] if text else []
     if not all(0 < number < math.inf for number in numbers):
         raise ValueError(text)

@@ -1,4 +1,6 @@
-"""Splits a command line into flags and other words, by absl, with which the original program reads its flags."""
+"""Splits a command line into flags and other words, by absl, with which the original program reads
+its flags.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,8 @@ class Words:
     """The words of a command line, not yet read as values.
 
     Attributes:
-      texts: the text of each given flag by name; of a repeated flag all of them, of another one the last.
+      texts: the text of each given flag by name; of a repeated flag all of them, of another one the
+        last.
       others: the words that are neither flags nor their values.
       unknown: the names of unknown flags.
       mistakes: one line for each flag that lacks its value, or cannot have one.
@@ -50,17 +53,19 @@ class Words:
 def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) -> Words:
     """Splits a command line into flags and other words, in the forms of absl.
 
-    These are --name=value, --name value, --switch, --noswitch, one dash instead of two, --flagfile=FILE,
-    --undefok=NAME, and --, which ends the flags. `see` tells where to read more.
+    These are --name=value, --name value, --switch, --noswitch, one dash instead of two,
+    --flagfile=FILE, --undefok=NAME, and --, which ends the flags. `see` tells where to read more.
 
     Raises:
-      UsageError: a --flagfile cannot be read, or a word has dashes, quotes or spaces that no keyboard has.
+      UsageError: a --flagfile cannot be read, or a word has dashes, quotes or spaces that no
+        keyboard has.
     """
     try:
         words = _flags_of(known, {}).read_flags_from_files(argv)
     except (flags.Error, UnicodeDecodeError) as error:
         raise UsageError(
-            f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a file in UTF-8 with a flag on '
+            f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a '
+            'file in UTF-8 with a flag on '
             'each line'
         ) from None
     if altered := [word for word in words if to_keyboard(word) != word]:
@@ -84,7 +89,10 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) ->
     end = left.index('--') if '--' in left else len(left)
     rest = [(word, _FLAG.fullmatch(word)) for word in left[:end]]
     return Words(
-        {name: tuple(found) if known[name].repeated else found[-1] for name, found in texts.items()},
+        {
+            name: tuple(found) if known[name].repeated else found[-1]
+            for name, found in texts.items()
+        },
         (*(word for word, match in rest if not match), *left[end + 1 :]),
         tuple(dict.fromkeys(match['name'] for _, match in rest if match)),
         tuple(mistakes),
@@ -116,11 +124,15 @@ def _plain_quotes(value: str) -> str:
 def _describe_altered(word: str) -> str:
     shown = word if word.isprintable() else repr(word)
     advice = f'use {to_keyboard(word)}' if to_keyboard(word) else 'remove it'
-    return f'{shown}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
+    return (
+        f'{shown}: a text processor or web page has altered its dashes, quotes or spaces; {advice}'
+    )
 
 
 class _Text(flags.ArgumentParser[str]):
-    """Notes each text of a flag, in the order of the command line; it is read as its own type later."""
+    """Notes each text of a flag, in the order of the command line; it is read as its own type
+    later.
+    """
 
     def __init__(self, name: str, texts: dict[str, list[str]]) -> None:
         self._name, self._texts = name, texts
@@ -133,5 +145,7 @@ class _Text(flags.ArgumentParser[str]):
 def _flags_of(known: Mapping[str, FlagSpec], texts: dict[str, list[str]]) -> flags.FlagValues:
     values = flags.FlagValues()
     for name, spec in known.items():
-        values[name] = flags.Flag(_Text(name, texts), None, name, None, '', boolean=spec.type is bool)
+        values[name] = flags.Flag(
+            _Text(name, texts), None, name, None, '', boolean=spec.type is bool
+        )
     return values

@@ -1,1 +1,3 @@
-"""The parts of TensorFlow that the program uses everywhere: devices, variables, staging areas, its import."""
+"""The parts of TensorFlow that the program uses everywhere: devices, variables, staging areas, its
+import.
+"""

@@ -1,9 +1,11 @@
-"""Whether TensorFlow computes by oneDNN on CPUs. Importing this module does not import TensorFlow."""
+"""Whether TensorFlow computes by oneDNN on CPUs. Importing this module does not import
+TensorFlow.
+"""
 
 import contextlib
 
-# TensorFlow reads it once, when it is imported (tensorflow/core/util/port.cc, IsMklEnabled). Unset, it uses oneDNN on
-# x86 processors with VNNI, BF16 or AMX.
+# TensorFlow reads it once, when it is imported (tensorflow/core/util/port.cc, IsMklEnabled). Unset,
+# it uses oneDNN on x86 processors with VNNI, BF16 or AMX.
 ONEDNN_VARIABLE = 'TF_ENABLE_ONEDNN_OPTS'
 # How TensorFlow reads the variable; it ignores other values.
 _VALUES = {'1': True, 'true': True, '0': False, 'false': False}
@@ -17,8 +19,8 @@ def read_switch(text: str) -> bool | None:
 def uses_onednn() -> bool | None:
     """Returns whether the imported TensorFlow computes by oneDNN; None if it does not say so.
 
-    Call it after TensorFlow's import. No public function has the answer, and a session, whose graph would show it,
-    fixes the threads of the process.
+    Call it after TensorFlow's import. No public function has the answer, and a session, whose graph
+    would show it, fixes the threads of the process.
     """
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.util import _pywrap_util_port

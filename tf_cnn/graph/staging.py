@@ -7,7 +7,9 @@ import tensorflow.compat.v1 as tf
 
 
 class StagingArea:
-    """A queue of tuples of tensors in device memory. put never waits; get waits until there is a tuple."""
+    """A queue of tuples of tensors in device memory. put never waits; get waits until there is a
+    tuple.
+    """
 
     def __init__(self, device: str, like: Sequence[tf.Tensor]) -> None:
         self.device = device

@@ -1,9 +1,10 @@
 """Imports TensorFlow late, and in half the time. Every room may import this module.
 
-`import tensorflow` imports Keras to register its optimizers for SavedModels, and Keras imports SciPy, scikit-learn and
-matplotlib if they are installed; meanwhile the garbage collector examines the loaded modules, none of them garbage. If
-Keras cannot be imported, TensorFlow goes on, and tries again when Keras is first used. So Keras is only deferred: a
-network in a --model_file gets it with `import keras` and with `tf.keras`, as usual.
+`import tensorflow` imports Keras to register its optimizers for SavedModels, and Keras imports
+SciPy, scikit-learn and matplotlib if they are installed; meanwhile the garbage collector examines
+the loaded modules, none of them garbage. If Keras cannot be imported, TensorFlow goes on, and tries
+again when Keras is first used. So Keras is only deferred: a network in a --model_file gets it with
+`import keras` and with `tf.keras`, as usual.
 """
 
 import contextlib
@@ -16,13 +17,18 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# Limits of the memory of a process, and below how many bytes of each TensorFlow cannot even start (measured with 2
-# cores and no GPU): it then crashes in native code.
-_MEMORY_LIMITS = (('ulimit -v', resource.RLIMIT_AS, 2_000_000_000), ('ulimit -d', resource.RLIMIT_DATA, 400_000_000))
+# Limits of the memory of a process, and below how many bytes of each TensorFlow cannot even start
+# (measured with 2 cores and no GPU): it then crashes in native code.
+_MEMORY_LIMITS = (
+    ('ulimit -v', resource.RLIMIT_AS, 2_000_000_000),
+    ('ulimit -d', resource.RLIMIT_DATA, 400_000_000),
+)
 
 
 def memory_limits() -> dict[str, bool]:
-    """Returns the limits of this process, as in 'ulimit -v 4000000', and whether TensorFlow can start with each."""
+    """Returns the limits of this process, as in 'ulimit -v 4000000', and whether TensorFlow can
+    start with each.
+    """
     limits = {}
     for command, number, least in _MEMORY_LIMITS:
         limit = resource.getrlimit(number)[0]
@@ -38,14 +44,18 @@ class _DeferredError(ImportError):
 class _KerasLater(MetaPathFinder, Loader):
     """Refuses to load Keras, but says where it is: TensorFlow adds its folder to its own path."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname) if fullname == 'keras' else None
         if spec:
             spec.loader = self
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        raise _DeferredError(f'{module.__name__} is imported when it is first used', name=module.__name__)
+        raise _DeferredError(
+            f'{module.__name__} is imported when it is first used', name=module.__name__
+        )
 
 
 @contextlib.contextmanager
@@ -62,7 +72,8 @@ def without_collecting() -> Iterator[None]:
 def import_tensorflow() -> None:
     """Imports TensorFlow without Keras, unless TensorFlow or Keras is loaded already.
 
-    After that the garbage collector ignores all modules, so that it takes less of the time between steps.
+    After that the garbage collector ignores all modules, so that it takes less of the time between
+    steps.
     """
     if 'tensorflow' in sys.modules or 'keras' in sys.modules:
         return

@@ -1,7 +1,8 @@
 """Variables made of raw resource ops.
 
-tf.Variable adds ops and Python objects that no step uses. With eight towers that each have a copy of every variable,
-they take seconds to build. The raw resource ops are the same in every supported TensorFlow version.
+tf.Variable adds ops and Python objects that no step uses. With eight towers that each have a copy
+of every variable, they take seconds to build. The raw resource ops are the same in every supported
+TensorFlow version.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,11 +36,15 @@ class Variable:
 
     @property
     def decays(self) -> bool:
-        """Whether it has weight decay: kernels, not biases and batch norm: He et al. 2018 (arXiv:1812.01187), 3.1."""
+        """Whether it has weight decay: kernels, not biases and batch norm: He et al. 2018
+        (arXiv:1812.01187), 3.1.
+        """
         return len(self.shape) > 1
 
     def read_again(self) -> Tensor:
-        """Returns the result of another read, on the variable's device, after the current control dependencies."""
+        """Returns the result of another read, on the variable's device, after the current control
+        dependencies.
+        """
         with tf.device(self.device):
             value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.value.dtype)
         value.set_shape(self.shape)
@@ -59,9 +64,13 @@ def create_variable(
     trainable: bool = False,
     dtype: tf.DType = tf.float32,
 ) -> Variable:
-    """Adds a variable, the resource scope/name, to the current graph. It has no value before the first assignment."""
+    """Adds a variable, the resource scope/name, to the current graph. It has no value before the
+    first assignment.
+    """
     with tf.device(device):
-        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=f'{scope}/{name}', name=f'{scope}/{name}')
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=dtype, shape=shape, shared_name=f'{scope}/{name}', name=f'{scope}/{name}'
+        )
         value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
     value.set_shape(shape)
     return Variable(name, scope, tuple(shape), trainable, device, handle, value)

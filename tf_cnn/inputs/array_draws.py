@@ -1,8 +1,10 @@
-"""Draws images from arrays in memory, in an order that a seed determines, and the numbers that shift them.
+"""Draws images from arrays in memory, in an order that a seed determines, and the numbers that
+shift them.
 
-Each device draws its images itself: all numbers depend only on the seed and on an image's position in the sequence of
-epochs, and are the same on CPUs and GPUs. RandomIndexShuffle runs only on CPUs, and on a GPU 32-bit integers, and the
-seeds of stateless random numbers, are in host memory. Therefore this is arithmetic of 64-bit integers.
+Each device draws its images itself: all numbers depend only on the seed and on an image's position
+in the sequence of epochs, and are the same on CPUs and GPUs. RandomIndexShuffle runs only on CPUs,
+and on a GPU 32-bit integers, and the seeds of stateless random numbers, are in host memory.
+Therefore this is arithmetic of 64-bit integers.
 """
 
 import math
@@ -19,7 +21,8 @@ _SHIFTS = 30, 27, 31
 
 
 class Positions:
-    """Where a device's images of each step are in the endless sequence of epochs, which all workers have in common.
+    """Where a device's images of each step are in the endless sequence of epochs, which all workers
+    have in common.
 
     Args:
       first: the position of the first image of the first step.
@@ -27,7 +30,8 @@ class Positions:
       batch_of_workers: how many images all workers take in a step.
 
     Attributes:
-      variable: [B] uint64, the positions of the next step, on the current device. The caller initialises it.
+      variable: [B] uint64, the positions of the next step, on the current device. The caller
+        initialises it.
       of_step: [B] uint64, the positions of this step; computing them advances the variable.
     """
 
@@ -40,17 +44,21 @@ class Positions:
         self.of_step = self.variable.assign_add(stride) - stride
 
     def set(self, steps_before: tf.Tensor) -> tf.Operation:
-        """Returns the op after which the next step is the one that follows this number of steps, a scalar uint64."""
+        """Returns the op after which the next step is the one that follows this number of steps, a
+        scalar uint64.
+        """
         return self.variable.assign(self._start + steps_before * self._batch_of_workers).op
 
 
 def in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
-    """Maps [B] uint64 positions in an endless sequence of epochs to [B] int64 in [0, count), each once per epoch.
+    """Maps [B] uint64 positions in an endless sequence of epochs to [B] int64 in [0, count), each
+    once per epoch.
 
-    A permutation without memory and without a loop. The numbers fill the rows of an almost square grid, whose last row
-    may be shorter. Three times each row, then each column, is rotated by a number of places that depends on the epoch
-    and on the row or column. This is a Feistel network on a grid (Black and Rogaway 2002, "Ciphers with Arbitrary
-    Finite Domains"), but rows and columns have their exact lengths, so no number falls outside and must be drawn again.
+    A permutation without memory and without a loop. The numbers fill the rows of an almost square
+    grid, whose last row may be shorter. Three times each row, then each column, is rotated by a
+    number of places that depends on the epoch and on the row or column. This is a Feistel network
+    on a grid (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains"), but rows and
+    columns have their exact lengths, so no number falls outside and must be drawn again.
     """
     width = math.isqrt(count - 1) + 1
     height = -(-count // width)
@@ -71,7 +79,9 @@ def in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
 
 
 def shift_numbers(positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Returns [B, 3] float32 in [0, 1) for [B] uint64 positions, for preprocessing.shift_and_flip."""
+    """Returns [B, 3] float32 in [0, 1) for [B] uint64 positions, for
+    preprocessing.shift_and_flip.
+    """
     keys = np.array([_key(seed, -1 - place) for place in range(3)], np.uint64)
     bits = _mix(positions[:, tf.newaxis] * _GOLDEN + keys)
     return tf.cast(tf.bitwise.right_shift(bits, _uint64(40)), tf.float32) * 2.0**-24
@@ -103,7 +113,9 @@ def _uint64(value: int) -> tf.Tensor:
 
 
 def from_host(array: np.ndarray) -> tf.Tensor:
-    """Returns the values of an array as a tensor. The graph does not contain them, since it is limited to 2 GB."""
+    """Returns the values of an array as a tensor. The graph does not contain them, since it is
+    limited to 2 GB.
+    """
     # numpy_function runs in this process; the host device of a pipeline may belong to another one.
     with tf.device('/cpu:0'):
         value = tf.numpy_function(lambda: array, [], tf.as_dtype(array.dtype), stateful=True)

@@ -1,4 +1,6 @@
-"""Loads whole data sets: the published files of CIFAR-10 and MNIST -> NumPy arrays. Does not import TensorFlow."""
+"""Loads whole data sets: the published files of CIFAR-10 and MNIST -> NumPy arrays. Does not import
+TensorFlow.
+"""
 
 import gzip
 import io
@@ -16,8 +18,8 @@ import numpy as np
 from tf_cnn.inputs.data_sets import DATA_SETS, list_folder
 from tf_cnn.system.errors import UsageError, plural, read_regular
 
-# Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
-# its red, green and blue planes, row by row.
+# Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one
+# label byte, then its red, green and blue planes, row by row.
 _CIFAR_SIZE, _CIFAR_CHANNELS = 32, 3
 _CIFAR_BYTES = 1 + _CIFAR_CHANNELS * _CIFAR_SIZE**2
 _CIFAR_FOLDER = 'cifar-10-batches-bin'
@@ -25,17 +27,20 @@ _CIFAR_FILES = {
     'train': tuple(f'data_batch_{number}.bin' for number in range(1, 6)),
     'validation': ('test_batch.bin',),
 }
-# The same images as Python 2 pickled them: a dictionary with `data`, a NumPy array [10000, 3072] uint8 whose rows are
-# the planes of an image, `labels`, a list of 10000 numbers, and two entries that are not used here.
+# The same images as Python 2 pickled them: a dictionary with `data`, a NumPy array [10000, 3072]
+# uint8 whose rows are the planes of an image, `labels`, a list of 10000 numbers, and two entries
+# that are not used here.
 _CIFAR_PYTHON_FOLDER = 'cifar-10-batches-py'
 _CIFAR_PYTHON_FILES = {
-    subset: tuple(name.removesuffix('.bin') for name in names) for subset, names in _CIFAR_FILES.items()
+    subset: tuple(name.removesuffix('.bin') for name in names)
+    for subset, names in _CIFAR_FILES.items()
 }
 # In bytes; those of CIFAR-10 have 31 MB.
 _LARGEST_PICKLE = 1 << 30
 
-# The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of the values (8:
-# unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit integers; the values.
+# The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of
+# the values (8: unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit
+# integers; the values.
 _IDX_UNSIGNED_BYTES = 0x800
 _IDX_FILES = {
     'train': ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte'),
@@ -46,7 +51,8 @@ _IDX_FILES = {
 def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads a subset: images [N, H, W, C] uint8 and labels [N] int32, in the order of the files.
 
-    Raises UsageError as count_images; also if a file's content does not match its header, or a label is out of range.
+    Raises UsageError as count_images; also if a file's content does not match its header, or a
+    label is out of range.
     """
     layout, paths = _find(data_set, data_dir, subset)
     images, labels = layout.load(paths)
@@ -54,7 +60,8 @@ def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, 
 
 
 def count_images(data_set: str, data_dir: str, subset: str) -> int:
-    """Returns the number of images that load_arrays would load, from the sizes and headers of the files.
+    """Returns the number of images that load_arrays would load, from the sizes and headers of the
+    files.
 
     Raises UsageError if a file is missing or unreadable, or its header is not that of its format.
     """
@@ -70,29 +77,49 @@ def _locate(layout: '_Format', data_dir: str, subset: str) -> dict[str, str | No
     """Maps the name of each file of a subset to its path, or to None if the file is missing."""
     folders = [data_dir, *(os.path.join(data_dir, folder) for folder in layout.folders)]
     return {
-        name: next((path for folder in folders for path in layout.paths_of(folder, name) if os.path.exists(path)), None)
+        name: next(
+            (
+                path
+                for folder in folders
+                for path in layout.paths_of(folder, name)
+                if os.path.exists(path)
+            ),
+            None,
+        )
         for name in layout.files[subset]
     }
 
 
 def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[str]]:
-    """Returns the format that has the most files of a subset in the folder (the first of equals), and their paths."""
+    """Returns the format that has the most files of a subset in the folder (the first of equals),
+    and their paths.
+    """
     layouts = _FORMATS[data_set]
     content = ' or '.join(layout.description for layout in layouts)
     list_folder(data_dir, content)
     located = [(layout, _locate(layout, data_dir, subset)) for layout in layouts]
-    layout, paths = max(located, key=lambda pair: sum(path is not None for path in pair[1].values()))
+    layout, paths = max(
+        located, key=lambda pair: sum(path is not None for path in pair[1].values())
+    )
     found = [path for path in paths.values() if path]
     if len(found) == len(paths):
         return layout, found
     missing = [name for name, path in paths.items() if not path]
-    others = f' (and {len(missing) - 1} more of the {len(paths)} {subset} files)' if len(missing) > 1 else ''
-    raise UsageError(f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains {content}')
+    others = (
+        f' (and {len(missing) - 1} more of the {len(paths)} {subset} files)'
+        if len(missing) > 1
+        else ''
+    )
+    raise UsageError(
+        f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that '
+        f'contains {content}'
+    )
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
     return UsageError(
-        f'{path}: the file cannot be read ({error.strerror or error}); check the file and its permissions'
+        f'{path}: the file cannot be read ({error.strerror or error}); check the file and '
+        'its permissions'
     )
 
 
@@ -101,7 +128,8 @@ def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
     if wrong.any():
         first = int(np.argmax(wrong))
         raise UsageError(
-            f'{path}: the label of image {first} is {labels[first]}, outside 0..{num_classes - 1}; download the file '
+            f'{path}: the label of image {first} is {labels[first]}, outside '
+            f'0..{num_classes - 1}; download the file '
             'again'
         )
 
@@ -112,7 +140,8 @@ def _count_cifar(paths: list[str]) -> int:
         num_images, rest = divmod(os.path.getsize(path), _CIFAR_BYTES)
         if rest or not num_images:
             raise UsageError(
-                f'{path}: the file is truncated: its last image has {rest} of {_CIFAR_BYTES} bytes; download it again'
+                f'{path}: the file is truncated: its last image has {rest} of {_CIFAR_BYTES} '
+                'bytes; download it again'
             )
         count += num_images
     return count
@@ -147,7 +176,8 @@ class _Array:
         self.state = state
 
 
-# The implementation in Python, since the one in C does not let a subclass see the keys. Its stack has no types.
+# The implementation in Python, since the one in C does not let a subclass see the keys. Its stack
+# has no types.
 _PythonUnpickler: Any = pickle._Unpickler
 
 
@@ -196,7 +226,8 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
     # What a damaged pickle raises may be almost any error.
     except Exception as error:
         raise UsageError(
-            f'{path}: the file is not a whole one of the Python version of CIFAR-10 ({type(error).__name__}: {error}); '
+            f'{path}: the file is not a whole one of the Python version of CIFAR-10 '
+            f'({type(error).__name__}: {error}); '
             'download it again'
         ) from error
     _check_labels(path, labels, DATA_SETS['cifar10'].num_classes)
@@ -209,21 +240,28 @@ def _images_of_planes(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
 
 
-def _read_idx(path: str, num_dimensions: int, *, header_only: bool = False) -> tuple[tuple[int, ...], bytes]:
-    """Returns the dimensions of an idx file of unsigned bytes, and its values (none with header_only)."""
+def _read_idx(
+    path: str, num_dimensions: int, *, header_only: bool = False
+) -> tuple[tuple[int, ...], bytes]:
+    """Returns the dimensions of an idx file of unsigned bytes, and its values (none with
+    header_only).
+    """
     header_bytes = 4 * (1 + num_dimensions)
     try:
         with gzip.open(path) if path.endswith('.gz') else open(path, 'rb') as file:
             header = file.read(header_bytes)
             content = b'' if header_only else file.read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UsageError(f'{path}: the file cannot be decompressed ({error}); download it again') from error
+        raise UsageError(
+            f'{path}: the file cannot be decompressed ({error}); download it again'
+        ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
     magic, *dimensions = struct.unpack(f'>{1 + num_dimensions}I', header.ljust(header_bytes, b'\0'))
     if magic != _IDX_UNSIGNED_BYTES + num_dimensions or not all(dimensions):
         raise UsageError(
-            f'{path}: the file does not begin as an idx file of bytes in {num_dimensions} dimensions; download it again'
+            f'{path}: the file does not begin as an idx file of bytes in {num_dimensions} '
+            'dimensions; download it again'
         )
     return tuple(dimensions), content
 
@@ -234,7 +272,8 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
     (num_labels,), _ = _read_idx(labels_path, 1, header_only=True)
     if shape[0] != num_labels:
         raise UsageError(
-            f'{labels_path}: {plural(num_labels, "label")}, but {images_path} has {plural(shape[0], "image")}; '
+            f'{labels_path}: {plural(num_labels, "label")}, but {images_path} has '
+            f'{plural(shape[0], "image")}; '
             'download both again'
         )
     return shape
@@ -248,7 +287,8 @@ def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
         expected = math.prod(dimensions)
         if len(content) != expected:
             raise UsageError(
-                f'{path}: the file has {plural(len(content), "value")} instead of {expected}; download it again'
+                f'{path}: the file has {plural(len(content), "value")} instead of '
+                f'{expected}; download it again'
             )
         arrays.append(np.frombuffer(content, np.uint8).reshape(dimensions))
     images, labels = arrays
@@ -263,7 +303,9 @@ def _path_of(folder: str, name: str) -> list[str]:
 def _idx_paths(folder: str, name: str) -> list[str]:
     # Some programs that unpack the published archives write a dot before idx.
     names = (name, name.replace('-idx', '.idx'))
-    return [os.path.join(folder, f'{spelling}{suffix}') for spelling in names for suffix in ('', '.gz')]
+    return [
+        os.path.join(folder, f'{spelling}{suffix}') for spelling in names for suffix in ('', '.gz')
+    ]
 
 
 @dataclass(frozen=True)
@@ -288,7 +330,14 @@ class _Format:
 
 _FORMATS = {
     'cifar10': (
-        _Format('the binary version of CIFAR-10', _CIFAR_FILES, _count_cifar, _load_cifar, _path_of, (_CIFAR_FOLDER,)),
+        _Format(
+            'the binary version of CIFAR-10',
+            _CIFAR_FILES,
+            _count_cifar,
+            _load_cifar,
+            _path_of,
+            (_CIFAR_FOLDER,),
+        ),
         _Format(
             'its Python version',
             _CIFAR_PYTHON_FILES,

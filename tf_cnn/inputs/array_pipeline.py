@@ -15,13 +15,14 @@ from tf_cnn.inputs.stages import READ
 class ArrayPipeline(StagedInput):
     """Draws the images of arrays in random order, preprocesses and stages them.
 
-    Every image occurs once per epoch. Epochs follow each other without end; a batch may span two. The order and the
-    shifts depend only on the seed and on the position of an image, distortions only on the seed and on the position of
-    the first image of a step. Therefore training that resumes with batches of the same size sees the same images as
-    uninterrupted training.
-    Images of the model's size, without distortions, are drawn, shifted and normalised as one tensor.
+    Every image occurs once per epoch. Epochs follow each other without end; a batch may span two.
+    The order and the shifts depend only on the seed and on the position of an image, distortions
+    only on the seed and on the position of the first image of a step. Therefore training that
+    resumes with batches of the same size sees the same images as uninterrupted training. Images of
+    the model's size, without distortions, are drawn, shifted and normalised as one tensor.
 
-    Host memory contains the images twice: the arrays, and their copy in variables. The variables get their values when
+    Host memory contains the images twice: the arrays, and their copy in variables. The variables
+      get their values when
     they are initialised: constants would be saved with the graph, which is limited to 2 GB.
     """
 
@@ -37,7 +38,9 @@ class ArrayPipeline(StagedInput):
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = map(self._resident, values)
-            positions = array_draws.Positions(parts.first_position, batch_of_worker, parts.batch_of_workers)
+            positions = array_draws.Positions(
+                parts.first_position, batch_of_worker, parts.batch_of_workers
+            )
             self.initializers.append(positions.variable.initializer)
             self._set_position = positions.set(self._steps_before)
             chosen = array_draws.in_random_order(positions.of_step, num_images, options.seed)
@@ -48,22 +51,35 @@ class ArrayPipeline(StagedInput):
                 arguments = [batch, tf.range(batch_of_worker, dtype=tf.int64)]
                 if options.training:
                     first = tf.cast(positions.of_step[0], tf.int64)
-                    arguments += preprocessing.draw(batch_of_worker, options, seeds=tf.stack([options.seed, first]))
+                    arguments += preprocessing.draw(
+                        batch_of_worker, options, seeds=tf.stack([options.seed, first])
+                    )
                 [batch] = for_each_image(
                     lambda image, position, *numbers: [
                         preprocessing.resize_and_distort(
-                            image, options, position, preprocessing.Draws(*numbers) if numbers else None
+                            image,
+                            options,
+                            position,
+                            preprocessing.Draws(*numbers) if numbers else None,
                         )
                     ],
                     arguments,
                 )
             if options.shifts:
-                batch = preprocessing.shift_and_flip(batch, array_draws.shift_numbers(positions.of_step, options.seed))
+                batch = preprocessing.shift_and_flip(
+                    batch, array_draws.shift_numbers(positions.of_step, options.seed)
+                )
             if not parts.normalize_on_device:
                 batch = preprocessing.normalize(batch)
-            return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))
+            return list(
+                zip(
+                    tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True
+                )
+            )
 
-        super().__init__(devices, make_host_batches, host_device=parts.host_device, until=parts.until)
+        super().__init__(
+            devices, make_host_batches, host_device=parts.host_device, until=parts.until
+        )
         self.buffers.insert(0, Buffer('copies of the images', 2, images.nbytes + labels.nbytes))
 
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:

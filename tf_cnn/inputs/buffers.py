@@ -9,7 +9,9 @@ from msgspec import Meta
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of at most `count` items; `what` names them in the plural ('records'), bytes_each is their mean."""
+    """A buffer of at most `count` items; `what` names them in the plural ('records'), bytes_each is
+    their mean.
+    """
 
     what: str
     count: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -25,7 +27,9 @@ def most_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def format_memory(buffers: Sequence[Buffer]) -> str:
-    parts = ', '.join(f'{buffer.count:,} {buffer.what} of {_size(buffer.bytes_each)}' for buffer in buffers)
+    parts = ', '.join(
+        f'{buffer.count:,} {buffer.what} of {_size(buffer.bytes_each)}' for buffer in buffers
+    )
     return f'input memory: buffers of at most {_size(most_bytes(buffers))} ({parts})'
 
 

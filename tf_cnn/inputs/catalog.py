@@ -22,11 +22,11 @@ class InputRow:
     Attributes:
       name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
       repeatable: whether the seed alone determines the order of the images.
-      in_memory: whether all images are read into memory in the model's size before the first step, see
-        inputs.validation. The pipeline gets them as Arrays.
+      in_memory: whether all images are read into memory in the model's size before the first step,
+        see inputs.validation. The pipeline gets them as Arrays.
       on_devices: whether each device then has all of them in its memory.
-      stages: the stages after which the pipeline can end (`until`), in order, for --input_only. The last one is always
-        TRANSFER: the whole pipeline.
+      stages: the stages after which the pipeline can end (`until`), in order, for --input_only. The
+        last one is always TRANSFER: the whole pipeline.
     """
 
     name: str
@@ -40,7 +40,8 @@ class InputRow:
 _ALL = tuple(STAGES)
 INPUTS = (
     InputRow('synthetic', type(None)),
-    # The order of RecordInput also depends on which of its readers is faster, and on when a batch is taken.
+    # The order of RecordInput also depends on which of its readers is faster, and on when a batch
+    # is taken.
     InputRow(RECORD_INPUT, Shards, repeatable=False, stages=_ALL),
     InputRow(TF_DATA, Shards, stages=_ALL),
     InputRow('arrays', Arrays, stages=(READ, PREPROCESS, TRANSFER)),
@@ -61,7 +62,9 @@ PIPELINES_OF_SYNTHETIC = tuple(name for name in PIPELINES if name in _names_of_r
 
 
 def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
-    """Returns the row of the pipeline of this name for records; by default the first, or the first repeatable one."""
+    """Returns the row of the pipeline of this name for records; by default the first, or the first
+    repeatable one.
+    """
     rows = [row for row in INPUTS if row.name in PIPELINES]
     if name is not None:
         return next(row for row in rows if row.name == name)
@@ -69,6 +72,8 @@ def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
 
 
 def input_for(source: Source, name: str | None = None) -> InputRow:
-    """Returns the row of the pipeline that reads a source: that of this name if there is one, else the first."""
+    """Returns the row of the pipeline that reads a source: that of this name if there is one, else
+    the first.
+    """
     rows = [row for row in INPUTS if isinstance(source, row.reads)]
     return next((row for row in rows if row.name == name), rows[0])

@@ -1,4 +1,6 @@
-"""What --data_dir contains: the data set, its facts, and the files of a run. Does not import TensorFlow."""
+"""What --data_dir contains: the data set, its facts, and the files of a run. Does not import
+TensorFlow.
+"""
 
 import glob
 import os
@@ -27,14 +29,18 @@ _NAMED_FILES = 5
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A folder, the facts of its data set (the published ones may differ), and the shards found so far by subset."""
+    """A folder, the facts of its data set (the published ones may differ), and the shards found so
+    far by subset.
+    """
 
     path: str
     data_set: DataSet
     shards: Mapping[str, Shards] = field(default_factory=dict)
 
     def subset_of_steps(self, *, forward_only: bool) -> str:
-        """The subset for the steps: validation in a forward-only run whose folder has validation images, else train."""
+        """The subset for the steps: validation in a forward-only run whose folder has validation
+        images, else train.
+        """
         if self.data_set.has_records:
             has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
         else:
@@ -42,7 +48,9 @@ class DataFolder:
         return 'validation' if forward_only and has_validation else 'train'
 
     def check(self, subset: str) -> None:
-        """Checks that the files of a subset can be read, without reading its images; UsageError otherwise."""
+        """Checks that the files of a subset can be read, without reading its images; UsageError
+        otherwise.
+        """
         if self.data_set.has_records:
             self._find_shards(subset)
         else:
@@ -51,22 +59,24 @@ class DataFolder:
     def open(self, subset: str) -> Shards | Arrays:
         """Opens the images of a subset. Raises UsageError as find_shards and load_arrays do.
 
-        Also if a shard cannot be read, all shards are empty, or other files have the path of a shard
-        but for its comma.
+        Also if a shard cannot be read, all shards are empty, or other files have the path of a
+        shard but for its comma.
         """
         if self.data_set.has_records:
             shards = self._find_shards(subset)
             # RecordInput would wait for a record for ever.
             if not shards.num_bytes:
                 raise UsageError(
-                    f'--data_dir={self.path}: no record is in its {plural(len(shards.paths), f"{subset} shard")}; '
+                    f'--data_dir={self.path}: no record is in its '
+                    f'{plural(len(shards.paths), f"{subset} shard")}; '
                     f'{how_to_make(subset)}'
                 )
             for path in shards.paths:
                 # For RecordInput a comma in a path stands for any character.
                 if len(found := sorted(glob.glob(glob.escape(path).replace(',', '?')))) > 1:
                     raise UsageError(
-                        f'--data_dir={self.path}: TensorFlow cannot tell {" from ".join(found)}, because of the '
+                        f'--data_dir={self.path}: TensorFlow cannot tell '
+                        f'{" from ".join(found)}, because of the '
                         'comma; rename one'
                     )
             return shards
@@ -80,30 +90,38 @@ class DataFolder:
                     file.read(1)
             except OSError as error:
                 raise UsageError(
-                    f'{path}: it cannot be read ({error.strerror}); check its permissions, or copy it again'
+                    f'{path}: it cannot be read ({error.strerror}); check its permissions, '
+                    'or copy it again'
                 ) from error
         return shards
 
     def warning_about(self, images: Shards | Arrays) -> str | None:
-        """Returns one line if shards are missing or passed over, or if arrays are not as many as published."""
+        """Returns one line if shards are missing or passed over, or if arrays are not as many as
+        published.
+        """
         found = []
         if isinstance(images, Shards):
             if images.num_missing:
                 total = len(images.paths) + images.num_missing
                 found.append(
-                    f'missing {images.num_missing} of the {plural(total, "shard")} that the file names announce; the '
+                    f'missing {images.num_missing} of the {plural(total, "shard")} that the '
+                    'file names announce; the '
                     'run uses the others'
                 )
             if images.passed_over:
                 names = ', '.join(images.passed_over[:_NAMED_FILES])
-                found.append(f'passed over {plural(len(images.passed_over), "file")} that are no shards: {names}')
+                found.append(
+                    f'passed over {plural(len(images.passed_over), "file")} that are no '
+                    f'shards: {names}'
+                )
         else:
             published = DATA_SETS[self.data_set.name]
             is_train = images.subset == 'train'
             number = published.num_train_examples if is_train else published.num_validation_examples
             if images.num_images != number:
                 found.append(
-                    f'the folder contains {plural(images.num_images, f"{images.subset} image")}; the published data '
+                    'the folder contains '
+                    f'{plural(images.num_images, f"{images.subset} image")}; the published data '
                     f'set has {number}'
                 )
         return f'--data_dir={self.path}: {"; ".join(found)}' if found else None
@@ -112,7 +130,8 @@ class DataFolder:
 def open_folder(path: str, name: str) -> DataFolder:
     """Returns the folder with the facts of the data set that has this name.
 
-    Raises UsageError if the folder does not exist, or with --data_name=records if `records` did not make it.
+    Raises UsageError if the folder does not exist, or with --data_name=records if `records` did not
+    make it.
     """
     if name in array_files.ARRAY_DATA_SETS:
         return DataFolder(path, _facts_of_arrays(path, name))
@@ -123,7 +142,9 @@ def open_folder(path: str, name: str) -> DataFolder:
 
 
 def recognise(path: str) -> str | None:
-    """Returns the name of the data set in a folder, judged by its file names; None if unknown or unreadable."""
+    """Returns the name of the data set in a folder, judged by its file names; None if unknown or
+    unreadable.
+    """
     try:
         names = os.listdir(path)
     except OSError:
@@ -151,8 +172,10 @@ def _open_records(path: str) -> DataFolder:
     labels = read_labels(path)
     if labels is None:
         raise UsageError(
-            f'--data_name={RECORDS}: --data_dir={path} has no {LABELS_FILE} with the names of the classes, which the '
-            'subcommand records writes; write it with one class name per line, or use --data_name=imagenet'
+            f'--data_name={RECORDS}: --data_dir={path} has no {LABELS_FILE} with the names '
+            'of the classes, which the '
+            'subcommand records writes; write it with one class name per line, or use '
+            '--data_name=imagenet'
         )
     recorded = read_facts(path)
     present = {found for name in names if (found := subset_of(name))}
@@ -166,7 +189,8 @@ def _open_records(path: str) -> DataFolder:
             shards[subset] = replace(found_shards, num_recorded=facts.images)
         counts[subset] = facts.images if facts and is_current else _count(found_shards)
     sizes = {
-        (recorded[subset].height, recorded[subset].width) if subset in recorded else (None, None) for subset in counts
+        (recorded[subset].height, recorded[subset].width) if subset in recorded else (None, None)
+        for subset in counts
     }
     [(height, width)] = sizes if len(sizes) == 1 else [(None, None)]
     data_set = DataSet(

@@ -19,7 +19,8 @@ class DataSet:
     """The facts about a data set that models and input pipelines need.
 
     Attributes:
-      has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data set.
+      has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data
+        set.
       image_size: height and width of all images in pixels; None if they differ or are unknown.
       augmentation: that of its training images, see preprocessing.ImageOptions.
       class_names: the names of labels 0, 1, ...; None if the files of the data set state none.
@@ -36,11 +37,23 @@ class DataSet:
     class_names: tuple[str, ...] | None = None
 
 
-# ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number the classes from 1 and
-# keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section III.A. CIFAR-10: Krizhevsky 2009 (Learning
-# Multiple Layers of Features from Tiny Images), chapter 3; its published test batch is customarily used for validation,
-# and its class names are in batches.meta.txt.
-_CIFAR10_CLASSES = ('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck')
+# ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number
+# the classes from 1 and keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section
+# III.A. CIFAR-10: Krizhevsky 2009 (Learning Multiple Layers of Features from Tiny Images), chapter
+# 3; its published test batch is customarily used for validation, and its class names are in
+# batches.meta.txt.
+_CIFAR10_CLASSES = (
+    'airplane',
+    'automobile',
+    'bird',
+    'cat',
+    'deer',
+    'dog',
+    'frog',
+    'horse',
+    'ship',
+    'truck',
+)
 _MNIST_CLASSES = tuple('0123456789')
 DATA_SETS = {
     data_set.name: data_set
@@ -64,7 +77,8 @@ class Shards:
     Attributes:
       num_missing: the total in the file names minus the number of files.
       num_recorded: the number of images that dataset.json states; None if it states none.
-      passed_over: the names of files that are named like these shards, but have the ending of another kind of file.
+      passed_over: the names of files that are named like these shards, but have the ending of
+        another kind of file.
     """
 
     subset: str
@@ -75,8 +89,11 @@ class Shards:
 
     @property
     def num_images(self) -> int:
-        """The number of records; reads the length of each. RunError if a shard is truncated or cannot be read."""
-        # Imported here because parsing a command line should not import the modules that read records.
+        """The number of records; reads the length of each. RunError if a shard is truncated or
+        cannot be read.
+        """
+        # Imported here because parsing a command line should not import the modules that read
+        # records.
         from tf_cnn.inputs.framing import count_records
 
         return count_records(self.paths)
@@ -98,13 +115,17 @@ class Shards:
 
     @property
     def file_pattern(self) -> str:
-        """The pattern by which RecordInput finds exactly these shards: one glob per shard, in order, comma-separated.
+        """The pattern by which RecordInput finds exactly these shards: one glob per shard, in
+        order, comma-separated.
 
-        With a single glob, the order would be that of the file system, and the seed alone would not determine which
-        shard is read first. A comma in a path cannot be escaped and is replaced by `?`.
+        With a single glob, the order would be that of the file system, and the seed alone would not
+        determine which shard is read first. A comma in a path cannot be escaped and is replaced by
+        `?`.
         """
         special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
-        return ','.join(''.join(special.get(letter, letter) for letter in path) for path in self.paths)
+        return ','.join(
+            ''.join(special.get(letter, letter) for letter in path) for path in self.paths
+        )
 
 
 @dataclass(frozen=True)
@@ -121,33 +142,49 @@ class Arrays:
 
 
 def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:
-    """Returns the sorted names in a folder; its UsageError names the flag and what the folder should contain."""
+    """Returns the sorted names in a folder; its UsageError names the flag and what the folder
+    should contain.
+    """
     try:
         return sorted(os.listdir(data_dir))
     except OSError as error:
-        raise UsageError(f'{flag}={data_dir}: {error.strerror}; give the folder that contains {content}') from error
+        raise UsageError(
+            f'{flag}={data_dir}: {error.strerror}; give the folder that contains {content}'
+        ) from error
 
 
 def how_to_make(subset: str) -> str:
     flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
-    return f'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=SHARDS{flag}'
+    return (
+        'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR '
+        f'--output=SHARDS{flag}'
+    )
 
 
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
     """Finds the shards of a subset ('train' or 'validation').
 
-    Raises UsageError if the folder is unreadable or contains no shard of the subset, or if its shards belong to several
-    sets. `flag` names the folder in the error.
+    Raises UsageError if the folder is unreadable or contains no shard of the subset, or if its
+    shards belong to several sets. `flag` names the folder in the error.
     """
     folder = Path(data_dir)
     names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
-    found = [match for name in names if name.startswith(f'{subset}-') and (match := SHARD_NAME.fullmatch(name))]
+    found = [
+        match
+        for name in names
+        if name.startswith(f'{subset}-') and (match := SHARD_NAME.fullmatch(name))
+    ]
     shards = [match for match in found if not ends_like_no_shard(match.string)]
     passed_over = tuple(match.string for match in found if ends_like_no_shard(match.string))
     if not shards:
-        content = f'contains {plural(len(names), "other file")}, such as {names[0]}' if names else 'is empty'
+        content = (
+            f'contains {plural(len(names), "other file")}, such as {names[0]}'
+            if names
+            else 'is empty'
+        )
         raise UsageError(
-            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the folder {content}); write the '
+            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the '
+            f'folder {content}); write the '
             f'folder that contains the shards, or {how_to_make(subset)}'
         )
     paths = tuple(str(folder / match.string) for match in shards)
@@ -163,7 +200,14 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
     for match in numbered:
         index = int(match['index'])
         if index >= total or index in seen:
-            reason = 'occurs twice' if index in seen else f'is not one of {total} shards, numbered from 0'
-            raise UsageError(f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set in a folder')
+            reason = (
+                'occurs twice'
+                if index in seen
+                else f'is not one of {total} shards, numbered from 0'
+            )
+            raise UsageError(
+                f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set '
+                'in a folder'
+            )
         seen.add(index)
     return Shards(subset, paths, num_missing=total - len(seen), passed_over=passed_over)

@@ -1,4 +1,6 @@
-"""The input pipeline whose images stay in the memory of the devices, which gather their batches there."""
+"""The input pipeline whose images stay in the memory of the devices, which gather their batches
+there.
+"""
 
 import tensorflow.compat.v1 as tf
 
@@ -14,12 +16,13 @@ class DeviceInput(InputPipeline):
 
         draw the numbers of the images  ->  gather  ->  shift and flip  ->  normalise  ->  the model
 
-    All of it is on the device: a step brings nothing from the host. Each device counts where its images are in the
-    order. The batches are those of ArrayPipeline, bit for bit, in the same order. Every device has the whole set, since
-    its part of a batch may be any images; the virtual devices of a CPU share one copy in their common memory.
+    All of it is on the device: a step brings nothing from the host. Each device counts where its
+    images are in the order. The batches are those of ArrayPipeline, bit for bit, in the same order.
+    Every device has the whole set, since its part of a batch may be any images; the virtual devices
+    of a CPU share one copy in their common memory.
 
-    The source has the size in options, see inputs.validation.read_images. normalize_on_device says that the devices are
-    GPUs, which cannot shift uint8 and gather it only from variables.
+    The source has the size in options, see inputs.validation.read_images. normalize_on_device says
+    that the devices are GPUs, which cannot shift uint8 and gather it only from variables.
     """
 
     def __init__(self, parts: InputParts) -> None:
@@ -30,7 +33,9 @@ class DeviceInput(InputPipeline):
         with tf.device(parts.host_device):
             self._steps_before = tf.placeholder(tf.uint64, [])
         self._set_positions = []
-        self.buffers.append(Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))
+        self.buffers.append(
+            Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images)
+        )
         images, labels = array_draws.from_host(source.images), array_draws.from_host(source.labels)
         self._batches = []
         for tower, device in enumerate(devices):
@@ -46,7 +51,8 @@ class DeviceInput(InputPipeline):
                 if parts.normalize_on_device:
                     batch = image_store.sparse_read(chosen)
                 else:
-                    # On a CPU, sparse_read would give each variable a copy of its own instead of the shared one.
+                    # On a CPU, sparse_read would give each variable a copy of its own instead of
+                    # the shared one.
                     batch = tf.gather(image_store.read_value(), chosen)
                 if options.shifts:
                     batch = tf.cast(batch, tf.float32) if parts.normalize_on_device else batch
@@ -54,7 +60,9 @@ class DeviceInput(InputPipeline):
                         batch, array_draws.shift_numbers(positions.of_step, options.seed)
                     )
                 batch = preprocessing.normalize(batch, options.scale)
-                self._batches.append(Batch(batch, tf.cast(label_store.sparse_read(chosen), tf.int32)))
+                self._batches.append(
+                    Batch(batch, tf.cast(label_store.sparse_read(chosen), tf.int32))
+                )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

@@ -1,4 +1,6 @@
-"""The input pipeline that feeds each step a batch of Python's, like the feed_dict of TensorFlow's tutorials."""
+"""The input pipeline that feeds each step a batch of Python's, like the feed_dict of TensorFlow's
+tutorials.
+"""
 
 import math
 from typing import Any
@@ -16,16 +18,23 @@ from tf_cnn.inputs.pipeline import Batch, InputParts, InputPipeline, Run
 class FeedInput(InputPipeline):
     """NumPy draws, shifts and normalises each batch, which is fed to placeholders.
 
-        NumPy: gather  ->  shift and flip  ->  normalise  ->  placeholder  ->  copy to the device  ->  the model
+        NumPy: gather  ->  shift and flip  ->  normalise  ->  placeholder  ->  copy to the device
+          ->  the model
 
-    Nothing overlaps: the device waits while Python draws. This pipeline exists to measure that cost. The images come
-    in the order of ArrayPipeline, but their shifts differ, since NumPy draws them. Without a source each step feeds
-    the same random images, like those of SyntheticInput. With normalize_on_device, uint8 is fed and normalised on the
-    device; this has no effect on random images. A source has the size in options, see inputs.validation.read_images.
+    Nothing overlaps: the device waits while Python draws. This pipeline exists to measure that
+    cost. The images come in the order of ArrayPipeline, but their shifts differ, since NumPy draws
+    them. Without a source each step feeds the same random images, like those of SyntheticInput.
+    With normalize_on_device, uint8 is fed and normalised on the device; this has no effect on
+    random images. A source has the size in options, see inputs.validation.read_images.
     """
 
     def __init__(self, parts: InputParts) -> None:
-        source, devices, batch_size, options = parts.source, parts.devices, parts.batch_size, parts.options
+        source, devices, batch_size, options = (
+            parts.source,
+            parts.devices,
+            parts.batch_size,
+            parts.options,
+        )
         assert not isinstance(source, Shards)
         super().__init__()
         self._options, self._source, self._parts = options, source, parts
@@ -44,11 +53,17 @@ class FeedInput(InputPipeline):
             count = source.num_images
             with tf.device(parts.host_device), tf.name_scope('feed_input'):
                 self._epoch_to_order = tf.placeholder(tf.uint64, [])
-                positions = self._epoch_to_order * count + tf.cast(tf.range(count, dtype=tf.int64), tf.uint64)
+                positions = self._epoch_to_order * count + tf.cast(
+                    tf.range(count, dtype=tf.int64), tf.uint64
+                )
                 self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
-            self.buffers.append(Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count))
+            self.buffers.append(
+                Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count)
+            )
         pixels = tf.uint8 if source is not None and parts.normalize_on_device else tf.float32
-        self.buffers.append(Buffer('images of a batch', self._batch_of_worker, math.prod(shape[1:]) * pixels.size))
+        self.buffers.append(
+            Buffer('images of a batch', self._batch_of_worker, math.prod(shape[1:]) * pixels.size)
+        )
         self._batches = []
         for tower, device in enumerate(devices):
             with tf.name_scope(f'feed_input_{tower}'):
@@ -67,7 +82,9 @@ class FeedInput(InputPipeline):
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         self._session = session
         if self._source:
-            self._position = self._parts.first_position + steps_before * self._parts.batch_of_workers
+            self._position = (
+                self._parts.first_position + steps_before * self._parts.batch_of_workers
+            )
 
     def feeds(self) -> list[Any]:
         if self._source is None:
@@ -91,7 +108,10 @@ class FeedInput(InputPipeline):
         while self._position < end:
             epoch, first = divmod(self._position, count)
             if epoch != self._epoch:
-                self._epoch, self._order = epoch, self._session.run(self._whole_epoch, {self._epoch_to_order: epoch})
+                self._epoch, self._order = (
+                    epoch,
+                    self._session.run(self._whole_epoch, {self._epoch_to_order: epoch}),
+                )
             parts.append(self._order[first : first + end - self._position])
             self._position += len(parts[-1])
         # The others of this step are the shares of the other workers.
@@ -99,8 +119,12 @@ class FeedInput(InputPipeline):
         return np.concatenate(parts)
 
     def _split(self, images: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
-        """Images and labels of all devices -> images of the first, its labels, images of the second, ..."""
-        towers = zip(np.split(images, self._num_towers), np.split(labels, self._num_towers), strict=True)
+        """Images and labels of all devices -> images of the first, its labels, images of the
+        second, ...
+        """
+        towers = zip(
+            np.split(images, self._num_towers), np.split(labels, self._num_towers), strict=True
+        )
         return [part for tower in towers for part in tower]
 
 
@@ -112,4 +136,8 @@ def _shifted_and_flipped(images: np.ndarray, rng: np.random.Generator) -> np.nda
     tops, lefts = rng.integers(2 * preprocessing.PADDING + 1, size=[2, count, 1])
     columns = np.where(rng.random([count, 1]) < 0.5, np.arange(width)[::-1], np.arange(width))
     rows = tops + np.arange(height)
-    return padded[np.arange(count)[:, np.newaxis, np.newaxis], rows[:, :, np.newaxis], (lefts + columns)[:, np.newaxis]]
+    return padded[
+        np.arange(count)[:, np.newaxis, np.newaxis],
+        rows[:, :, np.newaxis],
+        (lefts + columns)[:, np.newaxis],
+    ]

@@ -1,4 +1,6 @@
-"""Recognises files of another kind than their name says by their first bytes. Imports neither PIL nor TensorFlow."""
+"""Recognises files of another kind than their name says by their first bytes. Imports neither PIL
+nor TensorFlow.
+"""
 
 import errno
 import io
@@ -8,13 +10,22 @@ import stat
 
 # How many bytes of a file other_kind needs: a tar archive shows what it is in its first 512.
 START_BYTES = 512
-# What a file begins with, what it is then, and what to do. The first that fits counts. Most are in the table of the
-# program `file`; IDX: yann.lecun.com/exdb/mnist.
+# What a file begins with, what it is then, and what to do. The first that fits counts. Most are in
+# the table of the program `file`; IDX: yann.lecun.com/exdb/mnist.
 _KINDS = (
-    (rb'version https://git-lfs\.github\.com/spec/', 'a Git LFS pointer', 'fetch the file with: git lfs pull'),
+    (
+        rb'version https://git-lfs\.github\.com/spec/',
+        'a Git LFS pointer',
+        'fetch the file with: git lfs pull',
+    ),
     (rb'(?i)\s*(<!doctype html|<html)', 'an HTML page', 'download the file itself'),
-    (rb'\x1f\x8b', 'gzip-compressed data', 'decompress it with gunzip, for which its name must end in .gz'),
-    # RFC 1950, section 2.2: deflate in a window of 32 KB, and a checksum. TFRecords may be written so.
+    (
+        rb'\x1f\x8b',
+        'gzip-compressed data',
+        'decompress it with gunzip, for which its name must end in .gz',
+    ),
+    # RFC 1950, section 2.2: deflate in a window of 32 KB, and a checksum. TFRecords may be written
+    # so.
     (
         rb'\x78[\x01\x5e\x9c\xda]',
         'zlib-compressed data',
@@ -26,16 +37,21 @@ _KINDS = (
     (rb'\x04\x22\x4d\x18', 'lz4-compressed data', 'decompress it with unlz4'),
     (rb'PK\x03\x04', 'a ZIP archive', 'unpack it, and use the files in it'),
     (rb'(?s:.{257})ustar', 'a tar archive', 'unpack it, and use the files in it'),
-    (rb'\x00\x00\x08[\x01-\x04]', 'an uncompressed idx file, as of MNIST', 'name it as one, without .gz'),
+    (
+        rb'\x00\x00\x08[\x01-\x04]',
+        'an uncompressed idx file, as of MNIST',
+        'name it as one, without .gz',
+    ),
     (rb'\xff\xd8\xff', 'a JPEG image', 'make shards of images with: tf_cnn_benchmarks records'),
 )
 
 
 def other_kind(start: bytes, expected: str) -> str | None:
-    """Says what a file is that is not what was expected ('TFRecords'), and what to do; None if that is unknown.
+    """Says what a file is that is not what was expected ('TFRecords'), and what to do; None if that
+    is unknown.
 
-    Ask only about a file that could not be read: some kinds begin like valid records. start is its first START_BYTES,
-    or all of it.
+    Ask only about a file that could not be read: some kinds begin like valid records. start is its
+    first START_BYTES, or all of it.
     """
     if not start:
         return f'it is empty, and not {expected}; download or copy it again'
@@ -46,7 +62,9 @@ def other_kind(start: bytes, expected: str) -> str | None:
 
 
 def open_regular(path: str) -> io.FileIO:
-    """Opens a file to read it without a buffer; OSError if that fails, or it is a pipe or a device."""
+    """Opens a file to read it without a buffer; OSError if that fails, or it is a pipe or a
+    device.
+    """
     # O_NONBLOCK, so as not to wait for the writer of a pipe.
     file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

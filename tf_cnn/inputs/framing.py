@@ -1,8 +1,10 @@
-"""Walks through shards from one record length to the next, without reading the records. Without TensorFlow.
+"""Walks through shards from one record length to the next, without reading the records. Without
+TensorFlow.
 
-In a damaged shard a length may have any value. TensorFlow's readers allocate that many bytes before they read, so a
-length of 2^60 with a correct checksum ends the process with signal 11. They also take a shard that ends within the
-header of a record for complete. So the lengths are compared with the size of the shard before TensorFlow reads it.
+In a damaged shard a length may have any value. TensorFlow's readers allocate that many bytes before
+they read, so a length of 2^60 with a correct checksum ends the process with signal 11. They also
+take a shard that ends within the header of a record for complete. So the lengths are compared with
+the size of the shard before TensorFlow reads it.
 """
 
 import concurrent.futures
@@ -41,8 +43,9 @@ _HEADERS_AT_A_TIME = 4096
 class Fault:
     """A fault in a shard.
 
-    record is an index from 0; None if the fault concerns the whole shard. filename is the image file that the record
-    names, or ''. kind is one of a few fixed names, by which faults are counted.
+    record is an index from 0; None if the fault concerns the whole shard. filename is the image
+    file that the record names, or ''. kind is one of a few fixed names, by which faults are
+    counted.
     """
 
     path: str
@@ -58,7 +61,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Walked:
-    """The result of a walk: the number and bytes of the records before the fault, if any, or before the deadline."""
+    """The result of a walk: the number and bytes of the records before the fault, if any, or before
+    the deadline.
+    """
 
     num_records: int
     num_bytes: int = 0
@@ -67,7 +72,9 @@ class Walked:
 
 
 def walk(path: str, deadline: float = math.inf) -> Walked:
-    """Walks through a shard, reading the 12 bytes of each record's header, until time.monotonic() passes deadline."""
+    """Walks through a shard, reading the 12 bytes of each record's header, until time.monotonic()
+    passes deadline.
+    """
     index = end = 0
     try:
         with open_regular(path) as shard:
@@ -90,12 +97,18 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
                 if end > size:
                     reason = 'the shard is cut short, or the length of the record is wrong'
                     few = f'{plural(end - size, "byte")} too few'
-                    return Walked(index - 1, fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {few}'))
+                    return Walked(
+                        index - 1, fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {few}')
+                    )
                 if 0 < size - end < _HEADER_BYTES:
-                    reason = f'the shard is cut short: {plural(size - end, "byte")} of a header left'
+                    reason = (
+                        f'the shard is cut short: {plural(size - end, "byte")} of a header left'
+                    )
                     return Walked(index, fault=Fault(path, index, '', 'cut short', reason))
     except OSError as error:
-        return Walked(0, fault=Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.strerror})'))
+        return Walked(
+            0, fault=Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.strerror})')
+        )
     return Walked(index, end)
 
 
@@ -106,7 +119,10 @@ def _wrong_header(path: str, index: int) -> Fault:
     start = start_of(path)
     if kind := other_kind(start, 'TFRecords'):
         return Fault(path, None, '', 'not TFRecords', kind)
-    reason = f'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins with {start[:40]!r}'
+    reason = (
+        'the checksum of its length is wrong; the file is corrupt or no TFRecords, it begins '
+        f'with {start[:40]!r}'
+    )
     return Fault(path, 0, '', 'not TFRecords', reason)
 
 
@@ -114,8 +130,9 @@ def _wrong_header(path: str, index: int) -> Fault:
 class WalkedShards:
     """The result of a walk through several shards.
 
-    fault is one line about the first shard that does not end where its last record ends. num_unknown counts the shards
-    whose walk did not end in time; num_records are those of the others, and empty the shards without any.
+    fault is one line about the first shard that does not end where its last record ends.
+    num_unknown counts the shards whose walk did not end in time; num_records are those of the
+    others, and empty the shards without any.
     """
 
     fault: str | None = None
@@ -125,11 +142,15 @@ class WalkedShards:
 
 
 def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
-    """Walks through shards for at most deadline_secs seconds, up to the first fault, without reading the records."""
+    """Walks through shards for at most deadline_secs seconds, up to the first fault, without
+    reading the records.
+    """
     found = WalkedShards()
     with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
         step = functools.partial(walk, deadline=time.monotonic() + deadline_secs)
-        for path, walked in zip(paths, ordered_map(executor, _WALKING_THREADS, step, paths), strict=True):
+        for path, walked in zip(
+            paths, ordered_map(executor, _WALKING_THREADS, step, paths), strict=True
+        ):
             if walked.fault:
                 return WalkedShards(str(walked.fault))
             found.num_unknown += not walked.is_complete
@@ -140,7 +161,9 @@ def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards from their lengths, without reading the records; RunError if a shard has a fault."""
+    """Counts the records of shards from their lengths, without reading the records; RunError if a
+    shard has a fault.
+    """
     walked = walk_shards(paths, math.inf)
     if walked.fault:
         raise RunError(walked.fault)
@@ -148,11 +171,19 @@ def count_records(paths: Sequence[str]) -> int:
 
 
 def mean_record_bytes(paths: Sequence[str]) -> float | None:
-    """Estimates the mean bytes of a record from the starts of the first, middle and last shard; None if unknown."""
+    """Estimates the mean bytes of a record from the starts of the first, middle and last shard;
+    None if unknown.
+    """
     chosen = {paths[index] for index in (0, len(paths) // 2, -1)}
-    counts = [found for path in chosen if not (found := walk(path, time.monotonic() + _SAMPLE_SECS)).fault]
+    counts = [
+        found for path in chosen if not (found := walk(path, time.monotonic() + _SAMPLE_SECS)).fault
+    ]
     num_records = sum(found.num_records for found in counts)
-    return sum(found.num_bytes for found in counts) / num_records - FRAME_BYTES if num_records else None
+    return (
+        sum(found.num_bytes for found in counts) / num_records - FRAME_BYTES
+        if num_records
+        else None
+    )
 
 
 def _num_right(headers: Sequence[bytes]) -> int:
@@ -168,9 +199,11 @@ def _num_right(headers: Sequence[bytes]) -> int:
 
 
 def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
-    """Returns the checksum of each row of [N, L] uint8 as stored in TFRecords: CRC-32C, rotated, plus a constant.
+    """Returns the checksum of each row of [N, L] uint8 as stored in TFRecords: CRC-32C, rotated,
+    plus a constant.
 
-    CRC-32C: RFC 3720, appendix B.4 (polynomial 0x82F63B78, reflected); the mask: tensorflow/core/lib/hash/crc32c.h.
+    CRC-32C: RFC 3720, appendix B.4 (polynomial 0x82F63B78, reflected); the mask:
+      tensorflow/core/lib/hash/crc32c.h.
     """
     import numpy as np
 
@@ -178,7 +211,9 @@ def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
     for column in rows.T:
         crc = _crc_table()[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
     crc = ~crc
-    masked: npt.NDArray[np.uint32] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+    masked: npt.NDArray[np.uint32] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(
+        0xA282EAD8
+    )
     return masked
 
 
@@ -189,5 +224,7 @@ def _crc_table() -> 'npt.NDArray[np.uint32]':
 
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1))
+        table = np.where(
+            table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1)
+        )
     return table

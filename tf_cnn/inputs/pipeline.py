@@ -19,7 +19,9 @@ Run = Callable[[tf.Operation], object]
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one tower, on its device: images [N, H, W, C] float32, normalised by a Scale; labels [N] int32."""
+    """The batch of one tower, on its device: images [N, H, W, C] float32, normalised by a Scale;
+    labels [N] int32.
+    """
 
     images: tf.Tensor
     labels: tf.Tensor
@@ -35,12 +37,13 @@ class InputParts:
       batch_size: images per step on each device.
       num_classes: labels are in [0, num_classes).
       seed: the seed of synthetic images; others have options.seed.
-      normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a quarter of the bytes.
-        If False, convert before the copy, which is less work if the device is the CPU.
+      normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a
+        quarter of the bytes. If False, convert before the copy, which is less work if the device is
+        the CPU.
       host_device: the device that makes the batches.
-      worker: the number of this worker among those that share the images. Arrays have one order for all workers, of
-        which each takes its share of every step. Records have an order for each worker, which begins at worker /
-        num_workers of the list of shards.
+      worker: the number of this worker among those that share the images. Arrays have one order for
+        all workers, of which each takes its share of every step. Records have an order for each
+        worker, which begins at worker / num_workers of the list of shards.
       num_workers: how many workers share the images.
       until: the last stage to build, see inputs.stages.
     """
@@ -85,8 +88,10 @@ class InputPipeline(abc.ABC):
     Attributes:
       initializers: ops to run once, together with those of the model, before warm_up.
       per_step_ops: ops to run in each session.run that uses a batch.
-      drawing_ops: the ops that warm_up runs and whose kernels keep state for the steps, such as readers.
-      fed: the placeholders that each session.run that uses a batch feeds with the values of feeds().
+      drawing_ops: the ops that warm_up runs and whose kernels keep state for the steps, such as
+        readers.
+      fed: the placeholders that each session.run that uses a batch feeds with the values of
+        feeds().
       buffers: the buffers in host memory; empty if there are none, or they are unknown.
     """
 
@@ -103,9 +108,11 @@ class InputPipeline(abc.ABC):
 
     # Most pipelines need none, so it is neither abstract nor does it do anything.
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:  # noqa: B027
-        """Prepares the next step; most pipelines need no preparation. A further call restarts the pipeline.
+        """Prepares the next step; most pipelines need no preparation. A further call restarts the
+        pipeline.
 
-        steps_before includes the steps before a restored checkpoint; run is called on each of drawing_ops.
+        steps_before includes the steps before a restored checkpoint; run is called on each of
+        drawing_ops.
         """
 
     def feeds(self) -> list[Any]:
@@ -113,14 +120,17 @@ class InputPipeline(abc.ABC):
         return []
 
     def _resident(self, value: tf.Tensor) -> tf.Variable:
-        # In no collection: then it is neither trained nor saved, and other initialisers do not wait for it.
+        # In no collection: then it is neither trained nor saved, and other initialisers do not wait
+        # for it.
         variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
         self.initializers.append(variable.initializer)
         return variable
 
 
 class WorkersInput(InputPipeline):
-    """The input of the towers of several workers: one pipeline and towers_each towers a worker, in order."""
+    """The input of the towers of several workers: one pipeline and towers_each towers a worker, in
+    order.
+    """
 
     def __init__(self, pipelines: Sequence[InputPipeline], towers_each: int) -> None:
         super().__init__()

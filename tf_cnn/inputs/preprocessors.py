@@ -1,6 +1,8 @@
-"""The one table of --input_preprocessor: how pixels become numbers, and which part of an image is evaluated.
+"""The one table of --input_preprocessor: how pixels become numbers, and which part of an image is
+evaluated.
 
-Does not import TensorFlow. All of them crop training images in the same way, see preprocessing.AREA_RANGE.
+Does not import TensorFlow. All of them crop training images in the same way, see
+preprocessing.AREA_RANGE.
 """
 
 from collections.abc import Mapping
@@ -13,8 +15,8 @@ class Preprocessor:
 
     Attributes:
       factor, offsets: see preprocessing.Scale.
-      shorter_side: the length in pixels to which the shorter side of an image is resized before its centre is
-        evaluated; None for the length at which the centre is 87.5 % of the image.
+      shorter_side: the length in pixels to which the shorter side of an image is resized before its
+        centre is evaluated; None for the length at which the centre is 87.5 % of the image.
       plain: whether images are resized bilinearly and keep their colours, whatever the flags.
     """
 
@@ -26,8 +28,9 @@ class Preprocessor:
     plain: bool = False
 
 
-# The mean red, green and blue of the images of ImageNet, as the networks of Simonyan and Zisserman 2014
-# (arXiv:1409.1556), section 2.1, subtract them; the numbers are those of their published weights.
+# The mean red, green and blue of the images of ImageNet, as the networks of Simonyan and Zisserman
+# 2014 (arXiv:1409.1556), section 2.1, subtract them; the numbers are those of their published
+# weights.
 _MEANS = (123.68, 116.78, 103.94)
 DEFAULT = 'default'
 PREPROCESSORS: Mapping[str, Preprocessor] = {
@@ -37,8 +40,10 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
         # github.com/tensorflow/models, official/r1/resnet/imagenet_preprocessing.py.
         Preprocessor(
             'official_models_imagenet',
-            'that of ResNet in github.com/tensorflow/models: the mean colour is subtracted and nothing divided; '
-            'evaluation resizes the shorter side to 256 pixels and takes the centre; no --distortions',
+            'that of ResNet in github.com/tensorflow/models: the mean colour is subtracted '
+            'and nothing divided; '
+            'evaluation resizes the shorter side to 256 pixels and takes the centre; no '
+            '--distortions',
             factor=1.0,
             offsets=_MEANS,
             shorter_side=256,
@@ -46,11 +51,13 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
         ),
     )
 }
-# The rules of MLPerf Training for ResNet (github.com/mlcommons/training_policies) demand the subtraction too. Cropping
-# stays as it is by default.
+# The rules of MLPerf Training for ResNet (github.com/mlcommons/training_policies) demand the
+# subtraction too. Cropping stays as it is by default.
 ML_PERF = Preprocessor('ml_perf', 'pixels less the mean colour', factor=1.0, offsets=_MEANS)
 
 
 def preprocessor_for(name: str, *, ml_perf: bool) -> Preprocessor:
-    """Returns the row of --input_preprocessor, or that of --ml_perf, which changes the default only."""
+    """Returns the row of --input_preprocessor, or that of --ml_perf, which changes the default
+    only.
+    """
     return ML_PERF if ml_perf and name == DEFAULT else PREPROCESSORS[name]

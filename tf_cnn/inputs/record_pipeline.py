@@ -17,23 +17,27 @@ _RECORDS_OF_READER = 16
 class RecordPipeline(StagedInput):
     """Reads, preprocesses and stages the images of TFRecord shards.
 
-    Stage A is one RecordInput for the batches of all devices (several would each read every record), followed by one op
-    for each device that turns records into images, many at once. Stage B copies the batches to the devices. Every
-    record occurs once per epoch, in random order. Epochs follow each other without end; a batch may span two.
+    Stage A is one RecordInput for the batches of all devices (several would each read every
+    record), followed by one op for each device that turns records into images, many at once. Stage
+    B copies the batches to the devices. Every record occurs once per epoch, in random order. Epochs
+    follow each other without end; a batch may span two.
 
-    Faults in the data fail the step with a TensorFlow error that does not name the file: DataLossError (a record is
-    truncated or fails its checksum) or InvalidArgumentError (no Example, no image, no JPEG, a label out of range), or
-    with UnicodeDecodeError if TensorFlow's message quotes bytes of the record. RecordInput treats a shard that ends
-    within the 12 bytes of a record's header as complete, and a length of 2^60 ends the process. The caller must detect
-    both before the first step (records.framing.walk_shards).
+    Faults in the data fail the step with a TensorFlow error that does not name the file:
+    DataLossError (a record is truncated or fails its checksum) or InvalidArgumentError (no Example,
+    no image, no JPEG, a label out of range), or with UnicodeDecodeError if TensorFlow's message
+    quotes bytes of the record. RecordInput treats a shard that ends within the 12 bytes of a
+    record's header as complete, and a length of 2^60 ends the process. The caller must detect both
+    before the first step (records.framing.walk_shards).
 
-    At the start of every epoch a step waits until half of pool_records are read (by default 512, but at least two sets
-    of batches). The buffers contain at most pool_records + 16 * readers records and those of one step; a record of
-    ImageNet has 110 KB. A pipeline that ends at PARSE or DECODE keeps only one number for each image, which depends on
-    everything that this stage made.
+    At the start of every epoch a step waits until half of pool_records are read (by default 512,
+    but at least two sets of batches). The buffers contain at most pool_records + 16 * readers
+    records and those of one step; a record of ImageNet has 110 KB. A pipeline that ends at PARSE or
+    DECODE keeps only one number for each image, which depends on everything that this stage made.
     """
 
-    def __init__(self, parts: InputParts, *, pool_records: int | None = None, readers: int = 16) -> None:
+    def __init__(
+        self, parts: InputParts, *, pool_records: int | None = None, readers: int = 16
+    ) -> None:
         source, devices, batch_size = parts.source, parts.devices, parts.batch_size
         options, until = parts.options, parts.until
         assert isinstance(source, Shards)
@@ -42,15 +46,21 @@ class RecordPipeline(StagedInput):
         # Normalise images only after they are shifted, so that the black padding is 0.
         normalizes_each = not parts.normalize_on_device and not options.shifts
 
-        def example(record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            encoded, label, boxes = preprocessing.parse_example(record, parts.num_classes, options.uses_boxes)
+        def example(
+            record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            encoded, label, boxes = preprocessing.parse_example(
+                record, parts.num_classes, options.uses_boxes
+            )
             if until == PARSE:
                 return tf.strings.length(encoded) + tf.size(boxes), label
             draws = preprocessing.Draws(*drawn) if drawn else None
             if until == DECODE:
                 return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
             image = preprocessing.preprocess(encoded, boxes, options, position, draws)
-            return preprocessing.normalize(image, options.scale) if normalizes_each else image, label
+            return preprocessing.normalize(
+                image, options.scale
+            ) if normalizes_each else image, label
 
         def make_host_batches() -> list[HostBatch]:
             records = tf.raw_ops.RecordInput(
@@ -67,22 +77,33 @@ class RecordPipeline(StagedInput):
             arguments = [records, tf.range(global_batch, dtype=tf.int64)]
             if options.training:
                 arguments += preprocessing.draw(global_batch, options)
-            of_towers = zip(*(tf.split(argument, len(devices)) for argument in arguments), strict=True)
+            of_towers = zip(
+                *(tf.split(argument, len(devices)) for argument in arguments), strict=True
+            )
             batches = [for_each_image(example, of_tower) for of_tower in of_towers]
             if options.shifts and until not in (PARSE, DECODE):
-                uniform = tf.unstack(tf.random.uniform([len(devices), batch_size, 3], seed=options.seed))
+                uniform = tf.unstack(
+                    tf.random.uniform([len(devices), batch_size, 3], seed=options.seed)
+                )
                 scale = None if parts.normalize_on_device else options.scale
-                batches = [_shifted(batch, numbers, scale) for batch, numbers in zip(batches, uniform, strict=True)]
+                batches = [
+                    _shifted(batch, numbers, scale)
+                    for batch, numbers in zip(batches, uniform, strict=True)
+                ]
             return batches
 
         super().__init__(devices, make_host_batches, parts.host_device, options.scale, until)
         if record_bytes := source.mean_record_bytes:
-            # Each reader collects records before it adds them to the pool; a step takes its batches out of it.
+            # Each reader collects records before it adds them to the pool; a step takes its batches
+            # out of it.
             num_records = pool + _RECORDS_OF_READER * readers + global_batch
             self.buffers.insert(0, Buffer('records', num_records, record_bytes))
         if until == TRANSFER:
-            # One op makes all images of a batch, perhaps all at once, before it copies each into the batch.
-            pixels = options.height * options.width * options.channels * (4 if normalizes_each else 1)
+            # One op makes all images of a batch, perhaps all at once, before it copies each into
+            # the batch.
+            pixels = (
+                options.height * options.width * options.channels * (4 if normalizes_each else 1)
+            )
             self.buffers.append(Buffer('images in the making', global_batch, pixels))
 
 

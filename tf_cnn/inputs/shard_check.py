@@ -39,7 +39,9 @@ class _Framed:
 
 
 def _records(path: str) -> Iterator[_Framed | Fault]:
-    """Yields the records of a shard, then the fault, if any, that hides the rest or concerns the whole shard."""
+    """Yields the records of a shard, then the fault, if any, that hides the rest or concerns the
+    whole shard.
+    """
     import tensorflow.compat.v1 as tf
 
     index = 0
@@ -62,9 +64,18 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
             index += 1
     except tf.errors.DataLossError as error:
         if 'truncated' in error.message:
-            yield Fault(path, index, '', 'cut short', f'the shard is cut short (TensorFlow: {error.message})')
+            yield Fault(
+                path,
+                index,
+                '',
+                'cut short',
+                f'the shard is cut short (TensorFlow: {error.message})',
+            )
         else:
-            reason = f'its checksum is wrong; what follows it cannot be read (TensorFlow: {error.message})'
+            reason = (
+                'its checksum is wrong; what follows it cannot be read (TensorFlow: '
+                f'{error.message})'
+            )
             yield Fault(path, index, '', 'corrupt', reason)
     except tf.errors.OpError as error:
         yield Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.message})')
@@ -76,7 +87,9 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
 
 
 class _Reader:
-    """Reads records with the ops of a training run; each function raises tf.errors.OpError if an op fails."""
+    """Reads records with the ops of a training run; each function raises tf.errors.OpError if an op
+    fails.
+    """
 
     def __init__(self, num_threads: int) -> None:
         import_tensorflow()
@@ -87,7 +100,11 @@ class _Reader:
             # The features and their types are those of preprocessing.parse_example in training.
             encoded, _, *sides = tf.raw_ops.ParseSingleExample(
                 serialized=record,
-                dense_defaults=[tf.constant([], tf.string), tf.constant([], tf.int64), *[0.0] * len(_BOX_SIDES)],
+                dense_defaults=[
+                    tf.constant([], tf.string),
+                    tf.constant([], tf.int64),
+                    *[0.0] * len(_BOX_SIDES),
+                ],
                 num_sparse=0,
                 sparse_keys=[],
                 sparse_types=[],
@@ -95,7 +112,10 @@ class _Reader:
                 dense_shapes=[[], [], *[[None]] * len(_BOX_SIDES)],
             ).dense_values
             # Fetching the shape decodes the image without copying its pixels to Python.
-            shape, size = (tf.shape(tf.raw_ops.DecodeJpeg(contents=data, channels=3)) for data in (encoded, jpeg))
+            shape, size = (
+                tf.shape(tf.raw_ops.DecodeJpeg(contents=data, channels=3))
+                for data in (encoded, jpeg)
+            )
             window = tf.raw_ops.SampleDistortedBoundingBoxV2(
                 image_size=shape,
                 bounding_boxes=tf.stack(sides, axis=-1)[tf.newaxis],
@@ -119,12 +139,16 @@ def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> C
 
     size = len(item.data) + FRAME_BYTES
     try:
-        # Protobuf refuses feature names that are not UTF-8, although TensorFlow accepts them as bytes.
+        # Protobuf refuses feature names that are not UTF-8, although TensorFlow accepts them as
+        # bytes.
         feature = dict(tf.train.Example.FromString(item.data).features.feature)
     except (DecodeError, UnicodeDecodeError):
         fault = Fault(item.path, item.index, '', 'no Example', 'it is not a tf.train.Example')
         return Checked(size, fault=fault)
-    image, label = (_only(feature.get(name), kind) for name, kind in ((_IMAGE, 'bytes_list'), (_LABEL, 'int64_list')))
+    image, label = (
+        _only(feature.get(name), kind)
+        for name, kind in ((_IMAGE, 'bytes_list'), (_LABEL, 'int64_list'))
+    )
     wrong = _fault_of(reader, num_classes, item.data, feature, image, label)
     names = feature[_FILENAME].bytes_list.value if _FILENAME in feature else ()
     filename = names[0].decode(errors='backslashreplace') if names else ''
@@ -137,15 +161,28 @@ def _only(feature: Any, kind: str) -> Any:
 
 
 def _fault_of(
-    reader: _Reader, num_classes: int, record: bytes, feature: Mapping[str, Any], image: bytes | None, label: int | None
+    reader: _Reader,
+    num_classes: int,
+    record: bytes,
+    feature: Mapping[str, Any],
+    image: bytes | None,
+    label: int | None,
 ) -> tuple[str, str] | None:
-    """Returns the kind and reason of a record's first fault, or None; image, label: the only value of its feature."""
+    """Returns the kind and reason of a record's first fault, or None; image, label: the only value
+    of its feature.
+    """
     import tensorflow.compat.v1 as tf
 
     if not image:
-        return 'no image', f'{_IMAGE} is not one value of bytes; the record has {", ".join(sorted(feature)[:9])}'
+        return (
+            'no image',
+            f'{_IMAGE} is not one value of bytes; the record has {", ".join(sorted(feature)[:9])}',
+        )
     if label is None:
-        return 'no label', f'{_LABEL} is not one integer; the record has {", ".join(sorted(feature)[:9])}'
+        return (
+            'no label',
+            f'{_LABEL} is not one integer; the record has {", ".join(sorted(feature)[:9])}',
+        )
     if not 0 <= label < num_classes:
         return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
     # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
@@ -166,36 +203,51 @@ def _fault_of(
 
 
 def cause_of(error: Any) -> str:
-    """Returns the line of a tf.errors.OpError with the cause, shortened: the first, or that below the node's name."""
-    lines = [line.strip() for line in error.message.splitlines() if not _WITHOUT_CAUSE.fullmatch(line.strip())]
+    """Returns the line of a tf.errors.OpError with the cause, shortened: the first, or that below
+    the node's name.
+    """
+    lines = [
+        line.strip()
+        for line in error.message.splitlines()
+        if not _WITHOUT_CAUSE.fullmatch(line.strip())
+    ]
     nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
     line = lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'
     # TensorFlow may quote a whole record with its image.
-    printable = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line[:_LONGEST_CAUSE])
+    printable = ''.join(
+        letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line[:_LONGEST_CAUSE]
+    )
     return printable + '...' * (len(line) > _LONGEST_CAUSE)
 
 
 def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -> Iterator[Checked]:
-    """Checks shards record by record, in order: checksums, features, label, and that TensorFlow decodes the JPEG.
+    """Checks shards record by record, in order: checksums, features, label, and that TensorFlow
+    decodes the JPEG.
 
-    A record needs a JPEG in image/encoded and one label in [0, num_classes) in image/class/label; grey and CMYK JPEGs
-    are accepted, since TensorFlow decodes them to three channels. Bounding boxes may be missing, but not damaged.
-    num_threads decode; 0 for one per core.
+    A record needs a JPEG in image/encoded and one label in [0, num_classes) in image/class/label;
+    grey and CMYK JPEGs are accepted, since TensorFlow decodes them to three channels. Bounding
+    boxes may be missing, but not damaged. num_threads decode; 0 for one per core.
     """
     num_threads = num_threads or num_cores()
     reader = _Reader(num_threads)
     with contextlib.closing(reader), concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
         items = itertools.chain.from_iterable(map(_records, paths))
-        yield from ordered_map(executor, num_threads, functools.partial(_check_record, reader, num_classes), items)
+        yield from ordered_map(
+            executor, num_threads, functools.partial(_check_record, reader, num_classes), items
+        )
 
 
 def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) -> str | None:
-    """Describes the first fault in shards in one line; None if none was found within deadline_secs seconds.
+    """Describes the first fault in shards in one line; None if none was found within deadline_secs
+    seconds.
 
-    Looks for truncated and corrupt shards first, which takes no longer than reading them, then checks the records.
+    Looks for truncated and corrupt shards first, which takes no longer than reading them, then
+    checks the records.
     """
     deadline = time.monotonic() + deadline_secs
-    framing = (item if isinstance(item, Fault) else None for path in paths for item in _records(path))
+    framing = (
+        item if isinstance(item, Fault) else None for path in paths for item in _records(path)
+    )
     contents = (checked.fault for checked in check_shards(paths, num_classes))
     fault: Fault | None
     for fault in itertools.chain(framing, contents):

@@ -11,7 +11,8 @@ from tf_cnn.inputs.buffers import Buffer
 from tf_cnn.inputs.pipeline import Batch, InputPipeline, Run
 from tf_cnn.inputs.stages import TRANSFER
 
-# The images and the labels of one device; in a pipeline that ends early, the tensors of its last stage.
+# The images and the labels of one device; in a pipeline that ends early, the tensors of its last
+# stage.
 HostBatch = Sequence[tf.Tensor]
 
 # How many sets of batches are in host memory at most.
@@ -19,13 +20,15 @@ _NUM_SETS = 3
 
 
 class StagedInput(InputPipeline):
-    """A software pipeline of three stages that run at the same time, each on a different set of batches.
+    """A software pipeline of three stages that run at the same time, each on a different set of
+    batches.
 
         A  make  ->  host area  ->  B  copy to the device  ->  device areas  ->  C  the model
 
-    Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no stage waits for
-    another: between two runs every area holds exactly one set, during a run at most two. Step k raises the errors of
-    A(k+2). Host memory contains at most three sets: that of step k, if a CPU computes, and those of k+1 and k+2.
+    Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no
+    stage waits for another: between two runs every area holds exactly one set, during a run at most
+    two. Step k raises the errors of A(k+2). Host memory contains at most three sets: that of step
+    k, if a CPU computes, and those of k+1 and k+2.
     """
 
     def __init__(
@@ -39,10 +42,11 @@ class StagedInput(InputPipeline):
         """Builds the ops of all stages.
 
         Args:
-          make_host_batches: builds stage A on the host device; returns the images and labels of each device. Images
-            are [N, H, W, C]: normalised float32, or uint8, which stage C normalises to `scale`. Labels are [N] int32.
-          until: the last stage to build. Before TRANSFER a step only runs the ops of make_host_batches and drops their
-            results; towers have no batches.
+          make_host_batches: builds stage A on the host device; returns the images and labels of
+            each device. Images are [N, H, W, C]: normalised float32, or uint8, which stage C
+            normalises to `scale`. Labels are [N] int32.
+          until: the last stage to build. Before TRANSFER a step only runs the ops of
+            make_host_batches and drops their results; towers have no batches.
         """
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):

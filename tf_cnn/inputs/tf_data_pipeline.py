@@ -16,9 +16,10 @@ from tf_cnn.inputs.stages import DECODE, PARSE, READ, TRANSFER
 from tf_cnn.inputs.tf_data_settings import TfDataSettings
 
 Dataset = Any
-# Dataset.interleave opens this many shards ahead for each that is read, and buffers this many records of each shard
-# (kDefaultCyclePrefetchFactor, kDefaultPerIteratorPrefetchFactor in
-# tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc); parallel_interleave buffers as many records.
+# Dataset.interleave opens this many shards ahead for each that is read, and buffers this many
+# records of each shard (kDefaultCyclePrefetchFactor, kDefaultPerIteratorPrefetchFactor in
+# tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc); parallel_interleave buffers as
+# many records.
 _SHARDS_AHEAD = 2
 _RECORDS_OF_SHARD = 2
 # The default buffer_size of TFRecordDataset: tensorflow/python/data/ops/readers.py.
@@ -28,13 +29,14 @@ _FILE_BUFFER_BYTES = 256 * 1024
 class TfDataPipeline(StagedInput):
     """Reads and preprocesses the images of TFRecord shards with tf.data, and stages them.
 
-    The threads of tf.data prepare batches between the steps too. Stage A takes one batch for each device from them,
-    in the order of the devices. Epochs, the default of pool_records, what a shortened pipeline keeps, and the errors
-    that faults in the data raise are those of RecordPipeline.
+    The threads of tf.data prepare batches between the steps too. Stage A takes one batch for each
+    device from them, in the order of the devices. Epochs, the default of pool_records, what a
+    shortened pipeline keeps, and the errors that faults in the data raise are those of
+    RecordPipeline.
 
-    The order of the records and the random changes of each image depend on the seed alone, unless settings.sloppy is
-    true: the k-th image of a run always has the same random numbers. Reading cannot begin in the middle of an epoch,
-    so training that is continued needs another seed.
+    The order of the records and the random changes of each image depend on the seed alone, unless
+    settings.sloppy is true: the k-th image of a run always has the same random numbers. Reading
+    cannot begin in the middle of an epoch, so training that is continued needs another seed.
     """
 
     def __init__(self, parts: InputParts, *, pool_records: int | None = None) -> None:
@@ -49,41 +51,64 @@ class TfDataPipeline(StagedInput):
         def example(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
             if until == READ:
                 return (tf.strings.length(record),)
-            encoded, label, boxes = preprocessing.parse_example(record, parts.num_classes, options.uses_boxes)
+            encoded, label, boxes = preprocessing.parse_example(
+                record, parts.num_classes, options.uses_boxes
+            )
             if until == PARSE:
                 return tf.strings.length(encoded) + tf.size(boxes), label
             if until == DECODE:
                 draws = draws_of(number, options)
                 return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
             image = preprocess_numbered(encoded, boxes, options, number)
-            return image if parts.normalize_on_device else preprocessing.normalize(image, options.scale), label
+            return image if parts.normalize_on_device else preprocessing.normalize(
+                image, options.scale
+            ), label
 
         def make_host_batches() -> list[HostBatch]:
             records = _shuffled_records(source.paths, options.seed, parts.shift, pool, settings)
-            examples = records.enumerate().map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            examples = records.enumerate().map(
+                example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            )
             batches = examples.batch(batch_size, drop_remainder=True)
             if settings.prefetched_batches:
                 batches = batches.prefetch(settings.prefetched_batches)
             batches = batches.prefetch(settings.batches_per_device * len(devices))
-            # With a name, copies of the step (--steps_per_run) take the batches of the same iterator. A server shares
-            # the iterators of one name among all clients and graphs.
+            # With a name, copies of the step (--steps_per_run) take the batches of the same
+            # iterator. A server shares the iterators of one name among all clients and graphs.
             name = f'records_{uuid.uuid4().hex}'
-            iterator = tf.data.make_initializable_iterator(batches.with_options(_options(settings)), shared_name=name)
+            iterator = tf.data.make_initializable_iterator(
+                batches.with_options(_options(settings)), shared_name=name
+            )
             initializers.append(iterator.initializer)
             host_batches: list[HostBatch] = []
             for _ in devices:
                 # Without these dependencies the devices would take the batches in any order.
-                with tf.control_dependencies([tensor for batch in host_batches[-1:] for tensor in batch]):
+                with tf.control_dependencies(
+                    [tensor for batch in host_batches[-1:] for tensor in batch]
+                ):
                     host_batches.append(list(iterator.get_next()))
             return host_batches
 
-        super().__init__(devices, make_host_batches, host_device=parts.host_device, scale=options.scale, until=until)
+        super().__init__(
+            devices,
+            make_host_batches,
+            host_device=parts.host_device,
+            scale=options.scale,
+            until=until,
+        )
         self.initializers += initializers
         self.buffers[:0] = _buffers(source, settings, pool)
         if until == TRANSFER:
             # The batches that wait to be staged, and the one that is being made.
-            num_batches = settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
-            pixels = options.height * options.width * options.channels * (1 if parts.normalize_on_device else 4)
+            num_batches = (
+                settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
+            )
+            pixels = (
+                options.height
+                * options.width
+                * options.channels
+                * (1 if parts.normalize_on_device else 4)
+            )
             self.buffers.append(Buffer('batches ahead', num_batches, batch_size * (pixels + 4)))
             self.buffers.append(Buffer('images in the making', os.cpu_count() or 1, pixels))
 
@@ -91,7 +116,8 @@ class TfDataPipeline(StagedInput):
 def preprocess_numbered(
     encoded: tf.Tensor, boxes: tf.Tensor, options: preprocessing.ImageOptions, number: tf.Tensor
 ) -> tf.Tensor:
-    """As preprocessing.preprocess, with shift_and_flip too; the random numbers depend on options.seed and number only.
+    """As preprocessing.preprocess, with shift_and_flip too; the random numbers depend on
+    options.seed and number only.
 
     number is a scalar int64, the number of the image in the run, from 0.
     """
@@ -104,23 +130,34 @@ def preprocess_numbered(
 
 
 def draws_of(number: tf.Tensor, options: preprocessing.ImageOptions) -> preprocessing.Draws | None:
-    """Returns the random numbers of an image, which depend on options.seed and number only; None outside training."""
+    """Returns the random numbers of an image, which depend on options.seed and number only; None
+    outside training.
+    """
     if not options.training:
         return None
     return preprocessing.draw(1, options, seeds=tf.stack([options.seed, number])).of_image(0)
 
 
-def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, settings: TfDataSettings) -> Dataset:
-    """Returns an endless Dataset of the records of all shards, scalar strings; each epoch has another order."""
+def _shuffled_records(
+    paths: Sequence[str], seed: int, shift: float, pool: int, settings: TfDataSettings
+) -> Dataset:
+    """Returns an endless Dataset of the records of all shards, scalar strings; each epoch has
+    another order.
+    """
     count = len(paths)
     files = tf.data.Dataset.from_tensor_slices(list(paths)).shuffle(count, seed)
     if first := int(shift * count):
-        roll = tf.autograph.experimental.do_not_convert(lambda names: tf.roll(names, -first, axis=0))
+        roll = tf.autograph.experimental.do_not_convert(
+            lambda names: tf.roll(names, -first, axis=0)
+        )
         files = files.batch(count).map(roll).unbatch()
     cycle_length = min(settings.cycle_length, count)
     if settings.prefetched_shards is None:
         records = files.interleave(
-            tf.data.TFRecordDataset, cycle_length, num_parallel_calls=cycle_length, deterministic=not settings.sloppy
+            tf.data.TFRecordDataset,
+            cycle_length,
+            num_parallel_calls=cycle_length,
+            deterministic=not settings.sloppy,
         )
     else:
         # Its successor, Dataset.interleave, decides itself how many shards it opens ahead.
@@ -135,7 +172,8 @@ def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, 
         return records.take(1).cache().repeat()
     if settings.caches:
         records = records.cache()
-    # Repeat after the shuffle, so that no record of the next epoch comes before the last one of this epoch.
+    # Repeat after the shuffle, so that no record of the next epoch comes before the last one of
+    # this epoch.
     return records.shuffle(pool, seed).repeat()
 
 
@@ -146,14 +184,20 @@ def _buffers(source: Shards, settings: TfDataSettings, pool: int) -> list[Buffer
     if settings.repeats_one:
         return [Buffer('record', 1, record_bytes)]
     cycle_length = min(settings.cycle_length, len(source.paths))
-    ahead = _SHARDS_AHEAD * cycle_length if settings.prefetched_shards is None else settings.prefetched_shards
+    ahead = (
+        _SHARDS_AHEAD * cycle_length
+        if settings.prefetched_shards is None
+        else settings.prefetched_shards
+    )
     num_open = min(cycle_length + ahead, len(source.paths))
     buffers = [
         Buffer('records', pool + _RECORDS_OF_SHARD * num_open, record_bytes),
         Buffer('open shards', num_open, _FILE_BUFFER_BYTES),
     ]
     if settings.caches:
-        buffers.append(Buffer('cached shards', len(source.paths), source.num_bytes / len(source.paths)))
+        buffers.append(
+            Buffer('cached shards', len(source.paths), source.num_bytes / len(source.paths))
+        )
     return buffers
 
 

@@ -1,4 +1,6 @@
-"""Each image of a source once, in order: the input of evaluations, and the images that a run reads into memory."""
+"""Each image of a source once, in order: the input of evaluations, and the images that a run reads
+into memory.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +27,8 @@ _ALIGNMENT = 64
 class Share:
     """The examples that one process evaluates: every count-th one from the index-th on.
 
-    num_examples is how many all processes evaluate, repeating some if there are fewer; None for each example once.
+    num_examples is how many all processes evaluate, repeating some if there are fewer; None for
+    each example once.
     """
 
     index: int = 0
@@ -39,11 +42,13 @@ class Share:
 
 
 class ValidationInput(InputPipeline):
-    """Batches in order, padded after the last example with the label NO_IMAGE, so that their shape is static.
+    """Batches in order, padded after the last example with the label NO_IMAGE, so that their shape
+    is static.
 
     Args:
       devices: the devices of the towers; batch k of a step goes to the k-th.
-      make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a scalar int32.
+      make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a
+        scalar int32.
     """
 
     def __init__(
@@ -57,22 +62,34 @@ class ValidationInput(InputPipeline):
         with tf.device(HOST_DEVICE), tf.name_scope('validation_input'):
             examples = make_examples()
             shape = tf.data.get_output_shapes(examples)[0].as_list()
-            padding = tf.data.Dataset.from_tensors((np.zeros(shape, np.uint8), np.int32(NO_IMAGE))).repeat()
-            batches = examples.concatenate(padding).batch(batch_size, drop_remainder=True).prefetch(len(devices))
+            padding = tf.data.Dataset.from_tensors(
+                (np.zeros(shape, np.uint8), np.int32(NO_IMAGE))
+            ).repeat()
+            batches = (
+                examples.concatenate(padding)
+                .batch(batch_size, drop_remainder=True)
+                .prefetch(len(devices))
+            )
             iterator = tf.data.make_initializable_iterator(batches)
             self.initializers.append(iterator.initializer)
             made = [iterator.get_next() for _ in devices]
         self._batches = []
         for device, (images, labels) in zip(devices, made, strict=True):
             with tf.device(device), tf.name_scope('validation_batch'):
-                self._batches.append(Batch(preprocessing.normalize(images, scale), tf.identity(labels)))
+                self._batches.append(
+                    Batch(preprocessing.normalize(images, scale), tf.identity(labels))
+                )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
 
-def record_examples(source: Shards, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
-    """Returns a Dataset of the images of TFRecord shards, in order. Faults in the data are those of RecordPipeline."""
+def record_examples(
+    source: Shards, num_classes: int, options: preprocessing.ImageOptions, share: Share
+) -> Dataset:
+    """Returns a Dataset of the images of TFRecord shards, in order. Faults in the data are those of
+    RecordPipeline.
+    """
 
     @tf.autograph.experimental.do_not_convert
     def example(number: Any, record: Any) -> tuple[Any, Any]:
@@ -84,7 +101,9 @@ def record_examples(source: Shards, num_classes: int, options: preprocessing.Ima
 
 
 def array_examples(source: Arrays, options: preprocessing.ImageOptions, share: Share) -> Dataset:
-    """Returns a Dataset of the images of arrays, in order, resized to the size in options; not a part of the graph."""
+    """Returns a Dataset of the images of arrays, in order, resized to the size in options; not a
+    part of the graph.
+    """
     images, labels = source.images, source.labels
 
     def look_up(index: int) -> tuple[Any, Any]:
@@ -108,10 +127,12 @@ def read_images(
     options: preprocessing.ImageOptions,
     config: tf.ConfigProto,
 ) -> Arrays:
-    """Reads images into memory before the first step, as an evaluation reads them; returns [N, H, W, C] uint8.
+    """Reads images into memory before the first step, as an evaluation reads them; returns [N, H,
+    W, C] uint8.
 
-    make_examples adds a Dataset of the examples to the graph, see record_examples and array_examples; this process
-    reads them on its CPU. Raises tf.errors.OpError as the pipelines that read the source in steps.
+    make_examples adds a Dataset of the examples to the graph, see record_examples and
+    array_examples; this process reads them on its CPU. Raises tf.errors.OpError as the pipelines
+    that read the source in steps.
     """
     shape = source.num_images, options.height, options.width, options.channels
     if isinstance(source, Arrays) and source.images.shape == shape:

@@ -1,18 +1,20 @@
-"""Starts processes on this machine for a launcher on another one: `python -m tf_cnn.launch.agent`, run over ssh.
+"""Starts processes on this machine for a launcher on another one: `python -m tf_cnn.launch.agent`,
+run over ssh.
 
-Requests come on standard input and answers go to standard output, each one JSON object in a line, which begins with
-ANSWER, since login scripts may print lines, too:
+Requests come on standard input and answers go to standard output, each one JSON object in a line,
+which begins with ANSWER, since login scripts may print lines, too:
 
-    (at the start)                    {"hello": {"tf_cnn_benchmarks": ..., "commit": ..., "TensorFlow": ...}}
+    (at the start)                    {"hello": {"tf_cnn_benchmarks": ..., "commit": ..., ...}}
     {"prepare": [arguments of Host.prepare]}    {"members": [{fields of Member}, ...]}
     {"start": {fields of Command}}    {"started": PID}
                                       {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
     {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
     {}
 
-An answer to `prepare` or `start` that failed is {"refused": ["a line", ...], "is_usage": true or false}. All that it
-started ends with it, and it ends when its input ends, as it does when the launcher or the connection is killed, or when
-nothing has come for a minute: the launcher says at least {} every ten seconds. ssh itself notices a silent host.
+An answer to `prepare` or `start` that failed is {"refused": ["a line", ...], "is_usage": true or
+false}. All that it started ends with it, and it ends when its input ends, as it does when the
+launcher or the connection is killed, or when nothing has come for a minute: the launcher says at
+least {} every ten seconds. ssh itself notices a silent host.
 """
 
 import contextlib
@@ -37,9 +39,11 @@ from tf_cnn.system.documents import decode_json
 from tf_cnn.system.errors import BenchmarkError, UsageError
 
 ANSWER = 'tf_cnn_benchmarks agent: '
-# How long a silent launcher or host is waited for, and how often the launcher says something, in seconds.
+# How long a silent launcher or host is waited for, and how often the launcher says something, in
+# seconds.
 SILENCE_SECS, ALIVE_SECS = 60.0, 10.0
-# From SIGTERM to SIGKILL for processes whose launcher is gone, in seconds: nobody waits for what they would still say.
+# From SIGTERM to SIGKILL for processes whose launcher is gone, in seconds: nobody waits for what
+# they would still say.
 _GRACE_SECS = 2.0
 
 
@@ -51,13 +55,15 @@ class _Agent:
         connection = os.environ.get('SSH_CONNECTION', '').split()
         self._host = Host(address=connection[2]) if len(connection) == 4 else Host()
         self._running: dict[str, LocalProcess] = {}
-        # What the main thread, the only one that starts and reaps processes, has to do; None to end.
+        # What the main thread, the only one that starts and reaps processes, has to do; None to
+        # end.
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     def serve(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self._inbox.put(None))
-        # The launcher decides about the interrupt of a terminal, and the end of a connection is seen at once.
+        # The launcher decides about the interrupt of a terminal, and the end of a connection is
+        # seen at once.
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         threading.Thread(target=self._read, daemon=True).start()
@@ -117,8 +123,14 @@ class _Agent:
 
 
 def hello() -> dict[str, str | None]:
-    """Returns the versions that a launcher compares with its own; None for those that are unknown."""
-    return {'tf_cnn_benchmarks': VERSION, 'commit': git_commit(), 'TensorFlow': tensorflow_version()}
+    """Returns the versions that a launcher compares with its own; None for those that are
+    unknown.
+    """
+    return {
+        'tf_cnn_benchmarks': VERSION,
+        'commit': git_commit(),
+        'TensorFlow': tensorflow_version(),
+    }
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 """Where the processes of a cluster run. Linux only, no TensorFlow.
 
-A launcher calls Host.prepare, writes the command lines, and starts the processes by Host.start. cluster.ssh.SshHost
-asks a Host on another machine, see cluster.agent.
+A launcher calls Host.prepare, writes the command lines, and starts the processes by Host.start.
+cluster.ssh.SshHost asks a Host on another machine, see cluster.agent.
 """
 
 import contextlib
@@ -32,9 +32,11 @@ CLOSE_SECS = 4.0
 
 @dataclass(frozen=True)
 class Member:
-    """One process of a cluster, with what its host has for it: a HOST:PORT, cores, GPUs. host is None for this machine.
+    """One process of a cluster, with what its host has for it: a HOST:PORT, cores, GPUs. host is
+    None for this machine.
 
-    cores are None for all that it may use; gpus is its CUDA_VISIBLE_DEVICES, None if that stays as it is.
+    cores are None for all that it may use; gpus is its CUDA_VISIBLE_DEVICES, None if that stays as
+    it is.
     """
 
     job: str
@@ -55,7 +57,8 @@ class Command:
 
     Attributes:
       name: the prefix of its lines; unique.
-      env: its whole environment, None for that of this process; on another host what is added to the environment there.
+      env: its whole environment, None for that of this process; on another host what is added to
+        the environment there.
       cores: the logical cores it may run on; None for all that it may use.
       is_server: whether it ends by itself when all processes that are not servers have ended.
       has_result: whether its standard output is the result of the cluster.
@@ -79,7 +82,8 @@ Processes = Sequence[tuple[str, int]]
 class LocalProcess(ChildProcess):
     """A process of a cluster on this machine.
 
-    It calls these functions on other threads: with each line of its two streams, and with itself when it has ended.
+    It calls these functions on other threads: with each line of its two streams, and with itself
+    when it has ended.
     """
 
     # Whether the launcher has sent it a signal that ends it.
@@ -121,13 +125,20 @@ class LocalProcess(ChildProcess):
 
 
 class RemoteProcess:
-    """A process of a cluster on another machine, as a LocalProcess. send is how its agent gets requests."""
+    """A process of a cluster on another machine, as a LocalProcess. send is how its agent gets
+    requests.
+    """
 
     is_stopped = False
     lost: str | None = None
 
     def __init__(
-        self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None], send: Callable[..., None]
+        self,
+        command: Command,
+        show: Show,
+        show_error: Show,
+        ended: Callable[[Any], None],
+        send: Callable[..., None],
     ) -> None:
         self.command = command
         self.pid = 0
@@ -147,7 +158,9 @@ class RemoteProcess:
         return self._exit_code
 
     def tell(self, kind: str, value: Any) -> None:
-        """Handles what the agent says about it: 'out' or 'err' with a line, 'ended' with its exit code."""
+        """Handles what the agent says about it: 'out' or 'err' with a line, 'ended' with its exit
+        code.
+        """
         if kind == 'ended':
             self._exit_code = value
             self._has_ended.set()
@@ -167,8 +180,8 @@ HostProcess = LocalProcess | RemoteProcess
 class Host:
     """A machine on which processes of a cluster run: this one, unless overridden.
 
-    `program`, the Python and the script, begins each command line. The processes listen at `address`, or in a private
-    network, which close() ends.
+    `program`, the Python and the script, begins each command line. The processes listen at
+    `address`, or in a private network, which close() ends.
     """
 
     name = 'this machine'
@@ -179,13 +192,16 @@ class Host:
         self._network = network
         self._reserving = contextlib.ExitStack()
 
-    def prepare(self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()) -> list[Member]:
-        """Reserves addresses, and divides the cores and GPUs among the workers. Leaves Member.host to the launcher.
+    def prepare(
+        self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
+    ) -> list[Member]:
+        """Reserves addresses, and divides the cores and GPUs among the workers. Leaves Member.host
+        to the launcher.
 
-        Each worker gets num_gpus of the GPUs with these indices (empty: of all). The ports stay bound until close(), so
-        that the kernel gives them to no other launcher or connection. The process that gets an address can still bind
-        to it, also after a restart: both sockets set SO_REUSEADDR, as every gRPC server does, and only one of them
-        listens (socket(7)).
+        Each worker gets num_gpus of the GPUs with these indices (empty: of all). The ports stay
+        bound until close(), so that the kernel gives them to no other launcher or connection. The
+        process that gets an address can still bind to it, also after a restart: both sockets set
+        SO_REUSEADDR, as every gRPC server does, and only one of them listens (socket(7)).
         """
         environ: Mapping[str, str] = os.environ
         if num_gpus and gpu_indices and has_visible_gpus(environ):
@@ -194,11 +210,17 @@ class Host:
         gpus = shares_of_workers(num_gpus, num_workers, environ)
         cores = share_cores(_usable_cores(), num_workers) if num_workers else []
         if self._network:
-            addresses = [join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number) for number in range(len(processes))]
+            addresses = [
+                join_host_port(LOOPBACK, _FIRST_PRIVATE_PORT + number)
+                for number in range(len(processes))
+            ]
         else:
-            addresses = self._reserving.enter_context(reserved_addresses(len(processes), self._address))
+            addresses = self._reserving.enter_context(
+                reserved_addresses(len(processes), self._address)
+            )
         shares = zip(cores, [None] * num_workers if gpus is None else gpus, strict=True)
-        # A controller hides the GPUs itself, since its default of --device depends on whether there are any.
+        # A controller hides the GPUs itself, since its default of --device depends on whether there
+        # are any.
         others = {'ps': (None, None if gpus is None else ''), 'controller': (None, None)}
         return [
             Member(job, index, address, None, *(others.get(job) or next(shares)))
@@ -209,9 +231,15 @@ class Host:
         """Returns what Command.env has of the launcher's environment variables."""
         return without_clusters(environ)
 
-    def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> HostProcess:
-        """Starts a process, see LocalProcess; raises OSError, RuntimeError or RunError if that is not possible."""
-        return LocalProcess(command, show, show_error, ended, self._network.pid if self._network else None)
+    def start(
+        self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]
+    ) -> HostProcess:
+        """Starts a process, see LocalProcess; raises OSError, RuntimeError or RunError if that is
+        not possible.
+        """
+        return LocalProcess(
+            command, show, show_error, ended, self._network.pid if self._network else None
+        )
 
     def close(self) -> None:
         """Frees the addresses, and ends what still runs there for this launcher."""
@@ -222,7 +250,9 @@ class Host:
 
 @contextlib.contextmanager
 def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
-    """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see Host.prepare."""
+    """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see
+    Host.prepare.
+    """
     # A link-local address needs the number of its interface, too.
     family, _, _, _, at_any_port = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with contextlib.ExitStack() as stack:
@@ -234,13 +264,17 @@ def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str
                 reserving.bind(at_any_port)
             except OSError as error:
                 reason = f'{error.strerror} for port {len(found) + 1} of {count} on {address}'
-                raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
+                raise RunError(
+                    f'there are too few free ports: {reason}; start fewer processes'
+                ) from error
             found.append(join_host_port(address, reserving.getsockname()[1]))
         yield found
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
-    """Returns the same number of consecutive cores for each worker; one core each, in turn, if there are too few."""
+    """Returns the same number of consecutive cores for each worker; one core each, in turn, if
+    there are too few.
+    """
     size = len(cores) // num_workers
     if not size:
         return [(cores[worker % len(cores)],) for worker in range(num_workers)]
@@ -254,7 +288,9 @@ def _usable_cores() -> list[int]:
         topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
         # Some containers do not show it.
         with contextlib.suppress(OSError, ValueError):
-            return [int((topology / name).read_text()) for name in ('physical_package_id', 'core_id')] + [core]
+            return [
+                int((topology / name).read_text()) for name in ('physical_package_id', 'core_id')
+            ] + [core]
         return [0, core]
 
     return sorted(os.sched_getaffinity(0), key=place)

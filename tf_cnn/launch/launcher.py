@@ -34,23 +34,31 @@ def launch(
 ) -> int:
     """Runs the commands in parallel until all have ended. Call it from the main thread.
 
-    A process fails if it ends by itself with an exit code other than 0. The first failure stops the others: SIGTERM,
-    and SIGKILL after grace_secs. Servers are stopped after the others have ended, since a worker that saves a
-    checkpoint on SIGTERM reads the variables from them. A signal to this process stops all processes in the same way,
-    and a second one is passed on, as another SIGTERM. If SIGKILL ends this process, the kernel kills the others.
+    A process fails if it ends by itself with an exit code other than 0. The first failure stops the
+    others: SIGTERM, and SIGKILL after grace_secs. Servers are stopped after the others have ended,
+    since a worker that saves a checkpoint on SIGTERM reads the variables from them. A signal to
+    this process stops all processes in the same way, and a second one is passed on, as another
+    SIGTERM. If SIGKILL ends this process, the kernel kills the others.
 
-    Returns 0 if no process failed. Else the exit code of the first failure, since that mostly causes the others;
-    128 + n if signal n ended the process. Also 128 + n if this process received signal n before any failure.
-    Raises BrokenPipeError if the reader of out or err has closed it.
+    Returns 0 if no process failed. Else the exit code of the first failure, since that mostly
+    causes the others; 128 + n if signal n ended the process. Also 128 + n if this process received
+    signal n before any failure. Raises BrokenPipeError if the reader of out or err has closed it.
 
     Args:
-      out: receives the standard output of commands with has_result, unchanged; by default standard output.
-      err: receives all other lines, each prefixed with the name of its process; by default standard error.
-      quiet: show only warnings and errors of these lines, and the last other lines of processes that fail.
-      num_restarts: how often all are started again when they have ended after a failure, except one of wrong use.
-      servers_end_secs: how long servers may run after the others; then they are stopped, and failed with exit code 1.
+      out: receives the standard output of commands with has_result, unchanged; by default standard
+        output.
+      err: receives all other lines, each prefixed with the name of its process; by default standard
+        error.
+      quiet: show only warnings and errors of these lines, and the last other lines of processes
+        that fail.
+      num_restarts: how often all are started again when they have ended after a failure, except one
+        of wrong use.
+      servers_end_secs: how long servers may run after the others; then they are stopped, and failed
+        with exit code 1.
     """
-    lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet)
+    lines = _Lines(
+        out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet
+    )
     with contextlib.closing(lines):
         for number in range(num_restarts + 1):
             cluster = _Cluster(lines, grace_secs, servers_end_secs)
@@ -82,13 +90,20 @@ class _Cluster:
         self._running: list[HostProcess] = []
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
-        # The time (time.monotonic) until which stopped processes, or the remaining servers, may run.
+        # The time (time.monotonic) until which stopped processes, or the remaining servers, may
+        # run.
         self._deadline: float | None = None
 
     @property
     def may_restart(self) -> bool:
-        """Whether the processes failed for a reason that may be gone when they are started again."""
-        return self.exit_code not in (0, UsageError.exit_code) and not self._is_lasting and not self._has_result
+        """Whether the processes failed for a reason that may be gone when they are started
+        again.
+        """
+        return (
+            self.exit_code not in (0, UsageError.exit_code)
+            and not self._is_lasting
+            and not self._has_result
+        )
 
     def tell(self, stop: Stopped, count: int) -> None:
         """Takes a signal to this process, on any thread."""
@@ -116,18 +131,28 @@ class _Cluster:
             return self._kill_slow if self._is_stopping else self._stop_servers
 
     def _start(self, command: Command) -> None:
-        of_process = functools.partial(self._lines.of_process, command.name, is_chief=command.has_result)
+        of_process = functools.partial(
+            self._lines.of_process, command.name, is_chief=command.has_result
+        )
         host = command.host or Host()
         try:
             process = host.start(
                 command,
-                show=functools.partial(self._show, self._lines.result if command.has_result else of_process),
+                show=functools.partial(
+                    self._show, self._lines.result if command.has_result else of_process
+                ),
                 show_error=functools.partial(self._show, of_process),
                 ended=lambda process: self._events.put(functools.partial(self._ended, process)),
             )
-        except (OSError, RuntimeError, RunError) as error:  # RuntimeError: no more threads can be started
+        except (
+            OSError,
+            RuntimeError,
+            RunError,
+        ) as error:  # RuntimeError: no more threads can be started
             reason = getattr(error, 'strerror', error)
-            raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
+            raise RunError(
+                f'{command.name} cannot be started: {reason}; start fewer processes'
+            ) from error
         self._running.append(process)
         if not self._lines.is_quiet:
             self._lines.message(f'{command.name} is process {process.pid} of {host.name}')
@@ -164,7 +189,9 @@ class _Cluster:
 
     def _stop_servers(self) -> None:
         what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
-        self._stop_for(what, exit_code=1, because_of=[process.command.name for process in self._running])
+        self._stop_for(
+            what, exit_code=1, because_of=[process.command.name for process in self._running]
+        )
 
     def _interrupted(self, stop: Stopped, count: int) -> None:
         self._is_lasting = True
@@ -181,8 +208,12 @@ class _Cluster:
         self._stop()
         if because_of:
             others = (process.command.name for process in self._running)
-            self._lines.show_kept(dict.fromkeys([*(name for name in others if name not in because_of), *because_of]))
-        self._lines.message(format_error(f'{what}; stopping {names}' if (names := self._names()) else what))
+            self._lines.show_kept(
+                dict.fromkeys([*(name for name in others if name not in because_of), *because_of])
+            )
+        self._lines.message(
+            format_error(f'{what}; stopping {names}' if (names := self._names()) else what)
+        )
 
     def _stop(self) -> None:
         """Sends SIGTERM to the workers, or to the servers if no worker is left."""
@@ -198,7 +229,10 @@ class _Cluster:
             if process.is_stopped:
                 process.end(signal.SIGKILL)
                 self._lines.message(
-                    format_warning(f'{process.command.name} did not end within {self._grace_secs:g} s; killing it')
+                    format_warning(
+                        f'{process.command.name} did not end within {self._grace_secs:g} s; '
+                        'killing it'
+                    )
                 )
 
     def _names(self) -> str:
@@ -208,12 +242,15 @@ class _Cluster:
 class _Lines:
     """Writes whole lines, from any thread. Stops writing at the first error, which it keeps.
 
-    out receives the result, err all other lines, those of a process after its name. quiet shows only warnings, errors
-    and the summary of the chief of these, and keeps the last others for show_kept(). On a terminal, the chief's last
-    line then stands in a live line until it prints a result.
+    out receives the result, err all other lines, those of a process after its name. quiet shows
+    only warnings, errors and the summary of the chief of these, and keeps the last others for
+    show_kept(). On a terminal, the chief's last line then stands in a live line until it prints a
+    result.
     """
 
-    def __init__(self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool = False) -> None:
+    def __init__(
+        self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool = False
+    ) -> None:
         self.error: OSError | ValueError | None = None
         self.is_quiet = quiet
         self._out = out
@@ -231,7 +268,9 @@ class _Lines:
         self.close()
 
     def of_process(self, name: str, line: str, *, is_chief: bool = False) -> None:
-        """Writes or keeps another line of a process; is_chief: it is the process with the result."""
+        """Writes or keeps another line of a process; is_chief: it is the process with the
+        result.
+        """
         # A warning of several processes is shown once.
         is_shown = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
         is_shown |= line.startswith(_ERROR) or (is_chief and is_summary(line))
@@ -261,5 +300,8 @@ class _Lines:
             try:
                 stream.write(f'{line}\n')
                 stream.flush()
-            except (OSError, ValueError) as error:  # ValueError: the stream's encoding lacks a character
+            except (
+                OSError,
+                ValueError,
+            ) as error:  # ValueError: the stream's encoding lacks a character
                 self.error = error

@@ -9,17 +9,19 @@ from tf_cnn.system.errors import UsageError, plural, read_regular
 _HOST_FILE_BYTES = 1 << 20
 # Open MPI's limit for more processes than slots, which `cluster` never starts.
 _MOST_SLOTS = r'(?: (?:max[_-]slots|slots[_-]max)=\d+)?'
-# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then its slots, as MPICH and
-# as Open MPI write them.
+# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address; then its
+# slots, as MPICH and as Open MPI write them.
 _HOST = re.compile(
     r'(?P<user>\w[\w.-]*@)?(?:(?P<name>\w[\w.-]*)|\[(?P<address>[\w:.%-]+)\])'
     rf'{_MOST_SLOTS}(?:(?::| slots=)(?P<slots>\d{{1,4}}))?{_MOST_SLOTS}',
     re.ASCII,
 )
 
-# The processes of each host, by its name as ssh takes it: the controller, parameter servers, workers.
+# The processes of each host, by its name as ssh takes it: the controller, parameter servers,
+# workers.
 Layout = Mapping[str, Sequence[tuple[str, int]]]
-# How many workers each host may have, by its name: None if the list does not say, 0 for parameter servers alone.
+# How many workers each host may have, by its name: None if the list does not say, 0 for parameter
+# servers alone.
 Slots = Mapping[str, int | None]
 
 
@@ -28,29 +30,38 @@ def read_hosts_flag(text: str) -> Slots:
     entries = split_hosts(text)
     found = _read_hosts(entries, f'--hosts={text}')
     if len(found) < len(entries):
-        raise UsageError(f'--hosts={text}: a host is listed twice; write it once, with the number of its workers')
+        raise UsageError(
+            f'--hosts={text}: a host is listed twice; write it once, with the number of its workers'
+        )
     return found
 
 
 def read_host_file(path: str) -> Slots:
-    """Returns the hosts of a file with one in each line, as Open MPI, MPICH, Intel MPI and PBS write them."""
+    """Returns the hosts of a file with one in each line, as Open MPI, MPICH, Intel MPI and PBS
+    write them.
+    """
     flag = f'--hostfile={path}'
     try:
         lines = read_regular(path, _HOST_FILE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f'{flag}: it cannot be read ({error}); write a file with a host in each line') from error
+        raise UsageError(
+            f'{flag}: it cannot be read ({error}); write a file with a host in each line'
+        ) from error
     entries = (re.sub(r'\s*=\s*', '=', ' '.join(line.partition('#')[0].split())) for line in lines)
     return _read_hosts(filter(None, entries), flag)
 
 
 def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
-    """Returns the slots of each host. One that is listed several times has a slot for each, or the sum of its slots."""
+    """Returns the slots of each host. One that is listed several times has a slot for each, or the
+    sum of its slots.
+    """
     found: dict[str, int | None] = {}
     for entry in map(str.strip, entries):
         match = _HOST.fullmatch(entry)
         if not match or not may_be_host(match['name'] or match['address']):
             raise UsageError(
-                f'{flag}: {entry!r} is no host; write NAME, NAME:NUMBER_OF_WORKERS or, in a file, NAME '
+                f'{flag}: {entry!r} is no host; write NAME, NAME:NUMBER_OF_WORKERS or, in a '
+                'file, NAME '
                 'slots=NUMBER_OF_WORKERS, and an IPv6 address in brackets: [fd00::1]:4'
             )
         name = (match['user'] or '') + (match['name'] or match['address'])
@@ -63,13 +74,15 @@ def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
     return found
 
 
-def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_controllers: int) -> Layout:
+def lay_out(
+    slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_controllers: int
+) -> Layout:
     """Returns which processes run on which host.
 
-    Workers fill the slots of the hosts in order; by default there are as many as slots. A host without a number has
-    one slot, but if no host has a number, the workers are divided evenly. Parameter servers go round the hosts, one
-    on each, or round those with 0 slots if there are any. The controller is on the first host. Hosts without a process
-    are left out.
+    Workers fill the slots of the hosts in order; by default there are as many as slots. A host
+    without a number has one slot, but if no host has a number, the workers are divided evenly.
+    Parameter servers go round the hosts, one on each, or round those with 0 slots if there are any.
+    The controller is on the first host. Hosts without a process are left out.
     """
     names = [*slots]
     if num_workers is not None and all(number is None for number in slots.values()):
@@ -80,14 +93,17 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
         left = sum(counts) if num_workers is None else num_workers
         if left > sum(counts):
             raise UsageError(
-                f'--workers={num_workers}: {flag} has {plural(sum(counts), "slot")}; write at most as many'
+                f'--workers={num_workers}: {flag} has {plural(sum(counts), "slot")}; write '
+                'at most as many'
             )
         for host, number in enumerate(counts):
             counts[host] = min(number, left)
             left -= counts[host]
     jobs: list[list[tuple[str, int]]] = [[] for _ in names]
     jobs[0] += [('controller', number) for number in range(num_controllers)]
-    servers = [here for here, number in zip(jobs, slots.values(), strict=True) if number == 0] or jobs
+    servers = [
+        here for here, number in zip(jobs, slots.values(), strict=True) if number == 0
+    ] or jobs
     for number in range(num_ps):
         servers[number % len(servers)].append(('ps', number))
     first = 0

@@ -1,7 +1,8 @@
 """Runs processes of a cluster on other hosts, over the user's own ssh. Linux only, no TensorFlow.
 
-One connection for each host: it starts cluster.agent there, which starts the processes. So nothing needs to run on a
-host beforehand, the user's ssh decides about names, keys, ports and proxies, and all ends with the connection.
+One connection for each host: it starts cluster.agent there, which starts the processes. So nothing
+needs to run on a host beforehand, the user's ssh decides about names, keys, ports and proxies, and
+all ends with the connection.
 """
 
 import contextlib
@@ -35,7 +36,8 @@ _SSH_FAILED = 255
 
 @dataclass(frozen=True)
 class Reach:
-    """How a host is reached, by ssh with its options; python and folder are those of the program there.
+    """How a host is reached, by ssh with its options; python and folder are those of the program
+    there.
 
     The processes run in working_folder if the host has it, else in the home directory.
     """
@@ -51,15 +53,26 @@ class Reach:
 
     def command(self, name: str) -> list[str]:
         """Returns the command line that starts an agent on the host of this name."""
-        folder, python, working_folder = map(shlex.quote, (self.folder, self.python, self.working_folder))
-        # The answers begin with a line of their own, also after a login script that leaves its last one unfinished.
-        line = (
-            f'echo; cd {folder} && ls {_COMMAND} > /dev/null && exec {python} -m tf_cnn.launch.agent {working_folder}'
+        folder, python, working_folder = map(
+            shlex.quote, (self.folder, self.python, self.working_folder)
         )
-        # BatchMode: a question for a password would come from many hosts at once, beside other output.
+        # The answers begin with a line of their own, also after a login script that leaves its last
+        # one unfinished.
+        line = (
+            f'echo; cd {folder} && ls {_COMMAND} > /dev/null && exec {python} -m '
+            f'tf_cnn.launch.agent {working_folder}'
+        )
+        # BatchMode: a question for a password would come from many hosts at once, beside other
+        # output.
         options = ['BatchMode=yes', f'ServerAliveInterval={ALIVE_SECS:.0f}']
         options.append(f'ServerAliveCountMax={SILENCE_SECS / ALIVE_SECS:.0f}')
-        return [*self.ssh, '-T', *(f'-o{option}' for option in options), name, f'exec sh -c {shlex.quote(line)}']
+        return [
+            *self.ssh,
+            '-T',
+            *(f'-o{option}' for option in options),
+            name,
+            f'exec sh -c {shlex.quote(line)}',
+        ]
 
 
 class SshHost(Host):
@@ -78,13 +91,18 @@ class SshHost(Host):
         self._is_closed = threading.Event()
         self._why = 'the connection has ended'
         self._ssh = ChildProcess(
-            reach.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            reach.command(name),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self._ssh.read_lines(self._heard, self._errors.append, self._ended)
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
     def connected(self) -> None:
-        """Waits for the agent; raises RunError if it does not come, or if the program there is not the same as here."""
+        """Waits for the agent; raises RunError if it does not come, or if the program there is not
+        the same as here.
+        """
         answer = self._answer()
         if answer is None:
             raise RunError(f'{self.name}: {self._why_not_connected()}')
@@ -93,20 +111,31 @@ class SshHost(Host):
             # A folder that no git knows has no commit to compare.
             if there != here and not (name == 'commit' and None in (there, here)):
                 raise RunError(
-                    f'{self.name}: it has {name} {there} in {self._reach.folder} with {self._reach.python}, and this '
-                    f'machine has {here}; install the same on both, or write --remote_dir and --remote_python'
+                    f'{self.name}: it has {name} {there} in {self._reach.folder} with '
+                    f'{self._reach.python}, and this '
+                    f'machine has {here}; install the same on both, or write --remote_dir '
+                    'and --remote_python'
                 )
 
-    def prepare(self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()) -> list[Member]:
-        return [Member(**one) for one in self._ask('members', prepare=[processes, num_gpus, gpu_indices])]
+    def prepare(
+        self, processes: Processes, num_gpus: int = 0, gpu_indices: Sequence[int] = ()
+    ) -> list[Member]:
+        return [
+            Member(**one)
+            for one in self._ask('members', prepare=[processes, num_gpus, gpu_indices])
+        ]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if is_of_library(name)}
 
-    def start(self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]) -> RemoteProcess:
+    def start(
+        self, command: Command, show: Show, show_error: Show, ended: Callable[[Any], None]
+    ) -> RemoteProcess:
         process = RemoteProcess(command, show, show_error, ended, self._send)
         self._processes[command.name] = process
-        wanted = {one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'}
+        wanted = {
+            one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'
+        }
         process.pid = self._ask('started', start=wanted)
         return process
 
@@ -119,7 +148,7 @@ class SshHost(Host):
             self._ssh.signal(signal.SIGKILL)
         self._ssh.reap()
 
-    # ---- requests and answers -------------------------------------------------------------------------------------
+    # ---- requests and answers --------------------------------------------------------------------
 
     def _ask(self, key: str, **request: Any) -> Any:
         self._send(**request)
@@ -147,7 +176,11 @@ class SshHost(Host):
         answer = None
         # The last line of a connection may be incomplete.
         with contextlib.suppress(DocumentError):
-            answer = decode_json(line.removeprefix(ANSWER), dict[str, Any]) if line.startswith(ANSWER) else None
+            answer = (
+                decode_json(line.removeprefix(ANSWER), dict[str, Any])
+                if line.startswith(ANSWER)
+                else None
+            )
         if answer is None:
             self._errors.append(line)
             return
@@ -174,24 +207,31 @@ class SshHost(Host):
         # Its output ends a little earlier than ssh itself.
         if not self._ssh.wait(_END_SECS):
             # It did not answer in time.
-            return f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} {self.name}` connects'
+            return (
+                f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} '
+                f'{self.name}` connects'
+            )
         code = self._ssh.exit_code()
         self._ssh.await_last_lines()
         last = next((line for line in reversed(self._errors) if line.strip()), '')
         if code == _SSH_FAILED:
             return (
-                f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} {self.name}` must '
+                f'ssh cannot connect ({last or "it gives no reason"}); '
+                f'`{shlex.join(reach.ssh)} {self.name}` must '
                 'connect without a password'
             )
         return (
-            f'the program there cannot be started ({last or f"exit code {code}"}); check --remote_dir={reach.folder} '
+            f'the program there cannot be started ({last or f"exit code {code}"}); check '
+            f'--remote_dir={reach.folder} '
             f'and --remote_python={reach.python}'
         )
 
 
 @contextlib.contextmanager
 def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
-    """Connects to all hosts at once, until the block ends; RunError has a line for each host that cannot be used."""
+    """Connects to all hosts at once, until the block ends; RunError has a line for each host that
+    cannot be used.
+    """
     hosts: list[SshHost] = []
     try:
         for name in names:

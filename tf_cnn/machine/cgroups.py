@@ -1,6 +1,8 @@
-"""The control group (cgroup, version 2) of this process: its limits and counters. Does not import TensorFlow.
+"""The control group (cgroup, version 2) of this process: its limits and counters. Does not import
+TensorFlow.
 
-Containers and batch systems limit processes in this way. The limit of a group also limits the groups within it.
+Containers and batch systems limit processes in this way. The limit of a group also limits the
+groups within it.
 """
 
 from pathlib import Path
@@ -15,7 +17,10 @@ _MICROSECOND = 1e-6
 def cpu_limit(root: Path) -> float | None:
     """Returns how many cores the process may use on average, such as 1.5; None without a limit."""
     limits = (read_text(folder / 'cpu.max').split() for folder in _folders(root))
-    return min((int(limit[0]) / int(limit[1]) for limit in limits if limit and limit[0] != 'max'), default=None)
+    return min(
+        (int(limit[0]) / int(limit[1]) for limit in limits if limit and limit[0] != 'max'),
+        default=None,
+    )
 
 
 def memory_limit(root: Path) -> int | None:
@@ -27,11 +32,15 @@ def memory_limit(root: Path) -> int | None:
 def memory_left(root: Path) -> int | None:
     """Returns how many bytes the group can still use within its limits; None without a limit.
 
-    Pages of files count as free, as in MemAvailable of /proc/meminfo: the kernel drops them when memory runs out.
+    Pages of files count as free, as in MemAvailable of /proc/meminfo: the kernel drops them when
+    memory runs out.
     """
     left = []
     for folder in _folders(root):
-        limit, used = read_number(folder / 'memory.max'), read_number(folder / 'memory.current') or 0
+        limit, used = (
+            read_number(folder / 'memory.max'),
+            read_number(folder / 'memory.current') or 0,
+        )
         if limit is not None:
             rows = read_key_values(folder / 'memory.stat')
             of_files = sum(int(rows.get(name, 0)) for name in _FILE_MEMORY)
@@ -40,12 +49,16 @@ def memory_left(root: Path) -> int | None:
 
 
 def cpu_seconds(root: Path) -> float | None:
-    """Returns the CPU time in seconds that all processes of the group have used; None if it is not counted."""
+    """Returns the CPU time in seconds that all processes of the group have used; None if it is not
+    counted.
+    """
     return next(iter(_seconds('usage_usec', root)), None)
 
 
 def throttled_seconds(root: Path) -> float | None:
-    """Returns how long a quota has stopped threads of the group, in seconds summed over cores; None if unknown."""
+    """Returns how long a quota has stopped threads of the group, in seconds summed over cores; None
+    if unknown.
+    """
     return max(_seconds('throttled_usec', root), default=None)
 
 
@@ -56,7 +69,9 @@ def _seconds(counter: str, root: Path) -> list[float]:
 
 
 def _folders(root: Path) -> list[Path]:
-    """Returns the folder of the process's own group, then those of the groups around it; none with version 1."""
+    """Returns the folder of the process's own group, then those of the groups around it; none with
+    version 1.
+    """
     top = root / 'sys/fs/cgroup'
     for line in read_text(root / 'proc/self/cgroup').splitlines():
         if line.startswith('0::/'):

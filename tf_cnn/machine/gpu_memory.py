@@ -1,4 +1,6 @@
-"""How this process allocates the memory of its GPUs. Imports TensorFlow only when the options are made."""
+"""How this process allocates the memory of its GPUs. Imports TensorFlow only when the options are
+made.
+"""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """The settings of sessions, servers and the eager context. Each field is explained at the flag of its name.
+    """The settings of sessions, servers and the eager context. Each field is explained at the flag
+    of its name.
 
     GPUOptions.Experimental in tensorflow/core/protobuf/config.proto has more about the last four.
     """
@@ -48,12 +51,14 @@ class GpuMemory:
 
 
 def share_memory_options(memory: GpuMemory) -> bool:
-    """Gives the eager context of this process the options of its sessions; False if that context exists already.
+    """Gives the eager context of this process the options of its sessions; False if that context
+    exists already.
 
-    A process has one allocator for each GPU, with the options of whatever opens the GPU first. That can be the eager
-    context, although only graphs run: it opens GPUs when a function is defined, as by Dataset.map, or when logical
-    devices are listed. tf.config could set the growth of its memory, but not the fraction. Only enable_eager_execution
-    takes a ConfigProto, and only while eager execution is off.
+    A process has one allocator for each GPU, with the options of whatever opens the GPU first. That
+    can be the eager context, although only graphs run: it opens GPUs when a function is defined, as
+    by Dataset.map, or when logical devices are listed. tf.config could set the growth of its
+    memory, but not the fraction. Only enable_eager_execution takes a ConfigProto, and only while
+    eager execution is off.
     """
     import tensorflow.compat.v1 as tf
 
@@ -64,7 +69,8 @@ def share_memory_options(memory: GpuMemory) -> bool:
     try:
         tf.enable_eager_execution(config=tf.ConfigProto(gpu_options=options))
     except (AttributeError, ValueError):
-        # TensorFlow 2.21 raises AttributeError, because of a mistake in the message of the ValueError.
+        # TensorFlow 2.21 raises AttributeError, because of a mistake in the message of the
+        # ValueError.
         tf.disable_eager_execution()
         tf.enable_eager_execution()
         return False

@@ -1,4 +1,6 @@
-"""The NVIDIA GPUs of this machine, through NVML and the files of the driver. Does not import TensorFlow."""
+"""The NVIDIA GPUs of this machine, through NVML and the files of the driver. Does not import
+TensorFlow.
+"""
 
 import contextlib
 import itertools
@@ -22,7 +24,9 @@ _NVIDIA, _DISPLAYS = '0x10de', ('0x0300', '0x0302')
 
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
-    """Yields NVIDIA's management library, the module pynvml of nvidia-ml-py; None without the package or a driver."""
+    """Yields NVIDIA's management library, the module pynvml of nvidia-ml-py; None without the
+    package or a driver.
+    """
     try:
         import pynvml
 
@@ -48,29 +52,39 @@ def asked(library: Any, question: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
-    """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and None without NVML."""
+    """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and
+    None without NVML.
+    """
     with nvml() as library:
         if library is None:
             return [], None
-        return [_facts(library, gpu) for gpu in handles(library)], asked(library, library.nvmlSystemGetDriverVersion)
+        return [_facts(library, gpu) for gpu in handles(library)], asked(
+            library, library.nvmlSystemGetDriverVersion
+        )
 
 
 def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> bool:
-    """Whether this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; takes no time.
+    """Whether this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; takes no
+    time.
 
-    GPUs of other makers do not count: the packages of TensorFlow that this program is made for do not use them.
+    GPUs of other makers do not count: the packages of TensorFlow that this program is made for do
+      not use them.
     """
     if listed_gpus(environ) == []:
         return False
     found = any(any((root / folder).glob(names)) for folder, names in _DEVICES)
     # On Windows (WSL) GPUs of all makers are one device file.
-    return found or ((root / 'dev/dxg').exists() and (root / 'usr/lib/wsl/lib/libcuda.so.1').exists())
+    return found or (
+        (root / 'dev/dxg').exists() and (root / 'usr/lib/wsl/lib/libcuda.so.1').exists()
+    )
 
 
 def count_gpus(root: Path = ROOT) -> int | None:
-    """Returns how many NVIDIA GPUs this process could use without CUDA_VISIBLE_DEVICES; None if unknown.
+    """Returns how many NVIDIA GPUs this process could use without CUDA_VISIBLE_DEVICES; None if
+    unknown.
 
-    NVML does not count GPUs that a job scheduler or a container hides from the process; /proc and /dev may.
+    NVML does not count GPUs that a job scheduler or a container hides from the process; /proc and
+    /dev may.
     """
     with nvml() as library:
         if library is not None and (found := handles(library)):
@@ -80,7 +94,9 @@ def count_gpus(root: Path = ROOT) -> int | None:
 
 
 def gpus_on_bus(root: Path) -> list[Path]:
-    """Returns the folders of NVIDIA's GPUs on the PCI bus, with or without a driver, in the order of their numbers."""
+    """Returns the folders of NVIDIA's GPUs on the PCI bus, with or without a driver, in the order
+    of their numbers.
+    """
     devices = sorted((root / 'sys/bus/pci/devices').glob('*'))
     return [
         gpu
@@ -90,10 +106,11 @@ def gpus_on_bus(root: Path) -> list[Path]:
 
 
 def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
-    """Returns the entries of CUDA_VISIBLE_DEVICES; None if it is not set, so that all GPUs are visible.
+    """Returns the entries of CUDA_VISIBLE_DEVICES; None if it is not set, so that all GPUs are
+    visible.
 
-    CUDA ignores everything from the first entry that names no GPU, such as -1, or NoDevFiles, which Slurm writes for
-    jobs without GPUs.
+    CUDA ignores everything from the first entry that names no GPU, such as -1, or NoDevFiles, which
+    Slurm writes for jobs without GPUs.
     """
     text = environ.get(VISIBLE)
     if text is None:
@@ -102,7 +119,8 @@ def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
-    """Returns the GPUs that CUDA may use, as indices of uuids, which are in the order of the bus numbers.
+    """Returns the GPUs that CUDA may use, as indices of uuids, which are in the order of the bus
+    numbers.
 
     CUDA numbers GPUs by bus if they are equally fast, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
@@ -111,7 +129,11 @@ def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
         return list(range(len(uuids)))
     found = []
     for name in chosen:
-        matches = [index for index, uuid in enumerate(uuids) if name.startswith('GPU-') and uuid.startswith(name)]
+        matches = [
+            index
+            for index, uuid in enumerate(uuids)
+            if name.startswith('GPU-') and uuid.startswith(name)
+        ]
         if name.isdigit() and int(name) < len(uuids):
             matches = [int(name)]
         if len(matches) != 1:
@@ -136,7 +158,11 @@ def _facts(library: Any, gpu: Any) -> dict[str, Any]:
         'uuid': asked(library, library.nvmlDeviceGetUUID, gpu),
         'memory_bytes': memory and memory.total,
         'compute_capability': capability and '.'.join(map(str, capability)),
-        'max_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_SM),
-        'max_memory_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_MEM),
+        'max_clock_mhz': asked(
+            library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_SM
+        ),
+        'max_memory_clock_mhz': asked(
+            library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_MEM
+        ),
         'power_limit_watts': milliwatts and milliwatts / 1000,
     }

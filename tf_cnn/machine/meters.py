@@ -1,4 +1,6 @@
-"""Measures energy, memory and disturbances of a run, from the kernel and NVML. Does not import TensorFlow."""
+"""Measures energy, memory and disturbances of a run, from the kernel and NVML. Does not import
+TensorFlow.
+"""
 
 import contextlib
 import functools
@@ -24,9 +26,11 @@ from tf_cnn.system.kernel_files import ROOT, numbers_in, read_key_values, read_n
 
 _MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
 _KIBIBYTE = 2**10
-# The counter of a package wraps after 2**32 units of 61 µJ, 262 kJ: at 1 kW that is every 4 minutes.
+# The counter of a package wraps after 2**32 units of 61 µJ, 262 kJ: at 1 kW that is every 4
+# minutes.
 _COUNTER_SECS = 60.0
-# Linux counts the time of cores in hundredths of a second: over a shorter time, shares would be off by more than 1 %.
+# Linux counts the time of cores in hundredths of a second: over a shorter time, shares would be off
+# by more than 1 %.
 _SHARES_SECS = 1.0
 # How long the cores must be idle before a run that waits for idle cores.
 _IDLE_SECS = 2.0
@@ -34,7 +38,9 @@ _IDLE_SECS = 2.0
 
 @dataclass
 class _Counter:
-    """A counter of energy, which starts at 0 again after `full`; joules since the first update, None if unknown."""
+    """A counter of energy, which starts at 0 again after `full`; joules since the first update,
+    None if unknown.
+    """
 
     read: Callable[[], int | None]
     joules_per_count: float
@@ -53,10 +59,12 @@ class _Counter:
 
 
 class EnergyMeter:
-    """Measures the energy of the packages of the CPU (RAPL, which Linux lets only root read), or of the GPUs (NVML).
+    """Measures the energy of the packages of the CPU (RAPL, which Linux lets only root read), or of
+    the GPUs (NVML).
 
-    It is the energy of the whole chips, whichever program uses them, but only of GPUs that CUDA_VISIBLE_DEVICES shows;
-    that of memory modules is not in it. A thread reads counters that may wrap every counter_secs.
+    It is the energy of the whole chips, whichever program uses them, but only of GPUs that
+    CUDA_VISIBLE_DEVICES shows; that of memory modules is not in it. A thread reads counters that
+    may wrap every counter_secs.
     """
 
     def __init__(
@@ -82,7 +90,9 @@ class EnergyMeter:
             threading.Thread(target=self._keep_updating, name='energy', daemon=True).start()
 
     def joules(self) -> tuple[str, float] | None:
-        """Ends the measurement. Returns its source, RAPL or NVML, and the joules since start(); None if unknown."""
+        """Ends the measurement. Returns its source, RAPL or NVML, and the joules since start();
+        None if unknown.
+        """
         self._is_over.set()
         self._update()
         self._library.close()
@@ -108,11 +118,16 @@ class EnergyMeter:
         gpus = handles(library)
         uuids = [asked(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
         ask = functools.partial(asked, library, library.nvmlDeviceGetTotalEnergyConsumption)
-        return [_Counter(functools.partial(ask, gpus[i]), _MILLIJOULE) for i in visible(uuids, self._environ)]
+        return [
+            _Counter(functools.partial(ask, gpus[i]), _MILLIJOULE)
+            for i in visible(uuids, self._environ)
+        ]
 
 
 def _of_packages(root: Path) -> list[_Counter]:
-    """Returns the counters of the CPU packages. Others are parts of these (core, uncore), or contain them (psys)."""
+    """Returns the counters of the CPU packages. Others are parts of these (core, uncore), or
+    contain them (psys).
+    """
     return [
         _Counter(
             functools.partial(read_number, domain / 'energy_uj'),
@@ -125,7 +140,8 @@ def _of_packages(root: Path) -> list[_Counter]:
 
 
 def host_peak_bytes(root: Path = ROOT) -> int:
-    # getrusage would include the memory before exec, when the process was a copy of the one that started it.
+    # getrusage would include the memory before exec, when the process was a copy of the one that
+    # started it.
     words = read_key_values(root / 'proc/self/status').get('VmHWM', '').split()
     if words:
         return int(words[0]) * _KIBIBYTE
@@ -138,26 +154,34 @@ class _Readings(NamedTuple):
 
     at: float
     load_average: list[float]
-    # The time of the cores that this process may use, the part with work, and the part that went to other machines.
+    # The time of the cores that this process may use, the part with work, and the part that went to
+    # other machines.
     total: float
     busy: float
     steal: float
     # The CPU time of the processes of this run, and of those in the control group.
     own: float | None
     in_group: float | None
-    # How long a CPU quota stopped threads, and how often each core was slowed down because of its temperature.
+    # How long a CPU quota stopped threads, and how often each core was slowed down because of its
+    # temperature.
     throttled: float | None
     thermal: tuple[int, ...]
 
 
 class Disturbances:
-    """Measures what else happened on this machine between start() and stop(), which should enclose the timed steps.
+    """Measures what else happened on this machine between start() and stop(), which should enclose
+    the timed steps.
 
-    in_cluster: other tasks of the run may be on this machine, started by the parent of this process.
+    in_cluster: other tasks of the run may be on this machine, started by the parent of this
+      process.
     """
 
     def __init__(
-        self, *, in_cluster: bool = False, root: Path = ROOT, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        in_cluster: bool = False,
+        root: Path = ROOT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._in_cluster = in_cluster
         self._root = root
@@ -170,9 +194,10 @@ class Disturbances:
     def stop(self) -> dict[str, Any]:
         """Returns the object "disturbance" of a result; unknown values are None.
 
-        Shares are of the usable cores' time: what a hypervisor gave to other machines (steal), and what processes used
-        that do not belong to this run, all of them or those in the control group of this process. Throttled seconds
-        are summed over cores; thermal throttles are those of the hottest core.
+        Shares are of the usable cores' time: what a hypervisor gave to other machines (steal), and
+        what processes used that do not belong to this run, all of them or those in the control
+        group of this process. Throttled seconds are summed over cores; thermal throttles are those
+        of the hottest core.
         """
         if self._before is None:
             raise ValueError('start() comes before stop()')
@@ -191,7 +216,9 @@ class Disturbances:
             'load_average_start': before.load_average,
             'load_average_end': after.load_average,
             'cgroup_throttled_seconds': _difference(before.throttled, after.throttled),
-            'thermal_throttles': max(map(operator.sub, after.thermal, before.thermal), default=None),
+            'thermal_throttles': max(
+                map(operator.sub, after.thermal, before.thermal), default=None
+            ),
             'steal_share': share(after.steal - before.steal),
             'other_cpu_share': share(after.busy - before.busy, own),
             'other_cpu_share_of_cgroup': share(_difference(before.in_group, after.in_group), own),
@@ -200,7 +227,9 @@ class Disturbances:
     def _read(self) -> _Readings:
         root = self._root
         total, busy, steal = _core_seconds(root)
-        counts = sorted((root / 'sys/devices/system/cpu').glob('cpu[0-9]*/thermal_throttle/*_throttle_count'))
+        counts = sorted(
+            (root / 'sys/devices/system/cpu').glob('cpu[0-9]*/thermal_throttle/*_throttle_count')
+        )
         return _Readings(
             at=self._clock(),
             load_average=load_average(),
@@ -219,7 +248,9 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def _own_seconds(*, in_cluster: bool) -> float | None:
-    """Returns the CPU time of this process and its ended children; in a cluster that of its parent's whole tree."""
+    """Returns the CPU time of this process and its ended children; in a cluster that of its
+    parent's whole tree.
+    """
     has_launcher = in_cluster and os.getppid() > 1
     try:
         top = psutil.Process(os.getppid() if has_launcher else None)
@@ -235,7 +266,9 @@ def _own_seconds(*, in_cluster: bool) -> float | None:
 
 
 def _core_seconds(root: Path) -> tuple[float, float, float]:
-    """Returns the seconds of the usable cores: all, those with work (no waits for disks), and those of a hypervisor."""
+    """Returns the seconds of the usable cores: all, those with work (no waits for disks), and those
+    of a hypervisor.
+    """
     usable = usable_cores()
     # psutil does not number the cores, and leaves out those that are offline.
     online = [*numbers_in(read_text(root / 'sys/devices/system/cpu/online'))] or itertools.count()
@@ -245,7 +278,9 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
         for number, times in zip(online, psutil.cpu_times(percpu=True), strict=False):
             if usable is None or number in usable:
                 stolen = getattr(times, 'steal', 0.0)
-                seconds = sum(times) - getattr(times, 'guest', 0.0) - getattr(times, 'guest_nice', 0.0)
+                seconds = (
+                    sum(times) - getattr(times, 'guest', 0.0) - getattr(times, 'guest_nice', 0.0)
+                )
                 total += seconds
                 busy += seconds - times.idle - getattr(times, 'iowait', 0.0) - stolen
                 steal += stolen
@@ -254,7 +289,9 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait for idle cores, and the share that other processes used of them in its last two seconds (or None)."""
+    """A wait for idle cores, and the share that other processes used of them in its last two
+    seconds (or None).
+    """
 
     seconds: float
     other_cpu_share: float | None
@@ -268,7 +305,9 @@ def wait_for_idle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Wait:
-    """Waits, at most most_secs, until other processes use at most idle_share of the cores; shows each larger share."""
+    """Waits, at most most_secs, until other processes use at most idle_share of the cores; shows
+    each larger share.
+    """
     meter, began = Disturbances(clock=clock), clock()
     while True:
         meter.start()

@@ -1,9 +1,10 @@
-"""Finds out why TensorFlow uses no NVIDIA GPU: its libraries and the driver. Does not import TensorFlow.
+"""Finds out why TensorFlow uses no NVIDIA GPU: its libraries and the driver. Does not import
+TensorFlow.
 
-The names are those that tsl::internal::DsoLoader in libtensorflow_framework.so.2 passes to dlopen (TensorFlow 2.21,
-seen by LD_DEBUG=libs). If one of those that TryDlopenCUDALibraries opens is missing, TensorFlow registers no GPU at
-all, and does not say which it is. The driver's library is opened before these, NCCL with the first collective op, and
-CUPTI with the first profile.
+The names are those that tsl::internal::DsoLoader in libtensorflow_framework.so.2 passes to dlopen
+(TensorFlow 2.21, seen by LD_DEBUG=libs). If one of those that TryDlopenCUDALibraries opens is
+missing, TensorFlow registers no GPU at all, and does not say which it is. The driver's library is
+opened before these, NCCL with the first collective op, and CUPTI with the first profile.
 """
 
 import os
@@ -19,9 +20,17 @@ from tf_cnn.system.errors import to_install
 from tf_cnn.system.kernel_files import ROOT
 
 _DRIVER = 'libcuda.so.1'
-# Those of CUDA 12: all builds of the TensorFlow that this program needs are made for it. {} is the version of cuDNN.
+# Those of CUDA 12: all builds of the TensorFlow that this program needs are made for it. {} is the
+# version of cuDNN.
 _REQUIRED = (
-    *(_DRIVER, 'libcudart.so.12', 'libcublas.so.12', 'libcublasLt.so.12', 'libcufft.so.11', 'libcusolver.so.11'),
+    *(
+        _DRIVER,
+        'libcudart.so.12',
+        'libcublas.so.12',
+        'libcublasLt.so.12',
+        'libcufft.so.11',
+        'libcusolver.so.11',
+    ),
     *('libcusparse.so.12', 'libcudnn.so.{}'),
 )
 # What TensorFlow does not do without a library.
@@ -39,13 +48,17 @@ class Driver:
 
     version: str | None = None  # '550.54.15'
     cuda_version: tuple[int, int] | None = None  # the newest that it supports
-    capabilities: tuple[str, ...] = ()  # of each GPU that CUDA_VISIBLE_DEVICES shows, ('8.0', '8.0')
+    capabilities: tuple[
+        str, ...
+    ] = ()  # of each GPU that CUDA_VISIBLE_DEVICES shows, ('8.0', '8.0')
 
 
 def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> str | None:
-    """Returns the reason and what to do about it, in one line; None if this machine has no NVIDIA GPU.
+    """Returns the reason and what to do about it, in one line; None if this machine has no NVIDIA
+    GPU.
 
-    Call it only if TensorFlow sees none: it starts processes that open the libraries for GPUs, which takes seconds.
+    Call it only if TensorFlow sees none: it starts processes that open the libraries for GPUs,
+      which takes seconds.
     """
     if not has_nvidia_gpu({}, root):
         return None
@@ -53,33 +66,49 @@ def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = RO
         return f'{VISIBLE}={environ[VISIBLE]} in the environment hides the GPUs; unset it'
     build = tensorflow_build()
     if build is None or build.cuda_version is None:
-        return 'the installed TensorFlow is built without CUDA; install the [cuda] extra instead of tensorflow-cpu'
+        return (
+            'the installed TensorFlow is built without CUDA; install the [cuda] extra instead of '
+            'tensorflow-cpu'
+        )
     return (
         describe_missing(check_libraries(environ))
         or describe_driver_fault(ask_driver(environ), build)
-        or "all libraries can be opened; the lines of TensorFlow above may have the driver's error, --verbose shows all"
+        or "all libraries can be opened; the lines of TensorFlow above may have the driver's "
+        'error, --verbose shows all'
     )
 
 
-def check_libraries(environ: Mapping[str, str] = os.environ, timeout_secs: float = _OPEN_SECS) -> dict[str, str | None]:
-    """Opens each library as TensorFlow would, in processes with these environment variables (LD_LIBRARY_PATH).
+def check_libraries(
+    environ: Mapping[str, str] = os.environ, timeout_secs: float = _OPEN_SECS
+) -> dict[str, str | None]:
+    """Opens each library as TensorFlow would, in processes with these environment variables
+    (LD_LIBRARY_PATH).
 
-    Returns for each name why it cannot be opened, None if it can; nothing if TensorFlow is missing or without CUDA.
+    Returns for each name why it cannot be opened, None if it can; nothing if TensorFlow is missing
+    or without CUDA.
     """
     build = tensorflow_build()
     if build is None or build.cuda_version is None:
         return {}
     # The packages of pip are in TensorFlow's RUNPATH, where the loader looks after LD_LIBRARY_PATH.
-    folders = [environ.get('LD_LIBRARY_PATH', ''), *map(str, build.folder.parent.glob('nvidia/*/lib'))]
+    folders = [
+        environ.get('LD_LIBRARY_PATH', ''),
+        *map(str, build.folder.parent.glob('nvidia/*/lib')),
+    ]
     environ = {**environ, 'LD_LIBRARY_PATH': os.pathsep.join(filter(None, folders))}
-    names = (name.format((build.cudnn_version or '').partition('.')[0]) for name in (*_REQUIRED, *OPTIONAL))
+    names = (
+        name.format((build.cudnn_version or '').partition('.')[0])
+        for name in (*_REQUIRED, *OPTIONAL)
+    )
     return {name: _fault_of(name, environ, timeout_secs) for name in names}
 
 
 def _fault_of(name: str, environ: Mapping[str, str], timeout_secs: float) -> str | None:
     command = [sys.executable, '-I', '-S', '-c', f'import ctypes; ctypes.CDLL({name!r})']
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_secs, env=environ)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_secs, env=environ
+        )
     except subprocess.TimeoutExpired:
         return f'opening it takes more than {timeout_secs:g} s'
     lines = ran.stderr.splitlines() or [f'opening it ends the process with code {ran.returncode}']
@@ -87,17 +116,23 @@ def _fault_of(name: str, environ: Mapping[str, str], timeout_secs: float) -> str
 
 
 def describe_missing(errors: Mapping[str, str | None]) -> str | None:
-    """Says in one line which required libraries cannot be opened, and what to install; None if all can be."""
+    """Says in one line which required libraries cannot be opened, and what to install; None if all
+    can be.
+    """
     failed = {name: error for name, error in errors.items() if error and name not in OPTIONAL}
     if not failed:
         return None
     listed = f'{", ".join(failed)} ({next(iter(failed.values()))})'
     if _DRIVER in failed:
         return (
-            f"NVIDIA's driver is missing: TensorFlow cannot open {listed}; install it, or start the container with its "
+            f"NVIDIA's driver is missing: TensorFlow cannot open {listed}; install it, or "
+            'start the container with its '
             'GPUs (docker run --gpus=all needs the NVIDIA Container Toolkit)'
         )
-    return f'TensorFlow cannot open {listed}; the [cuda] extra has all of them: {to_install("tensorflow[and-cuda]")}'
+    return (
+        f'TensorFlow cannot open {listed}; the [cuda] extra has all of them: '
+        f'{to_install("tensorflow[and-cuda]")}'
+    )
 
 
 def ask_driver(environ: Mapping[str, str] = os.environ) -> Driver:
@@ -110,23 +145,32 @@ def ask_driver(environ: Mapping[str, str] = os.environ) -> Driver:
 
 
 def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
-    """Says in one line why TensorFlow cannot use the GPUs with this driver, and what to do; None if it can."""
+    """Says in one line why TensorFlow cannot use the GPUs with this driver, and what to do; None if
+    it can.
+    """
     if build.cuda_version is None:
         return None
     needed = tuple(int(number) for number in build.cuda_version.split('.')[:2])
-    has = f'the driver {driver.version}, which knows CUDA {".".join(map(str, driver.cuda_version or ()))},'
+    has = (
+        f'the driver {driver.version}, which knows CUDA '
+        f'{".".join(map(str, driver.cuda_version or ()))},'
+    )
     newer = f'install a driver for CUDA {build.cuda_version} or a newer one'
-    # NVIDIA, "CUDA Compatibility": machine code runs on all drivers of a major version of CUDA; code that the driver
-    # compiles (PTX) needs the same or a newer minor version.
+    # NVIDIA, "CUDA Compatibility": machine code runs on all drivers of a major version of CUDA;
+    # code that the driver compiles (PTX) needs the same or a newer minor version.
     if driver.cuda_version and driver.cuda_version[0] < needed[0]:
         return f'{has} is too old for TensorFlow; {newer}'
     found = {name: runs_on(name, build.architectures) for name in driver.capabilities}
     if found and set(found.values()) == {False}:
         return (
             f'TensorFlow has no kernels for GPUs of compute capability {", ".join(found)} '
-            f'(it has {", ".join(build.architectures)}); write --device=cpu, or install an older TensorFlow'
+            f'(it has {", ".join(build.architectures)}); write --device=cpu, or install an '
+            'older TensorFlow'
         )
     if None in found.values() and driver.cuda_version and driver.cuda_version < needed:
         compiled = ', '.join(name for name, code in found.items() if code is None)
-        return f'{has} cannot compile the kernels of TensorFlow for GPUs of compute capability {compiled}; {newer}'
+        return (
+            f'{has} cannot compile the kernels of TensorFlow for GPUs of compute capability '
+            f'{compiled}; {newer}'
+        )
     return None

@@ -1,7 +1,9 @@
-"""Chooses the NUMA node on which a process computes, and binds it there. Does not import TensorFlow.
+"""Chooses the NUMA node on which a process computes, and binds it there. Does not import
+TensorFlow.
 
-A core reaches the memory and the GPUs of its own node faster than those of other nodes. Memory needs no setting: Linux
-takes a page from the node of the thread that first touches it (set_mempolicy(2), the default policy).
+A core reaches the memory and the GPUs of its own node faster than those of other nodes. Memory
+needs no setting: Linux takes a page from the node of the thread that first touches it
+(set_mempolicy(2), the default policy).
 """
 
 import os
@@ -21,45 +23,63 @@ class NumaBinding:
     """What is bound to NUMA nodes, or the reason why nothing is."""
 
     shown: str = ''  # in the banner
-    cores: tuple[int, ...] = ()  # to which this process is to be bound; empty if it is not, or already is
-    by_tensorflow: bool = False  # whether TensorFlow binds the threads of each device of the CPU itself
+    cores: tuple[
+        int, ...
+    ] = ()  # to which this process is to be bound; empty if it is not, or already is
+    by_tensorflow: bool = (
+        False  # whether TensorFlow binds the threads of each device of the CPU itself
+    )
     reason: str = ''
 
 
 def nodes_of(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the cores of each NUMA node that are among the allowed ones; nodes without any are left out."""
+    """Returns the cores of each NUMA node that are among the allowed ones; nodes without any are
+    left out.
+    """
     found = {}
     for folder in (root / 'sys/devices/system/node').glob('node*'):
         if match := _NODE.fullmatch(folder.name):
-            cores = tuple(sorted(set(numbers_in(read_text(folder / 'cpulist'))).intersection(allowed)))
+            cores = tuple(
+                sorted(set(numbers_in(read_text(folder / 'cpulist'))).intersection(allowed))
+            )
             if cores:
                 found[int(match[1])] = cores
     return dict(sorted(found.items()))
 
 
 def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
-    """Returns the node of each GPU that CUDA shows to this process, in the order of their bus numbers; None if unknown.
+    """Returns the node of each GPU that CUDA shows to this process, in the order of their bus
+    numbers; None if unknown.
 
-    The nodes of GPUs that CUDA_VISIBLE_DEVICES does not list by number are unknown. In a container, only the GPUs with
-    a folder of the driver count.
+    The nodes of GPUs that CUDA_VISIBLE_DEVICES does not list by number are unknown. In a container,
+    only the GPUs with a folder of the driver count.
     """
     own = {folder.name for folder in (root / 'proc/driver/nvidia/gpus').glob('*')}
-    found = [read_number(gpu / 'numa_node') for gpu in gpus_on_bus(root) if not own or gpu.name in own]
+    found = [
+        read_number(gpu / 'numa_node') for gpu in gpus_on_bus(root) if not own or gpu.name in own
+    ]
     # The firmware of many machines with one node says -1.
     nodes = [None if node is None or node < 0 else node for node in found]
     listed = listed_gpus(environ)
     if listed is None:
         return nodes
-    return [nodes[int(name)] if name.isdigit() and int(name) < len(nodes) else None for name in listed]
+    return [
+        nodes[int(name)] if name.isdigit() and int(name) < len(nodes) else None for name in listed
+    ]
 
 
 def choose_node(
-    nodes: Mapping[int, tuple[int, ...]], place: tuple[int, int], gpus: Sequence[int | None] | None, num_devices: int
+    nodes: Mapping[int, tuple[int, ...]],
+    place: tuple[int, int],
+    gpus: Sequence[int | None] | None,
+    num_devices: int,
 ) -> NumaBinding:
-    """Binds a process to the node of its GPUs; without GPUs, the processes of a host are spread over its nodes.
+    """Binds a process to the node of its GPUs; without GPUs, the processes of a host are spread
+    over its nodes.
 
-    place is the number of the process among those of its host, and how many these are. gpus are the nodes of its GPUs;
-    None if it computes on num_devices devices of the CPU, which TensorFlow binds if it is the only process of its host.
+    place is the number of the process among those of its host, and how many these are. gpus are the
+    nodes of its GPUs; None if it computes on num_devices devices of the CPU, which TensorFlow binds
+    if it is the only process of its host.
     """
     if len(nodes) < 2:
         return NumaBinding(reason='the cores that this process may use are on one NUMA node')
@@ -68,12 +88,18 @@ def choose_node(
         if node is None or node not in nodes:
             return NumaBinding(reason='the NUMA node of its GPUs is not known')
         if set(gpus) != {node}:
-            return NumaBinding(reason='its GPUs are on several NUMA nodes; start a process for the GPUs of each')
+            return NumaBinding(
+                reason='its GPUs are on several NUMA nodes; start a process for the GPUs of each'
+            )
     else:
         number, count = place
         if count == 1:
-            # tensorflow/core/common_runtime/threadpool_device_factory.cc: device i is on node i modulo their number.
-            devices = (f'cpu:{index} on node {[*nodes][index % len(nodes)]}' for index in range(num_devices))
+            # tensorflow/core/common_runtime/threadpool_device_factory.cc: device i is on node i
+            # modulo their number.
+            devices = (
+                f'cpu:{index} on node {[*nodes][index % len(nodes)]}'
+                for index in range(num_devices)
+            )
             return NumaBinding(f'True ({", ".join(devices)})', by_tensorflow=True)
         node = list(nodes)[number * len(nodes) // count]
     return NumaBinding(f'True (node {node}, {len(nodes[node])} cores)', nodes[node])

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-# Rows and columns, from small to large. Larger sizes are tried as long as a run stays short; in float32 the largest one
-# needs 150 MB on a CPU and 1 GB on a GPU.
+# Rows and columns, from small to large. Larger sizes are tried as long as a run stays short; in
+# float32 the largest one needs 150 MB on a CPU and 1 GB on a GPU.
 _SIZES = {'cpu': (512, 1024, 2048, 3072), 'gpu': (1024, 4096, 8192)}
 # The number of products in a row: enough to make the start of a run a small part of it.
 _NUM_PRODUCTS = {'cpu': 2, 'gpu': 16}
@@ -21,10 +21,12 @@ def measure_peak(
     secs: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Measures the FLOP/s of products of large matrices on all devices together, in a graph and session of its own.
+    """Measures the FLOP/s of products of large matrices on all devices together, in a graph and
+    session of its own.
 
-    The result is the best of all runs, after one warm-up for each size. Call it after the peak memory was read.
-    dtype is float32, bfloat16 or float16. It takes about secs, but runs each size that it tries at least once.
+    The result is the best of all runs, after one warm-up for each size. Call it after the peak
+    memory was read. dtype is float32, bfloat16 or float16. It takes about secs, but runs each size
+    that it tries at least once.
     """
     kind = 'gpu' if 'gpu' in devices[0].lower() else 'cpu'
     best = 0.0
@@ -58,10 +60,12 @@ def flops_of_product(rows: int, inner: int, columns: int) -> int:
 def build_products(
     devices: Sequence[str], dtype: str, size: int, num_products: int
 ) -> tuple[list[tf.Tensor], tf.Operation]:
-    """Adds products of [size, size] matrices to the default graph, num_products in a row on each device.
+    """Adds products of [size, size] matrices to the default graph, num_products in a row on each
+    device.
 
-    Returns a finite number for each device, which depends on all of its products; and the op that initializes the
-    matrices. These are variables, and each product needs the one before it, so that TensorFlow cannot skip any.
+    Returns a finite number for each device, which depends on all of its products; and the op that
+    initializes the matrices. These are variables, and each product needs the one before it, so that
+    TensorFlow cannot skip any.
     """
     results: list[tf.Tensor] = []
     initializers: list[tf.Operation] = []
@@ -72,11 +76,16 @@ def build_products(
             factor, product = (
                 tf.get_variable(
                     f'{name}_{len(results)}',
-                    initializer=tf.cast(tf.random.uniform([size, size], -bound, bound, seed=seed), dtype),
+                    initializer=tf.cast(
+                        tf.random.uniform([size, size], -bound, bound, seed=seed), dtype
+                    ),
                     use_resource=True,
                     collections=[],
                 )
-                for name, bound, seed in (('factor', limit, 2 * len(results)), ('first', 1.0, 2 * len(results) + 1))
+                for name, bound, seed in (
+                    ('factor', limit, 2 * len(results)),
+                    ('first', 1.0, 2 * len(results) + 1),
+                )
             )
             initializers += [factor.initializer, product.initializer]
             right = factor.read_value()

@@ -11,14 +11,23 @@ from tf_cnn.system.kernel_files import read_text
 # The rows of /proc/cpuinfo: ARM has Features, and no name of the model.
 _MODEL = re.compile(r'^model name\s*:\s*(.+)$', re.MULTILINE)
 _FLAGS = re.compile(r'^(?:flags|Features)\s*:\s*(.+)$', re.MULTILINE)
-# The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
-_FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp')
-# The features that are arithmetic in 16 bits, as Linux names them on x86 and on ARM. F16C only converts.
-_ARITHMETIC = {'fp16': {'avx512_fp16', 'amx_fp16', 'fphp'}, 'bf16': {'avx512_bf16', 'amx_bf16', 'bf16'}}
+# The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats,
+# tiles.
+_FEATURES = re.compile(
+    r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp'
+)
+# The features that are arithmetic in 16 bits, as Linux names them on x86 and on ARM. F16C only
+# converts.
+_ARITHMETIC = {
+    'fp16': {'avx512_fp16', 'amx_fp16', 'fphp'},
+    'bf16': {'avx512_bf16', 'amx_bf16', 'bf16'},
+}
 
 
 def has_arithmetic(precision: str, root: Path) -> bool:
-    """Returns whether the processor adds and multiplies in fp16, or multiplies in bf16; True if that is unknown."""
+    """Returns whether the processor adds and multiplies in fp16, or multiplies in bf16; True if
+    that is unknown.
+    """
     features = _features(read_text(root / 'proc/cpuinfo'))
     return not features or not _ARITHMETIC[precision].isdisjoint(features)
 
@@ -28,13 +37,18 @@ def _features(cpuinfo: str) -> list[str]:
 
 
 def processor_facts(root: Path) -> dict[str, Any]:
-    """Returns the processor's part of the facts of a machine; unknown values are None, features an empty list."""
+    """Returns the processor's part of the facts of a machine; unknown values are None, features an
+    empty list.
+    """
     text = read_text(root / 'proc/cpuinfo')
     features = _features(text)
     sockets = (root / 'sys/devices/system/cpu').glob('cpu[0-9]*/topology/core_siblings_list')
     policies = (root / 'sys/devices/system/cpu/cpufreq').glob('policy*/scaling_governor')
     return {
-        'cpu_model': ' + '.join(dict.fromkeys(' '.join(model.split()) for model in _MODEL.findall(text))) or None,
+        'cpu_model': ' + '.join(
+            dict.fromkeys(' '.join(model.split()) for model in _MODEL.findall(text))
+        )
+        or None,
         'num_cores': psutil.cpu_count(),
         'num_physical_cores': psutil.cpu_count(logical=False),
         'num_sockets': len({read_text(path) for path in sockets} - {''}) or None,
@@ -46,5 +60,7 @@ def processor_facts(root: Path) -> dict[str, Any]:
 
 
 def usable_cores() -> list[int] | None:
-    """Returns the logical cores that this process may use; None on systems that bind no process to cores."""
+    """Returns the logical cores that this process may use; None on systems that bind no process to
+    cores.
+    """
     return psutil.Process().cpu_affinity() if hasattr(psutil.Process, 'cpu_affinity') else None

@@ -1,7 +1,8 @@
 """Starts TensorFlow without its notices.
 
-Its native code prints them to descriptor 2, some before it reads TF_CPP_MIN_LOG_LEVEL. So until TensorFlow has started,
-the descriptor leads to a `grep`, which shows all other lines, also those before a crash.
+Its native code prints them to descriptor 2, some before it reads TF_CPP_MIN_LOG_LEVEL. So until
+TensorFlow has started, the descriptor leads to a `grep`, which shows all other lines, also those
+before a crash.
 """
 
 import contextlib
@@ -18,23 +19,31 @@ from tf_cnn.machine.gpus import has_nvidia_gpu
 
 # Patterns of grep -E. After the severity INFO come time and thread.
 _NOTICES = (
-    '^I[0-9]{4} |All log messages before absl::InitializeLog\\(\\) is called|oneDNN custom operations are on|'
-    'This TensorFlow binary is optimized|To enable the following instructions:|Unable to register cu[A-Za-z]+ factory|'
+    '^I[0-9]{4} |All log messages before absl::InitializeLog\\(\\) is called|oneDNN custom '
+    'operations are on|'
+    'This TensorFlow binary is optimized|To enable the following instructions:|Unable to '
+    'register cu[A-Za-z]+ factory|'
     'computation placer already registered|Could not find TensorRT|^[[:space:]]*$'
 )
 # What it says of the GPU that a machine does not have.
-_NO_GPU = 'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU libraries|Skipping registering GPU devices'
+_NO_GPU = (
+    'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU libraries|Skipping '
+    'registering GPU devices'
+)
 _DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
 # The libraries whose Python warnings do not help a user of this program.
 _LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
-# The modules in which NumPy warns of numbers beyond its range in a damaged or odd document, which are shown as unknown.
+# The modules in which NumPy warns of numbers beyond its range in a damaged or odd document, which
+# are shown as unknown.
 _STATISTICS = r'(comparison|results|numpy)\b'
 # A process that TensorFlow's start has left behind may hold the pipe open.
 _END_SECS = 5.0
 
 
 class _Filter:
-    """Filters what is written to descriptor 2, from the import of TensorFlow until end() or until the block is left."""
+    """Filters what is written to descriptor 2, from the import of TensorFlow until end() or until
+    the block is left.
+    """
 
     _grep: subprocess.Popen[bytes]
     _shown: int | None = None
@@ -59,8 +68,11 @@ class _Filter:
             reader, writer = os.pipe()
             # Without grep, everything is shown.
             with contextlib.suppress(OSError):
-                # In a session of its own, which Ctrl-C and signals to the process group of this process do not reach.
-                self._grep = subprocess.Popen(command, stdin=reader, stdout=2, start_new_session=True)
+                # In a session of its own, which Ctrl-C and signals to the process group of this
+                # process do not reach.
+                self._grep = subprocess.Popen(
+                    command, stdin=reader, stdout=2, start_new_session=True
+                )
                 self._shown = os.dup(2)
                 os.dup2(writer, 2)
             os.close(reader)
@@ -115,8 +127,12 @@ def _is_no_deprecation(record: logging.LogRecord) -> bool:
 
 
 def _own_stderr() -> TextIO | None:
-    """Returns a stream like sys.stderr on another descriptor, which is not filtered; None if sys.stderr is not on 2."""
+    """Returns a stream like sys.stderr on another descriptor, which is not filtered; None if
+    sys.stderr is not on 2.
+    """
     with contextlib.suppress(OSError):
         if sys.stderr.fileno() == 2:
-            return os.fdopen(os.dup(2), 'w', buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors)
+            return os.fdopen(
+                os.dup(2), 'w', buffering=1, encoding=sys.stderr.encoding, errors=sys.stderr.errors
+            )
     return None

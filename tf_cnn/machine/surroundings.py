@@ -1,4 +1,6 @@
-"""The machine of a run, the versions of its software, and environment variables. Does not import TensorFlow itself."""
+"""The machine of a run, the versions of its software, and environment variables. Does not import
+TensorFlow itself.
+"""
 
 import functools
 import hashlib
@@ -22,21 +24,24 @@ from tf_cnn.system.place import FOLDER, PACKAGE
 _ASK_SECS = 1.0
 _GIBIBYTE = 2**30
 # The environment variables that set libraries, by their first word. Terraform and Kubernetes name
-# variables alike, and names with these words may hold secrets. What a launcher sets differs from run
-# to run. All of these are neither stored nor passed to other hosts.
+# variables alike, and names with these words may hold secrets. What a launcher sets differs from
+# run to run. All of these are neither stored nor passed to other hosts.
 _OF_LIBRARIES = re.compile(
     '(TF|GRPC|HOROVOD|MALLOC|NCCL|XLA|OMP|GOMP|KMP|ONEDNN|DNNL)_[A-Z0-9_]+|GLIBC_TUNABLES|NVIDIA_TF32_OVERRIDE'
 )
 _SECRET = re.compile('KEY|TOKEN|SECRET|PASS|CRED|AUTH')
 _OF_OTHERS = re.compile('TF_(CONFIG|VAR_.*|CLI.*|ENCRYPTION|HTTP_.*)|GRPC_PROXY.*')
-_OF_ONE_RUN = re.compile('NCCL_(COMM_ID|HOSTID)|.*_(RANK|SIZE|ADDR|ADDRESS|HOST|HOSTNAME)|.*_PORT(_.*)?')
+_OF_ONE_RUN = re.compile(
+    'NCCL_(COMM_ID|HOSTID)|.*_(RANK|SIZE|ADDR|ADDRESS|HOST|HOSTNAME)|.*_PORT(_.*)?'
+)
 # They are of one host, and not passed to others.
 _HOST_VARIABLES = frozenset(('CUDA_VISIBLE_DEVICES', 'LD_PRELOAD'))
-# The names that container runtimes generate: the first digits of a container's id, and the name of a pod, which
-# Kubernetes ends with five characters of its alphabet.
+# The names that container runtimes generate: the first digits of a container's id, and the name of
+# a pod, which Kubernetes ends with five characters of its alphabet.
 _CONTAINER = re.compile('[0-9a-f]{12}')
 _POD = re.compile('.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
-# How kubelet begins /etc/hosts in a pod with a host name of its own; in one with the name of its node, with more words.
+# How kubelet begins /etc/hosts in a pod with a host name of its own; in one with the name of its
+# node, with more words.
 _HOSTS_OF_POD = '# Kubernetes-managed hosts file.'
 
 
@@ -49,8 +54,8 @@ def machine_facts(
 ) -> dict[str, Any]:
     """Returns the facts of this machine, the object "machine" of results; unknown values are None.
 
-    A number of threads of 0 is TensorFlow's default, a thread for each core of the affinity. cores are those that this
-    process may use when the run starts; None for those that it may use now.
+    A number of threads of 0 is TensorFlow's default, a thread for each core of the affinity. cores
+    are those that this process may use when the run starts; None for those that it may use now.
     """
     found = processor_facts(root)
     found['cpu_model'] = found['cpu_model'] or _model_by_lscpu(root) or platform.machine() or None
@@ -59,7 +64,10 @@ def machine_facts(
     gpus, driver = gpu_facts()
     facts: dict[str, Any] = {
         'hostname': platform.node() or None,
-        'os': read_key_values(root / 'etc/os-release').get('PRETTY_NAME', platform.system()).strip('\'"') or None,
+        'os': read_key_values(root / 'etc/os-release')
+        .get('PRETTY_NAME', platform.system())
+        .strip('\'"')
+        or None,
         'kernel': platform.release() or None,
         **found,
         'memory_bytes': psutil.virtual_memory().total,
@@ -82,23 +90,31 @@ def machine_facts(
 
 def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns only the environment variables that change how libraries compute, sorted by name."""
-    return {name: environ[name] for name in sorted(environ) if is_of_library(name) or name in _HOST_VARIABLES}
+    return {
+        name: environ[name]
+        for name in sorted(environ)
+        if is_of_library(name) or name in _HOST_VARIABLES
+    }
 
 
 def is_of_library(name: str) -> bool:
-    """Whether an environment variable sets a library in a way that every host of a run should share."""
+    """Whether an environment variable sets a library in a way that every host of a run should
+    share.
+    """
     if not _OF_LIBRARIES.fullmatch(name) or _SECRET.search(name):
         return False
     return not (_OF_OTHERS.fullmatch(name) or _OF_ONE_RUN.fullmatch(name))
 
 
 def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
-    """Returns a short hash that identifies a machine: its name, processor, cores, memory and GPUs, not its software.
+    """Returns a short hash that identifies a machine: its name, processor, cores, memory and GPUs,
+    not its software.
 
-    The name that Docker, Podman or Kubernetes generates for a container changes with each start, so the GPUs' UUIDs
-    replace it. Names of hosts may look alike (rack-22475), so the files of the container must show it, too. Equal
-    machines without GPUs then have the same hash, unless the user names their containers (docker run --hostname).
-    /etc/machine-id does not help: in a container it is the image's, and often empty.
+    The name that Docker, Podman or Kubernetes generates for a container changes with each start, so
+    the GPUs' UUIDs replace it. Names of hosts may look alike (rack-22475), so the files of the
+    container must show it, too. Equal machines without GPUs then have the same hash, unless the
+    user names their containers (docker run --hostname). /etc/machine-id does not help: in a
+    container it is the image's, and often empty.
     """
     memory = machine['memory_bytes']
     is_generated = _is_generated(machine['hostname'] or '', root)
@@ -116,18 +132,27 @@ def fingerprint(machine: Mapping[str, Any], root: Path = ROOT) -> str:
 def _is_generated(hostname: str, root: Path) -> bool:
     """Whether a container runtime generated the host name of this process."""
     if _CONTAINER.fullmatch(hostname):
-        # The whole id, 64 digits, is in the paths of the files that the runtime mounts, such as /etc/hostname.
-        return re.search(rf'\b{hostname}[0-9a-f]{{52}}\b', read_text(root / 'proc/self/mountinfo')) is not None
-    return bool(_POD.fullmatch(hostname)) and read_text(root / 'etc/hosts').startswith(_HOSTS_OF_POD)
+        # The whole id, 64 digits, is in the paths of the files that the runtime mounts, such as
+        # /etc/hostname.
+        return (
+            re.search(rf'\b{hostname}[0-9a-f]{{52}}\b', read_text(root / 'proc/self/mountinfo'))
+            is not None
+        )
+    return bool(_POD.fullmatch(hostname)) and read_text(root / 'etc/hosts').startswith(
+        _HOSTS_OF_POD
+    )
 
 
 @functools.cache
 def git_commit(folder: Path = FOLDER) -> str | None:
-    """Returns the commit that is checked out in a folder, or from which the program there was built; None if unknown.
+    """Returns the commit that is checked out in a folder, or from which the program there was
+    built; None if unknown.
 
-    The answer is kept for the life of the process, since the code that runs is the code that was imported.
+    The answer is kept for the life of the process, since the code that runs is the code that was
+    imported.
     """
-    # A program that is installed within the checkout of another project does not belong to that checkout.
+    # A program that is installed within the checkout of another project does not belong to that
+    # checkout.
     if not (folder / '.git').exists():
         # Written by setup.py.
         return read_text(folder / PACKAGE.name / 'commit.txt').strip() or None
@@ -135,19 +160,25 @@ def git_commit(folder: Path = FOLDER) -> str | None:
 
 
 def load_average() -> list[float]:
-    """Returns how many threads ran or waited for a core on average, in the last 1, 5 and 15 minutes."""
+    """Returns how many threads ran or waited for a core on average, in the last 1, 5 and 15
+    minutes.
+    """
     return [round(load, 2) for load in psutil.getloadavg()]
 
 
 def free_memory(root: Path = ROOT) -> int:
-    """Returns the bytes that this process can still allocate without swapping, within the limits of its group."""
+    """Returns the bytes that this process can still allocate without swapping, within the limits of
+    its group.
+    """
     available: int = psutil.virtual_memory().available
     left = cgroups.memory_left(root)
     return available if left is None else min(available, left)
 
 
 def _model_by_lscpu(root: Path) -> str | None:
-    """Returns the names that lscpu has for ARM processors, of which Linux knows only numbers; some have two kinds."""
+    """Returns the names that lscpu has for ARM processors, of which Linux knows only numbers; some
+    have two kinds.
+    """
     shown = _output('lscpu', '--sysroot', str(root)) or ''
     return ' + '.join(re.findall(r'^\s*Model name:\s*(.+)$', shown, re.MULTILINE)) or None
 
@@ -162,8 +193,8 @@ def _output(*command: str) -> str | None:
 
 
 def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
-    # TensorFlow is not imported for this, which would take seconds. Its build info names the versions of CUDA for which
-    # it was made: without packages of these, the system has them.
+    # TensorFlow is not imported for this, which would take seconds. Its build info names the
+    # versions of CUDA for which it was made: without packages of these, the system has them.
     tensorflow = sys.modules.get('tensorflow')
     build = tensorflow.sysconfig.get_build_info() if tensorflow else {}
     libraries = {

@@ -1,4 +1,6 @@
-"""Finds out what the installed TensorFlow was built for, without importing it, which takes seconds."""
+"""Finds out what the installed TensorFlow was built for, without importing it, which takes
+seconds.
+"""
 
 import contextlib
 import functools
@@ -19,14 +21,16 @@ class TensorFlowBuild:
     folder: Path
     cuda_version: str | None  # '12.5.1'
     cudnn_version: str | None  # '9'
-    # The kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9, 'compute_90' is code that
-    # the driver compiles on GPUs of 9.0 and above.
+    # The kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
+    # 'compute_90' is code that the driver compiles on GPUs of 9.0 and above.
     architectures: tuple[str, ...]
 
 
 @functools.cache
 def tensorflow_build() -> TensorFlowBuild | None:
-    """Returns the facts of the TensorFlow that `import tensorflow` would import; None if there is none."""
+    """Returns the facts of the TensorFlow that `import tensorflow` would import; None if there is
+    none.
+    """
     found = importlib.util.find_spec('tensorflow')
     if found is None or found.origin is None:
         return None
@@ -45,18 +49,29 @@ def tensorflow_build() -> TensorFlowBuild | None:
 
 
 def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
-    """Returns whether a build has machine code for a GPU; None if the driver compiles kernels from PTX at first use.
+    """Returns whether a build has machine code for a GPU; None if the driver compiles kernels from
+    PTX at first use.
 
-    If False, TensorFlow ignores the GPU. TensorFlow 2.21 has machine code for a part of its kernels on 9.0, which its
-    build info does not say.
-    NVIDIA, "CUDA C++ Programming Guide", Binary and PTX Compatibility: machine code runs on GPUs of the same major and
-    the same or a higher minor capability; PTX is compiled for GPUs of the same or a higher capability.
+    If False, TensorFlow ignores the GPU. TensorFlow 2.21 has machine code for a part of its kernels
+    on 9.0, which its build info does not say. NVIDIA, "CUDA C++ Programming Guide", Binary and PTX
+    Compatibility: machine code runs on GPUs of the same major and the same or a higher minor
+    capability; PTX is compiled for GPUs of the same or a higher capability.
     """
     own = _numbers(capability)
-    kernels = [(kind == 'sm', _numbers(number)) for kind, _, number in (name.partition('_') for name in architectures)]
-    if any(is_machine_code and number[0] == own[0] and number <= own for is_machine_code, number in kernels):
+    kernels = [
+        (kind == 'sm', _numbers(number))
+        for kind, _, number in (name.partition('_') for name in architectures)
+    ]
+    if any(
+        is_machine_code and number[0] == own[0] and number <= own
+        for is_machine_code, number in kernels
+    ):
         return True
-    return None if any(not is_machine_code and number <= own for is_machine_code, number in kernels) else False
+    return (
+        None
+        if any(not is_machine_code and number <= own for is_machine_code, number in kernels)
+        else False
+    )
 
 
 def _numbers(capability: str) -> tuple[int, int]:
@@ -66,15 +81,22 @@ def _numbers(capability: str) -> tuple[int, int]:
 
 
 def has_openmp() -> bool:
-    """Whether the installed TensorFlow brings an OpenMP library, and so reads OpenMP's environment variables.
+    """Whether the installed TensorFlow brings an OpenMP library, and so reads OpenMP's environment
+    variables.
 
-    In builds with --config=mkl (tensorflow-mkl of Anaconda, Intel's images), the kernels of oneDNN run on the threads
-    of OpenMP; Intel's library libiomp5.so is beside them. In TensorFlow's own packages they run on TensorFlow's
-    threads, and nothing reads these variables.
+    In builds with --config=mkl (tensorflow-mkl of Anaconda, Intel's images), the kernels of oneDNN
+    run on the threads of OpenMP; Intel's library libiomp5.so is beside them. In TensorFlow's own
+    packages they run on TensorFlow's threads, and nothing reads these variables.
     """
     if not (build := tensorflow_build()):
         return False
     folder = build.folder
-    # Bazel puts third-party libraries in folders of its own beside those of TensorFlow: _solib_k8/...
-    places = (folder, *folder.parent.glob('_solib_*/*'), *folder.glob('_solib_*/*'), *folder.parents[2:3])
+    # Bazel puts third-party libraries in folders of its own beside those of TensorFlow:
+    # _solib_k8/...
+    places = (
+        folder,
+        *folder.parent.glob('_solib_*/*'),
+        *folder.glob('_solib_*/*'),
+        *folder.parents[2:3],
+    )
     return any((place / name).exists() for place in places for name in _OPENMP_LIBRARIES)

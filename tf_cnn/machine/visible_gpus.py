@@ -1,12 +1,15 @@
-"""Chooses the GPUs of each process of a host: the value of CUDA_VISIBLE_DEVICES. Does not import TensorFlow.
+"""Chooses the GPUs of each process of a host: the value of CUDA_VISIBLE_DEVICES. Does not import
+TensorFlow.
 
-TensorFlow opens every GPU that CUDA shows to a process, used or not, and takes most of its memory. So before TensorFlow
-lists the GPUs, a worker is shown only its share of them, and none is shown to a parameter server, to a controller
-(which uses the GPUs of its workers) and to a run with --device=cpu.
+TensorFlow opens every GPU that CUDA shows to a process, used or not, and takes most of its memory.
+So before TensorFlow lists the GPUs, a worker is shown only its share of them, and none is shown to
+a parameter server, to a controller (which uses the GPUs of its workers) and to a run with
+--device=cpu.
 
-The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no library of 2.21 contains
-the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of
-nvidia-smi. Dividing only needs the same order in all processes of a host.
+The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no
+library of 2.21 contains the name), so by default the fastest GPU is the first, and with
+CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of nvidia-smi. Dividing only needs the same order in
+all processes of a host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +31,15 @@ def has_visible_gpus(environ: Environment) -> bool:
 def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
     """Returns the CUDA_VISIBLE_DEVICES of this process, whose host has `count` GPUs (None: enough).
 
-    A list in environ (indices, UUIDs or MIG names) that is long enough for all workers of the host is divided among
-    them; without a list, all GPUs of the host are. A shorter list belongs to this process alone in these cases:
+    A list in environ (indices, UUIDs or MIG names) that is long enough for all workers of the host
+    is divided among them; without a list, all GPUs of the host are. A shorter list belongs to this
+    process alone in these cases:
 
     - Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK).
-    - The Slurm step has enough GPUs on this node (SLURM_GPUS_ON_NODE) for a different list in each worker.
-    - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has chosen them.
+    - The Slurm step has enough GPUs on this node (SLURM_GPUS_ON_NODE) for a different list in each
+      worker.
+    - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has
+      chosen them.
 
     Too few GPUs for several workers are a UsageError; a single worker gets all GPUs there are.
     """
@@ -50,7 +56,8 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
 
 
 def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> list[str] | None:
-    """Returns the CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if the host has no GPUs.
+    """Returns the CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if the host
+    has no GPUs.
 
     It is as own_gpus, but the list of environ is never that of one worker.
     """
@@ -65,11 +72,15 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
     return [_part(names, rank, needed) for rank in range(num_workers)]
 
 
-def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()) -> str | None:
-    """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes on; see own_gpus.
+def choose_visible(
+    needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()
+) -> str | None:
+    """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes
+    on; see own_gpus.
 
-    indices are the numbers of the GPUs that may be used, in order, of the host or in the list of environ; empty for
-    all. The result is None if this host has no GPUs: the variable stays as it is.
+    indices are the numbers of the GPUs that may be used, in order, of the host or in the list of
+    environ; empty for all. The result is None if this host has no GPUs: the variable stays as it
+    is.
     """
     if not has_visible_gpus(environ):
         return None
@@ -78,7 +89,9 @@ def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indice
 
 
 def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
-    """Returns the environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers (empty: all)."""
+    """Returns the environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers
+    (empty: all).
+    """
     if not indices:
         return environ
     names = listed_gpus(environ)
@@ -87,13 +100,19 @@ def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
         text = environ.get(VISIBLE)
         there = f'there are {count}' if text is None else f'{VISIBLE}={text} lists {count}'
         raise UsageError(
-            f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; write numbers below {count}'
+            f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; '
+            f'write numbers below {count}'
         )
-    return {**environ, VISIBLE: ','.join(str(index) if names is None else names[index] for index in indices)}
+    return {
+        **environ,
+        VISIBLE: ','.join(str(index) if names is None else names[index] for index in indices),
+    }
 
 
 def _count(needed: int, size: int, environ: Environment) -> int | None:
-    """Returns how many GPUs the host has, if that matters; asking the driver may take some seconds."""
+    """Returns how many GPUs the host has, if that matters; asking the driver may take some
+    seconds.
+    """
     return count_gpus() if needed and size > 1 and listed_gpus(environ) is None else None
 
 
@@ -118,6 +137,8 @@ def _too_few(needed: int, size: int, num_gpus: int, environ: Environment) -> Usa
     text = environ.get(VISIBLE)
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
     return UsageError(
-        f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and {there}; write a smaller '
-        f'number or --device=cpu, start fewer workers here, or give each process a {VISIBLE} of its own'
+        f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and '
+        f'{there}; write a smaller '
+        f'number or --device=cpu, start fewer workers here, or give each process a {VISIBLE} '
+        'of its own'
     )

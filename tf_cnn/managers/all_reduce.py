@@ -1,4 +1,6 @@
-"""Sums a tensor over towers, those of one process or under a controller of all workers; each gets the sum."""
+"""Sums a tensor over towers, those of one process or under a controller of all workers; each gets
+the sum.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +17,12 @@ Tensor = Any
 Algorithm = Callable[[Sequence[Tensor], int], list[Tensor]]
 
 
-def _on_each(towers: Sequence[str], function: Callable[..., Any], *values: Iterable[Any]) -> list[Any]:
-    """Calls a function with the values of each tower, on that tower; each of `values` has an item for every tower."""
+def _on_each(
+    towers: Sequence[str], function: Callable[..., Any], *values: Iterable[Any]
+) -> list[Any]:
+    """Calls a function with the values of each tower, on that tower; each of `values` has an item
+    for every tower.
+    """
     results = []
     for tower, *own in zip(towers, *values, strict=True):
         with tf.device(tower):
@@ -29,7 +35,9 @@ def _flat_parts(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def by_copies(devices: Sequence[str]) -> Algorithm:
-    """Sums on one device, from which every tower copies the sum. Successive reductions rotate through the devices."""
+    """Sums on one device, from which every tower copies the sum. Successive reductions rotate
+    through the devices.
+    """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         with tf.device(devices[index % len(devices)]):
@@ -40,16 +48,20 @@ def by_copies(devices: Sequence[str]) -> Algorithm:
 
 
 def by_ring(towers: Sequence[str]) -> Algorithm:
-    """Passes T chunks around a ring of T towers: T - 1 steps to sum them, T - 1 to distribute the sums.
+    """Passes T chunks around a ring of T towers: T - 1 steps to sum them, T - 1 to distribute the
+    sums.
 
-    Each link carries 2 (T - 1) / T of the tensor: Patarasuk & Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
+    Each link carries 2 (T - 1) / T of the tensor: Patarasuk & Yuan 2009
+    (doi:10.1016/j.jpdc.2008.09.002).
     """
     num_towers = len(towers)
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         shape = tensors[0].shape.as_list()
         sizes = even_sizes(int(np.prod(shape)), num_towers)
-        chunks = _on_each(towers, lambda tensor: _flat_parts(tensor, sizes), tensors)  # tower x chunk
+        chunks = _on_each(
+            towers, lambda tensor: _flat_parts(tensor, sizes), tensors
+        )  # tower x chunk
         for step, sender in itertools.product(range(num_towers - 1), range(num_towers)):
             receiver, chunk = (sender + 1) % num_towers, (sender - step) % num_towers
             with tf.device(towers[receiver]):
@@ -64,9 +76,11 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
 
 
 def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algorithm:
-    """Sums within each half of the towers, then adds the two sums; each half copies the total from its leader.
+    """Sums within each half of the towers, then adds the two sums; each half copies the total from
+    its leader.
 
-    leaders are pairs of towers, one of each half, that are linked; successive reductions take successive pairs.
+    leaders are pairs of towers, one of each half, that are linked; successive reductions take
+    successive pairs.
     """
     half = len(towers) // 2
 
@@ -86,15 +100,22 @@ def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algo
 
 
 def by_nccl(towers: Sequence[str]) -> Algorithm:
-    """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not bfloat16.
+    """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not
+    bfloat16.
 
-    The kernels of one sum wait for each other: a session that fetches the sum of only one tower hangs. A training step
-    runs all of them, since it updates the variables of every tower.
+    The kernels of one sum wait for each other: a session that fetches the sum of only one tower
+    hangs. A training step runs all of them, since it updates the variables of every tower.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        common = {'reduction': 'sum', 'num_devices': len(towers), 'shared_name': f'all_reduce_{index}'}
-        return _on_each(towers, lambda tensor: tf.raw_ops.NcclAllReduce(input=tensor, **common), tensors)
+        common = {
+            'reduction': 'sum',
+            'num_devices': len(towers),
+            'shared_name': f'all_reduce_{index}',
+        }
+        return _on_each(
+            towers, lambda tensor: tf.raw_ops.NcclAllReduce(input=tensor, **common), tensors
+        )
 
     return reduce
 
@@ -110,16 +131,25 @@ def compacted(algorithm: Algorithm, towers: Sequence[str], transfer: tf.DType) -
 
 
 def sharded(algorithm: Algorithm, towers: Sequence[str], num_shards: int) -> Algorithm:
-    """Wraps an algorithm so that it sums a tensor in parts of about equal size, each as a reduction of its own."""
+    """Wraps an algorithm so that it sums a tensor in parts of about equal size, each as a reduction
+    of its own.
+    """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         shape = tensors[0].shape.as_list()
         size = int(np.prod(shape))
         sizes = even_sizes(size, min(num_shards, size))
-        parts = _on_each(towers, lambda tensor: _flat_parts(tensor, sizes), tensors)  # tower x shard
+        parts = _on_each(
+            towers, lambda tensor: _flat_parts(tensor, sizes), tensors
+        )  # tower x shard
         first = index * num_shards
-        summed = [algorithm(shard, first + number) for number, shard in enumerate(zip(*parts, strict=True))]
-        return _on_each(towers, lambda own: tf.reshape(tf.concat(own, 0), shape), zip(*summed, strict=True))
+        summed = [
+            algorithm(shard, first + number)
+            for number, shard in enumerate(zip(*parts, strict=True))
+        ]
+        return _on_each(
+            towers, lambda own: tf.reshape(tf.concat(own, 0), shape), zip(*summed, strict=True)
+        )
 
     return reduce if num_shards > 1 else algorithm
 
@@ -132,10 +162,12 @@ def nested(
     *,
     runs_all: bool,
 ) -> Algorithm:
-    """Sums within each worker, then over one tower of each worker, from which its other towers copy the total.
+    """Sums within each worker, then over one tower of each worker, from which its other towers copy
+    the total.
 
     Args:
-      make_between: makes the algorithm for one tower of each worker. Successive reductions take successive towers.
+      make_between: makes the algorithm for one tower of each worker. Successive reductions take
+        successive towers.
       runs_all: whether all sums of a worker must be computed, although only one is used.
     """
     size = len(towers) // num_workers
@@ -147,7 +179,10 @@ def nested(
         for worker, algorithm in enumerate(within):
             start = worker * size
             own = algorithm(tensors[start : start + size], index)
-            with tf.device(towers[start + leader]), tf.control_dependencies(own if runs_all else []):
+            with (
+                tf.device(towers[start + leader]),
+                tf.control_dependencies(own if runs_all else []),
+            ):
                 sums.append(tf.identity(own[leader]))
         totals = between[leader](sums, index)
         return [total for total in totals for _ in range(size)]
@@ -160,7 +195,8 @@ def make_algorithm(
 ) -> Algorithm:
     """Returns an algorithm that chooses by the size of each tensor; see params.all_reduce_spec.
 
-    hosts are the CPUs of the processes that have towers, in the order of the towers; by default only this process.
+    hosts are the CPUs of the processes that have towers, in the order of the towers; by default
+    only this process.
     """
     num_workers = len(hosts) or 1
     size = len(towers) // num_workers
@@ -203,9 +239,14 @@ def make_algorithm(
 
 
 def all_reduce(
-    gradients: Sequence[Sequence[Tensor]], towers: Sequence[str], algorithm: Algorithm, packing: Packing
+    gradients: Sequence[Sequence[Tensor]],
+    towers: Sequence[str],
+    algorithm: Algorithm,
+    packing: Packing,
 ) -> list[list[Tensor]]:
-    """Sums the gradients of T towers: T x V -> T x V. Starts with the last layers, whose gradients are ready first."""
+    """Sums the gradients of T towers: T x V -> T x V. Starts with the last layers, whose gradients
+    are ready first.
+    """
     packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
     packed = _on_each(towers, packer.pack, gradients)  # T x P
     numbered = list(enumerate(zip(*packed, strict=True)))

@@ -1,4 +1,6 @@
-"""The language of --all_reduce_spec: which algorithm sums tensors of which size. Does not import TensorFlow."""
+"""The language of --all_reduce_spec: which algorithm sums tensors of which size. Does not import
+TensorFlow.
+"""
 
 import re
 from collections.abc import Mapping
@@ -15,9 +17,9 @@ ALGORITHMS: Mapping[str, str] = {
 }
 # The original's name for the sum that workers without parameter servers make in any case.
 COLLECTIVE = 'collective'
-# The 16-bit types that NCCL sums correctly in TensorFlow. NcclAllReduce refuses bfloat16; CollectiveReduce accepts it,
-# but TensorFlow 2.21 passes it to NCCL as float32, which sums garbage (tensorflow/core/nccl/nccl_manager.cc,
-# ToNcclType).
+# The 16-bit types that NCCL sums correctly in TensorFlow. NcclAllReduce refuses bfloat16;
+# CollectiveReduce accepts it, but TensorFlow 2.21 passes it to NCCL as float32, which sums garbage
+# (tensorflow/core/nccl/nccl_manager.cc, ToNcclType).
 NCCL_TRANSFER_DTYPES = ('float16',)
 _BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
 _LIMIT = re.compile(r'(\d{1,15})([kmgt]?)', re.ASCII)
@@ -34,8 +36,8 @@ class Range:
     Attributes:
       limit_bytes: tensors smaller than this that no earlier range takes; None for all others.
       shards: the number of parts into which the algorithm cuts a tensor, to sum each separately.
-      between: the algorithm that sums between processes, after `algorithm` has summed within each process; None if
-        `algorithm` sums over all towers.
+      between: the algorithm that sums between processes, after `algorithm` has summed within each
+        process; None if `algorithm` sums over all towers.
     """
 
     algorithm: str
@@ -52,9 +54,10 @@ class Range:
 def parse_spec(spec: str) -> tuple[Range, ...]:
     """Returns the ranges of --all_reduce_spec in order of their limits; the last one has none.
 
-    The spec is WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are summed in the way before
-    the limit. A way is ALG, ALG#SHARDS, or two of these separated by a slash: within processes, and between them.
-    Raises UsageError if the spec has another form, or names an unknown algorithm.
+    The spec is WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are
+    summed in the way before the limit. A way is ALG, ALG#SHARDS, or two of these separated by a
+    slash: within processes, and between them. Raises UsageError if the spec has another form, or
+    names an unknown algorithm.
     """
     words = spec.split(':')
     ways = [_WAY.fullmatch(word) for word in words[::2]]
@@ -63,12 +66,20 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
     if not all([*ways, *limits]) or len(limits) != len(ways) - 1 or sizes != sorted(set(sizes)):
         known = ', '.join(f'{name} ({what})' for name, what in ALGORITHMS.items())
         raise UsageError(
-            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... where each limit is larger '
-            'than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor into 4 shards, ALG/ALG sums within '
+            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... '
+            'where each limit is larger '
+            'than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor into 4 shards, '
+            'ALG/ALG sums within '
             f'processes and between them, and ALG is one of {known}'
         )
     return tuple(
-        Range(way['first'], size, int(way['shards'] or 1), way['between'], int(way['between_shards'] or 1))
+        Range(
+            way['first'],
+            size,
+            int(way['shards'] or 1),
+            way['between'],
+            int(way['between_shards'] or 1),
+        )
         for way, size in zip(ways, [*sizes, None], strict=True)
         if way
     )

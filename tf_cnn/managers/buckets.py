@@ -15,8 +15,10 @@ class Packing:
     """Which tensors are packed into one flat tensor.
 
     Attributes:
-      num_chunks: if above 0, all tensors are concatenated and split into that many chunks of about equal size.
-      max_bytes: consecutive tensors of at most this size each are concatenated, at most max_group of them.
+      num_chunks: if above 0, all tensors are concatenated and split into that many chunks of about
+        equal size.
+      max_bytes: consecutive tensors of at most this size each are concatenated, at most max_group
+        of them.
     """
 
     num_chunks: int = 0
@@ -25,7 +27,9 @@ class Packing:
 
 
 class Packer:
-    """Packs and unpacks lists of tensors of the given shapes. Adds its ops to the current device scope."""
+    """Packs and unpacks lists of tensors of the given shapes. Adds its ops to the current device
+    scope.
+    """
 
     def __init__(self, shapes: Sequence[Sequence[int]], packing: Packing) -> None:
         self._shapes = [list(shape) for shape in shapes]

@@ -1,4 +1,6 @@
-"""The classes of the modes, by mode and place. The other facts about a mode are in tf_cnn/managers/modes.py."""
+"""The classes of the modes, by mode and place. The other facts about a mode are in
+tf_cnn/managers/modes.py.
+"""
 
 from collections.abc import Mapping
 

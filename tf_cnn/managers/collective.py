@@ -1,4 +1,6 @@
-"""Variable managers of several workers without parameter servers: the workers all-reduce their gradients."""
+"""Variable managers of several workers without parameter servers: the workers all-reduce their
+gradients.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,21 +21,28 @@ _ALL_TOWERS, _ALL_WORKERS = 1, 2  # group keys
 _INITIAL, _STATISTICS = 1 << 20, 1 << 21
 
 
-def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
-    """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs (on_towers).
+def by_collective(
+    towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool
+) -> Algorithm:
+    """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all
+    GPUs (on_towers).
 
-    Between hosts each worker first sums its towers on its host. Tensors are sent and summed as `transfer`.
+    Between hosts each worker first sums its towers on its host. Tensors are sent and summed as
+    `transfer`.
 
-    All workers must start their NCCL sums in the same order. NCCL does not check what it adds: in different orders it
-    hangs, or adds the gradients of different variables of equal size. Therefore each sum waits until the one before it
-    has started; it does not wait for its end, so that sums overlap with the backward pass. A ring between hosts needs
-    no order, since its messages carry the key of their sum.
+    All workers must start their NCCL sums in the same order. NCCL does not check what it adds: in
+    different orders it hangs, or adds the gradients of different variables of equal size. Therefore
+    each sum waits until the one before it has started; it does not wait for its end, so that sums
+    overlap with the backward pass. A ring between hosts needs no order, since its messages carry
+    the key of their sum.
 
     NCCL must not sum bfloat16: TensorFlow 2.21 hands it to NCCL as float32, which adds garbage.
     """
     started: list[int] = []  # the instance keys of the NCCL sums, in the order in which they start
 
-    def collect(tensor: Tensor, group: int, size: int, index: int, after: Sequence[int] = ()) -> Tensor:
+    def collect(
+        tensor: Tensor, group: int, size: int, index: int, after: Sequence[int] = ()
+    ) -> Tensor:
         sent = tensor if transfer is None else tf.cast(tensor, transfer)
         total = tf.raw_ops.CollectiveReduce(
             input=sent,
@@ -56,7 +65,9 @@ def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | 
             totals = []
             for tower, tensor in zip(towers, tensors, strict=True):
                 with tf.device(tower):
-                    totals.append(collect(tensor, _ALL_TOWERS, num_workers * len(towers), index, after))
+                    totals.append(
+                        collect(tensor, _ALL_TOWERS, num_workers * len(towers), index, after)
+                    )
             return totals
         with tf.device(HOST_DEVICE):
             local_sum = tf.add_n(tensors) if len(tensors) > 1 else tensors[0]
@@ -65,23 +76,27 @@ def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | 
     return reduce
 
 
-def bytes_of_ring(variables: Sequence[Variable], num_workers: int, transfer: tf.DType | None) -> int:
+def bytes_of_ring(
+    variables: Sequence[Variable], num_workers: int, transfer: tf.DType | None
+) -> int:
     """Returns the bytes that a ring of workers moves to sum the gradients of these variables.
 
-    Each worker sends 2 (W - 1) / W of the bytes of the gradients to its neighbour: Patarasuk & Yuan 2009
-    (doi:10.1016/j.jpdc.2008.09.002). transfer is a 16-bit dtype, or None for float32.
+    Each worker sends 2 (W - 1) / W of the bytes of the gradients to its neighbour: Patarasuk & Yuan
+    2009 (doi:10.1016/j.jpdc.2008.09.002). transfer is a 16-bit dtype, or None for float32.
     """
     size = sum(num_bytes(variable.shape) for variable in variables)
     return 2 * (num_workers - 1) * size // (1 if transfer is None else 2)
 
 
 class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
-    """--variable_update=collective_all_reduce: every tower of every worker has all variables, no parameter servers.
+    """--variable_update=collective_all_reduce: every tower of every worker has all variables, no
+    parameter servers.
 
     worker 0: v0 <- g0 + g1 + ...        worker 1: v1 <- g0 + g1 + ...
 
-    Each variable is updated as soon as the sum of its gradients is there, while other sums are still on their way. The
-    step's number is noted before its first update: if a worker is lost within a step, a checkpoint holds whole steps.
+    Each variable is updated as soon as the sum of its gradients is there, while other sums are
+    still on their way. The step's number is noted before its first update: if a worker is lost
+    within a step, a checkpoint holds whole steps.
     """
 
     def __init__(self, parts: ManagerParts) -> None:
@@ -92,7 +107,9 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         self.begun = [begun]
         # The ops that note the step: one for each variable, or one for all.
         self._marks: list[tf.Operation] = []
-        self._algorithm = by_collective(parts.devices, parts.num_workers, parts.transfer, on_towers=parts.on_towers)
+        self._algorithm = by_collective(
+            parts.devices, parts.num_workers, parts.transfer, on_towers=parts.on_towers
+        )
 
     @property
     def num_averaged_towers(self) -> int:
@@ -112,7 +129,8 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         if step.needs_all_gradients:
             self._marks = [self._mark(global_step, [total for totals in sums for total in totals])]
         elif self._parts.on_towers:
-            # The sum that NCCL starts first, of the last variable, also ends first, so the host waits for GPUs once.
+            # The sum that NCCL starts first, of the last variable, also ends first, so the host
+            # waits for GPUs once.
             self._marks = [self._mark(global_step, sums[-1])]
         else:
             self._marks = [self._mark(global_step, totals) for totals in sums]
@@ -120,8 +138,14 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         for device, totals in zip(self._devices, combined_grads, strict=True):
             with tf.device(device):
                 # One signal for all variables of a tower, if they have one mark.
-                gates = self._marks if len(self._marks) == len(totals) else [tf.group(*self._marks)] * len(totals)
-                marked.append([self._after(gate, total) for gate, total in zip(gates, totals, strict=True)])
+                gates = (
+                    self._marks
+                    if len(self._marks) == len(totals)
+                    else [tf.group(*self._marks)] * len(totals)
+                )
+                marked.append(
+                    [self._after(gate, total) for gate, total in zip(gates, totals, strict=True)]
+                )
         return marked
 
     def _mark(self, global_step: Variable, sums: Sequence[Tensor]) -> tf.Operation:
@@ -149,28 +173,44 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return received + copies
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Each worker averages over its own images only; checkpoints hold the moving averages of worker 0.
+        # Each worker averages over its own images only; checkpoints hold the moving averages of
+        # worker 0.
         return self._receive(self._statistics(), _STATISTICS)
 
     def bytes_of_step(self, *, forward_only: bool) -> int:
         # These workers always train.
-        return bytes_of_ring(self.trainable_variables_on_device(0), self._parts.num_workers, self._parts.transfer)
+        return bytes_of_ring(
+            self.trainable_variables_on_device(0), self._parts.num_workers, self._parts.transfer
+        )
 
     def _receive(self, variables: Sequence[Variable], first_key: int) -> list[tf.Operation]:
         with tf.device(HOST_DEVICE):
-            return [variable.assign(self._broadcast(first_key + i, variable)) for i, variable in enumerate(variables)]
+            return [
+                variable.assign(self._broadcast(first_key + i, variable))
+                for i, variable in enumerate(variables)
+            ]
 
     def _broadcast(self, key: int, variable: Variable) -> Tensor:
-        common = {'group_size': self._parts.num_workers, 'group_key': _ALL_WORKERS, 'instance_key': key}
+        common = {
+            'group_size': self._parts.num_workers,
+            'group_key': _ALL_WORKERS,
+            'instance_key': key,
+        }
         if self._parts.worker == 0:
-            return tf.raw_ops.CollectiveBcastSend(input=variable.value, shape=variable.shape, **common)
-        return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, shape=variable.shape, **common)
+            return tf.raw_ops.CollectiveBcastSend(
+                input=variable.value, shape=variable.shape, **common
+            )
+        return tf.raw_ops.CollectiveBcastRecv(
+            T=variable.value.dtype, shape=variable.shape, **common
+        )
 
 
 class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
-    """--variable_update=distributed_all_reduce: as replicated, but one process uses the devices of all workers.
+    """--variable_update=distributed_all_reduce: as replicated, but one process uses the devices of
+    all workers.
 
-    worker 0: v0 <- g0 + g1 + ..., v1 <- g0 + g1 + ...        worker 1: v2 <- g0 + g1 + ..., v3 <- g0 + g1 + ...
+    worker 0: v0 <- g0 + g1 + ..., v1 <- g0 + g1 + ...
+    worker 1: v2 <- g0 + g1 + ..., v3 <- g0 + g1 + ...
     """
 
     def build_update(
@@ -184,7 +224,8 @@ class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
     def bytes_of_step(self, *, forward_only: bool) -> int:
         if forward_only:
             return 0
-        # The transfers depend on the algorithm, so count them. TensorFlow sends a tensor once to each device.
+        # The transfers depend on the algorithm, so count them. TensorFlow sends a tensor once to
+        # each device.
         moved = {
             (tensor.ref(), op.device): tensor.dtype.size * (tensor.shape.num_elements() or 1)
             for op in self._update

@@ -1,4 +1,6 @@
-"""Variable managers of several processes: workers read and update variables on parameter servers."""
+"""Variable managers of several processes: workers read and update variables on parameter
+servers.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,14 +21,17 @@ Tensor = Any
 
 
 class VariableMgrDistributedFetchFromPS(VariableMgr):
-    """--variable_update=parameter_server on several machines: workers read the variables from parameter servers.
+    """--variable_update=parameter_server on several machines: workers read the variables from
+    parameter servers.
 
-    ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each worker on arrival
+    ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each
+      worker on arrival
 
-    A worker receives each variable once, on the one of parameter_devices with the fewest bytes so far, which also sums
-    its towers' gradients, and sends that sum. get_gradients_to_apply returns the (gradient, variable) pairs that a
-    worker sends; append_apply_gradients_ops takes those that the servers received, with their parts of the variables.
-    If workers take steps together, only the chief appends such ops.
+    A worker receives each variable once, on the one of parameter_devices with the fewest bytes so
+    far, which also sums its towers' gradients, and sends that sum. get_gradients_to_apply returns
+    the (gradient, variable) pairs that a worker sends; append_apply_gradients_ops takes those that
+    the servers received, with their parts of the variables. If workers take steps together, only
+    the chief appends such ops.
     """
 
     # The scope of the variables on the parameter servers.
@@ -34,7 +39,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     def __init__(self, parts: ManagerParts) -> None:
         super().__init__(parts)
-        # By variable: the device that receives it and sums its gradients. By device: the bytes of its variables.
+        # By variable: the device that receives it and sums its gradients. By device: the bytes of
+        # its variables.
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parts.parameter_devices, 0)
         # An asynchronous worker would cast after each update of its own, as often as all read.
@@ -47,7 +53,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
                 parts, self.server_variables.refresh, releases_readers=self._reads_updates
             )
             self.begun = list(self.synchronous_step.begun.values())
-        # The order in which a step reads the variables: that of the layers, which use them as they arrive.
+        # The order in which a step reads the variables: that of the layers, which use them as they
+        # arrive.
         self._reads = {device: Segments() for device in parts.server_devices}
         # The op after which a synchronous step may change the moving averages.
         self._begun: list[tf.Operation] = []
@@ -77,17 +84,26 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return False
 
     def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+        self,
+        device_num: int,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        trainable: bool,
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
         self._create_on_servers(name, shape, initializer, trainable)
         first = self.server_variables.parts[name][0].variable
         # Not every step reads moving averages, so nothing may wait for their reads.
-        value = self.server_variables.fetch(name, self._home(name), segments=self._reads if trainable else None)
+        value = self.server_variables.fetch(
+            name, self._home(name), segments=self._reads if trainable else None
+        )
         return replace(first, name=name, shape=tuple(shape), value=value)
 
-    def _create_on_servers(self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool) -> None:
+    def _create_on_servers(
+        self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+    ) -> None:
         if name not in self.server_variables.parts:
             self.initializers.append(
                 self.server_variables.create(
@@ -107,11 +123,13 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return self._homes[name]
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        # Only the first tower of the chief updates it. Every worker creates it, because it affects the placement of the
-        # variables that follow, and because evaluations read it.
+        # Only the first tower of the chief updates it. Every worker creates it, because it affects
+        # the placement of the variables that follow, and because evaluations read it.
         self._create_on_servers(name, shape, initializer, trainable=False)
 
-    def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def preprocess_device_grads(
+        self, device_grads: Sequence[Sequence[Tensor]]
+    ) -> list[list[Tensor]]:
         homes = [self._home(variable.name) for variable in self.trainable_variables_on_device(0)]
         return [sums_over_towers(device_grads, homes)]
 
@@ -120,7 +138,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
 
-        def take_step(received: Pairs, begun: tf.Operation | None = None) -> tuple[tf.Operation, Updated]:
+        def take_step(
+            received: Pairs, begun: tf.Operation | None = None
+        ) -> tuple[tf.Operation, Updated]:
             done: list[tf.Operation] = []
             self._begun = [begun] if begun else []
             self.append_apply_gradients_ops(step, [received], done)
@@ -128,7 +148,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             return self.count_step(global_step, [*done, *updated.values()]), updated
 
         # The backward pass ends with the gradients of the first layers.
-        buckets = self.server_variables.pack([(variable.name, total) for total, variable in reversed(sent)])
+        buckets = self.server_variables.pack(
+            [(variable.name, total) for total, variable in reversed(sent)]
+        )
         segments = self.server_variables.segments()
         if self.synchronous_step:
             op, updated = self.synchronous_step.build(
@@ -157,10 +179,14 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return self.each_tower_has_variables()
 
     def _read_variables(self, updated: Updated | None = None) -> list[tf.Operation]:
-        """Returns the ops that read the trainable variables for the next step, after their updates if there are any."""
+        """Returns the ops that read the trainable variables for the next step, after their updates
+        if there are any.
+        """
         ops = []
         for variable in self.trainable_variables_on_device(0):
-            value = self.server_variables.fetch(variable.name, self._home(variable.name), updated=updated)
+            value = self.server_variables.fetch(
+                variable.name, self._home(variable.name), updated=updated
+            )
             ops += self._keep(variable.name, value)
         return ops
 
@@ -176,7 +202,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     ) -> None:
         (received,) = device_pairs
         groups = self.server_variables.join(list(received))
-        training_ops += step.take(groups, [gradient for gradient, _ in received], self._updates_of_step)
+        training_ops += step.take(
+            groups, [gradient for gradient, _ in received], self._updates_of_step
+        )
 
     def assign_ops(self) -> list[tf.Operation]:
         with tf.control_dependencies(self._begun):
@@ -186,16 +214,24 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return dict(self.server_variables.parts)
 
     def bytes_of_step(self, *, forward_only: bool) -> int:
-        trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
+        trainable = sum(
+            num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0)
+        )
         sent = trainable // (1 if self._parts.transfer is None else 2)
         if not forward_only:
             # Workers read the variables and send the gradients.
             return 2 * sent * self._parts.num_workers
-        averages = sum(num_bytes(variable.shape) for variable in self.variables[0].values()) - trainable
-        return (averages + (0 if self.each_tower_has_variables() else sent)) * self._parts.num_workers
+        averages = (
+            sum(num_bytes(variable.shape) for variable in self.variables[0].values()) - trainable
+        )
+        return (
+            averages + (0 if self.each_tower_has_variables() else sent)
+        ) * self._parts.num_workers
 
 
-class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, VariableMgrDistributedFetchFromPS):
+class VariableMgrDistributedFetchFromStagedPS(
+    ComputesWithStagedValues, VariableMgrDistributedFetchFromPS
+):
     """--staged_vars: as above, but reads and updates overlap with the computation of the same step.
 
     step k: compute gradients with the staged values -> staged, for step k + 1
@@ -215,7 +251,8 @@ class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, Variable
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        # The chief may change the loss scale as soon as it has all gradients, which are those of the step before.
+        # The chief may change the loss scale as soon as it has all gradients, which are those of
+        # the step before.
         self._before_push.append(step.scale_read)
         return super().build_update(step, global_step, device_grads)
 
@@ -224,11 +261,14 @@ class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, Variable
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
-    """--variable_update=distributed_replicated: every tower has a copy of the variables on the parameter servers.
+    """--variable_update=distributed_replicated: every tower has a copy of the variables on the
+    parameter servers.
 
-    tower n: v_n (its copy) -> g_n;  ps: ps_var <- sum of all gradients;  then every worker: v_n <- ps_var
+    tower n: v_n (its copy) -> g_n;  ps: ps_var <- sum of all gradients;  then every worker: v_n <-
+      ps_var
 
-    Each tower has variables, but only the parameter servers apply gradients; see VariableMgrDistributedFetchFromPS.
+    Each tower has variables, but only the parameter servers apply gradients; see
+    VariableMgrDistributedFetchFromPS.
     """
 
     _server_scope = 'ps_var'
@@ -237,13 +277,20 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
         return True
 
     def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+        self,
+        device_num: int,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        trainable: bool,
     ) -> Variable:
         if not trainable:
             return super().create(device_num, name, shape, initializer, trainable)
         self._create_on_servers(name, shape, initializer, trainable)
         device = self._devices[device_num]
-        return create_variable(name, shape, scope=f'v{device_num}', device=device, trainable=trainable)
+        return create_variable(
+            name, shape, scope=f'v{device_num}', device=device, trainable=trainable
+        )
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return self._read_variables()

@@ -16,7 +16,8 @@ Tensor = Any
 
 
 class VariableMgrHorovod(VariableMgrLocalReplicated):
-    """--variable_update=horovod: every process has all variables on its one device; Horovod sums the gradients.
+    """--variable_update=horovod: every process has all variables on its one device; Horovod sums
+    the gradients.
 
     process 0: v0 <- g0 + g1 + ...        process 1: v1 <- g0 + g1 + ...
 
@@ -33,10 +34,14 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
     def _sum(self, tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         # The processes agree on an order of the sums by their names.
         (tensor,) = tensors
-        device = f'/{self._parts.horovod_device}:0' if self._parts.horovod_device else self._devices[0]
+        device = (
+            f'/{self._parts.horovod_device}:0' if self._parts.horovod_device else self._devices[0]
+        )
         # device_dense alone is not enough: Horovod places some of its ops by the device scope.
         with tf.device(device):
-            total = self._horovod.allreduce(tensor, op=self._horovod.Sum, device_dense=device, name=f'gradient_{index}')
+            total = self._horovod.allreduce(
+                tensor, op=self._horovod.Sum, device_dense=device, name=f'gradient_{index}'
+            )
         total.set_shape(tensor.shape)
         return [total]
 
@@ -55,15 +60,20 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return self._receive(self._first_and_slots(slots), 'initial')
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Each process averages over its own images only; checkpoints hold the moving averages of rank 0.
+        # Each process averages over its own images only; checkpoints hold the moving averages of
+        # rank 0.
         return self._receive(self._statistics(), 'statistics')
 
     def bytes_of_step(self, *, forward_only: bool) -> int:
         # These processes always train.
-        return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._parts.transfer)
+        return bytes_of_ring(
+            self.trainable_variables_on_device(0), self._horovod.size(), self._parts.transfer
+        )
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:
         return [
-            variable.assign(self._horovod.broadcast(variable.value, root_rank=0, name=f'{name}_{number}'))
+            variable.assign(
+                self._horovod.broadcast(variable.value, root_rank=0, name=f'{name}_{number}')
+            )
             for number, variable in enumerate(variables)
         ]

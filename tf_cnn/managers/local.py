@@ -1,4 +1,6 @@
-"""Variable managers of one process: towers share the variables, replicate them, or train independent models."""
+"""Variable managers of one process: towers share the variables, replicate them, or train
+independent models.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +24,19 @@ class _OwnVariables(VariableMgr):
         return True
 
     def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+        self,
+        device_num: int,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        trainable: bool,
     ) -> Variable:
-        # Other towers copy the values of tower 0: separate initializers would be most of the nodes of the graph.
+        # Other towers copy the values of tower 0: separate initializers would be most of the nodes
+        # of the graph.
         value = self._initial_value(name, shape, initializer) if device_num == 0 else None
-        return self._create(f'v{device_num}', self._devices[device_num], name, shape, trainable, value)
+        return self._create(
+            f'v{device_num}', self._devices[device_num], name, shape, trainable, value
+        )
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return [copy.assign(source.value) for copy, source in self._copies(slots)]
@@ -34,21 +44,28 @@ class _OwnVariables(VariableMgr):
     def _first_and_slots(self, slots: Slots) -> list[Variable]:
         """Returns the variables of tower 0, the scalars, and their slots."""
         first = [*self.variables[0].values(), *self.scalars]
-        return first + [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
+        return first + [
+            slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()
+        ]
 
     def _statistics(self) -> list[Variable]:
         """Returns the moving averages of tower 0."""
         return [variable for variable in self.variables[0].values() if not variable.trainable]
 
     def _copies(self, slots: Slots) -> list[tuple[Variable, Variable]]:
-        """Returns (copy, source) pairs for all variables and slots: copies are on other towers, sources on tower 0."""
+        """Returns (copy, source) pairs for all variables and slots: copies are on other towers,
+        sources on tower 0.
+        """
         pairs = []
         for tower in self.variables[1:]:
             for name, copy in tower.items():
                 source = self.variables[0][name]
                 pairs.append((copy, source))
                 source_slots = slots.get(source.handle.ref(), {})
-                pairs += [(slot, source_slots[key]) for key, slot in slots.get(copy.handle.ref(), {}).items()]
+                pairs += [
+                    (slot, source_slots[key])
+                    for key, slot in slots.get(copy.handle.ref(), {}).items()
+                ]
         return pairs
 
 
@@ -64,12 +81,15 @@ class VariableMgrIndependent(_OwnVariables):
     def num_averaged_towers(self) -> int:
         return 1
 
-    def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def preprocess_device_grads(
+        self, device_grads: Sequence[Sequence[Tensor]]
+    ) -> list[list[Tensor]]:
         return [list(gradients) for gradients in device_grads]
 
 
 class VariableMgrLocalFetchFromPS(VariableMgr):
-    """--variable_update=parameter_server: one copy of the variables, which every tower reads at each step.
+    """--variable_update=parameter_server: one copy of the variables, which every tower reads at
+    each step.
 
     ps: v -> tower 0, tower 1 ...; v <- g0 + g1 + ...
 
@@ -84,7 +104,12 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
         return False
 
     def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+        self,
+        device_num: int,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        trainable: bool,
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
@@ -94,19 +119,23 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
             value = self._initial_value(name, shape, initializer)
         return self._create('v', device, name, shape, trainable, value)
 
-    def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def preprocess_device_grads(
+        self, device_grads: Sequence[Sequence[Tensor]]
+    ) -> list[list[Tensor]]:
         devices = [variable.device for variable in self.trainable_variables_on_device(0)]
         return [sums_over_towers(device_grads, devices)]
 
 
 class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLocalFetchFromPS):
-    """--variable_update=parameter_server --staged_vars: as above, but reads and updates overlap with the computation.
+    """--variable_update=parameter_server --staged_vars: as above, but reads and updates overlap
+    with the computation.
 
     step k: compute gradients with the staged values -> staged, for step k + 1
             v <- v - r (staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Variables do not wait for each other:
-    the update of a variable waits only for its gradients, and its read only for its update.
+    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Variables do not
+    wait for each other: the update of a variable waits only for its gradients, and its read only
+    for its update.
     """
 
     def build_update(
@@ -122,7 +151,8 @@ class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLoc
 
 
 class VariableMgrLocalReplicated(_OwnVariables):
-    """--variable_update=replicated: every tower has all variables, and applies the sum of all gradients to its copy.
+    """--variable_update=replicated: every tower has all variables, and applies the sum of all
+    gradients to its copy.
 
     tower 0: v0 <- g0 + g1 + ...        tower 1: v1 <- g0 + g1 + ...
     """
@@ -131,14 +161,17 @@ class VariableMgrLocalReplicated(_OwnVariables):
         super().__init__(parts)
         self._algorithm = parts.algorithm
 
-    def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def preprocess_device_grads(
+        self, device_grads: Sequence[Sequence[Tensor]]
+    ) -> list[list[Tensor]]:
         if self.num_averaged_towers == 1:
             return [list(device_grads[0])]
         return all_reduce(device_grads, self._devices, self._algorithm, self._parts.packing)
 
 
 class VariableMgrLocalRelaxedReplicated(AppliesGradientsOfStepBefore, VariableMgrLocalReplicated):
-    """--variable_update=replicated --variable_consistency=relaxed: applies the gradients of the step before.
+    """--variable_update=replicated --variable_consistency=relaxed: applies the gradients of the
+    step before.
 
     step k: compute gradients with the values v_k -> staged, for step k + 1
             each tower: v_k+1 = v_k - r (sum of the staged gradients of step k - 1)

@@ -1,7 +1,8 @@
-"""The one table of modes: every fact about each value of --variable_update. Does not import TensorFlow.
+"""The one table of modes: every fact about each value of --variable_update. Does not import
+TensorFlow.
 
-A mode's name appears here and in classes.py, which has its classes; all other code reads its row. To add a
-mode, see docs/extending.md; tf_cnn/params/user_modes.py adds the modes of users.
+A mode's name appears here and in classes.py, which has its classes; all other code reads its row.
+To add a mode, see docs/extending.md; tf_cnn/params/user_modes.py adds the modes of users.
 """
 
 import enum
@@ -25,21 +26,27 @@ class Mode:
     """One value of --variable_update.
 
     Attributes:
-      refusals: why it does not run, for each place where it does not. In the text {mode} stands for the flag with its
-        value, {members} for the processes, and {ps} for the source that names the parameter servers.
-      always_synchronous: several workers always take each step together, also without --cross_replica_sync.
-      forward_only_in_cluster: whether several processes have something to share in a --forward_only run.
+      refusals: why it does not run, for each place where it does not. In the text {mode} stands for
+        the flag with its value, {members} for the processes, and {ps} for the source that names the
+        parameter servers.
+      always_synchronous: several workers always take each step together, also without
+        --cross_replica_sync.
+      forward_only_in_cluster: whether several processes have something to share in a --forward_only
+        run.
       shares_model: whether all towers train one model; otherwise each tower has its own.
-      sums_towers: whether one process sums the gradients of its towers, for which packing and transfer types matter.
+      sums_towers: whether one process sums the gradients of its towers, for which packing and
+        transfer types matter.
       takes_all_reduce_spec: whether --all_reduce_spec chooses how.
       takes_hierarchy: whether --hierarchical_copy does.
-      parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of gradients, or None.
-      transfer_dtypes: the 16-bit types in which gradients can travel; where NCCL sums them, NCCL_TRANSFER_DTYPES of
-        params.all_reduce_spec applies instead.
+      parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of
+        gradients, or None.
+      transfer_dtypes: the 16-bit types in which gradients can travel; where NCCL sums them,
+        NCCL_TRANSFER_DTYPES of params.all_reduce_spec applies instead.
       sums_in_one_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
       launcher: the only program that can start and number its processes; None if any can.
-      manager: the class of a user's mode, once it is known; other classes are in managers/classes.py.
+      manager: the class of a user's mode, once it is known; other classes are in
+        managers/classes.py.
       file: the --variable_mgr_file that defines the mode, if one does.
     """
 
@@ -68,7 +75,9 @@ class Mode:
 
     @property
     def is_for_peers(self) -> bool:
-        """Whether the program itself can start its workers, which need neither parameter servers nor a controller."""
+        """Whether the program itself can start its workers, which need neither parameter servers
+        nor a controller.
+        """
         return self.runs(Place.AS_PEERS) and self.launcher is None
 
     @property
@@ -87,7 +96,8 @@ class Mode:
 
 
 _NEEDS_CLUSTER = (
-    '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --ps_hosts and '
+    '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, '
+    '--ps_hosts and '
     '--worker_hosts, or --variable_update=replicated for one process'
 )
 _NEEDS_WORKERS = (
@@ -147,7 +157,8 @@ _ROWS = (
     ),
     Mode(
         'distributed_replicated',
-        'Every tower computes with a copy of the variables, whose master copy is on parameter servers.',
+        'Every tower computes with a copy of the variables, whose master copy is on '
+        'parameter servers.',
         {
             Place.ALONE: _NEEDS_CLUSTER,
             Place.AS_PEERS: _NEEDS_SERVERS,
@@ -157,7 +168,8 @@ _ROWS = (
     ),
     Mode(
         'collective_all_reduce',
-        'Every tower of every worker has all variables; the workers sum their gradients among themselves.',
+        'Every tower of every worker has all variables; the workers sum their gradients '
+        'among themselves.',
         {Place.WITH_SERVERS: _HAS_NO_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
         always_synchronous=True,
         forward_only_in_cluster=False,
@@ -171,13 +183,16 @@ _ROWS = (
         'As replicated, where one process, the controller, drives the devices of all workers.',
         {
             Place.ALONE: (
-                '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --controller_host '
+                '{mode} needs a cluster, and this process is alone; write --job_name, '
+                '--task_index, --controller_host '
                 'and --worker_hosts, or --variable_update=replicated for one process'
             ),
             Place.WITH_SERVERS: _HAS_NO_SERVERS,
             Place.AS_PEERS: (
-                '{mode} needs a controller, and here are {members}; name all processes by flags, with '
-                '--controller_host=HOST:PORT and without TF_CONFIG, or write --variable_update=collective_all_reduce, '
+                '{mode} needs a controller, and here are {members}; name all processes by '
+                'flags, with '
+                '--controller_host=HOST:PORT and without TF_CONFIG, or write '
+                '--variable_update=collective_all_reduce, '
                 'which needs none'
             ),
         },

@@ -17,21 +17,23 @@ from tf_cnn.training.checkpoints import Slice, joined
 Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]
 
-# Larger variables are split into parts (--slice_variables), one for each server, so that these have about the same
-# number of bytes. Where workers read updates, there are more, so that the first values of a variable return while its
-# last gradients are on their way. Each part costs time within one host: with 233 of them, a step of AlexNet with staged
-# variables took a quarter longer.
+# Larger variables are split into parts (--slice_variables), one for each server, so that these have
+# about the same number of bytes. Where workers read updates, there are more, so that the first
+# values of a variable return while its last gradients are on their way. Each part costs time within
+# one host: with 233 of them, a step of AlexNet with staged variables took a quarter longer.
 _PART_BYTES, _MOST_PARTS = 512 << 10, 16
-# Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small network has smaller ones,
-# about 16, so that most of it overlaps: nothing returns before the first segments of all workers have arrived.
+# Two segments are on their way at once, enough to fill a link of 10 Gbit/s for 3 ms. A small
+# network has smaller ones, about 16, so that most of it overlaps: nothing returns before the first
+# segments of all workers have arrived.
 _LEAST_SEGMENT_BYTES, _SEGMENT_BYTES, _NUM_SEGMENTS = 256 << 10, 2 << 20, 16
 
 
 class Segments:
-    """Orders the transfers to one process, so that the first tensors arrive first instead of all of them together.
+    """Orders the transfers to one process, so that the first tensors arrive first instead of all of
+    them together.
 
-    Consecutive tensors form segments. Those of one segment start when the segment before the previous one is done, so
-    that two are on their way.
+    Consecutive tensors form segments. Those of one segment start when the segment before the
+    previous one is done, so that two are on their way.
     """
 
     def __init__(self, most_bytes: int = _SEGMENT_BYTES) -> None:
@@ -54,7 +56,9 @@ class Segments:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients packed on the host of this worker, and one server's variables (or parts of them) that they update."""
+    """Gradients packed on the host of this worker, and one server's variables (or parts of them)
+    that they update.
+    """
 
     device: str
     tensors: list[Tensor]
@@ -86,16 +90,22 @@ class Bucket:
 class ParameterServerVariables:
     """The variables on the parameter servers, by name, each in one or more parts.
 
-    A variable is placed on the server with the fewest bytes so far; a large one is first split along its longest axis.
+    A variable is placed on the server with the fewest bytes so far; a large one is first split
+    along its longest axis.
 
     Args:
-      keeps_compact: whether each trainable variable is cast to parts.transfer once, by refresh(), for all workers
-        that read it; else once for each of them.
+      keeps_compact: whether each trainable variable is cast to parts.transfer once, by refresh(),
+        for all workers that read it; else once for each of them.
       reads_updates: whether workers read the variables in the step that updates them.
     """
 
     def __init__(
-        self, parts: ManagerParts, scope: str = 'v', *, keeps_compact: bool = False, reads_updates: bool = False
+        self,
+        parts: ManagerParts,
+        scope: str = 'v',
+        *,
+        keeps_compact: bool = False,
+        reads_updates: bool = False,
     ) -> None:
         self.parts: dict[str, list[Slice]] = {}
         # What refresh() keeps of each part, by a reference to the handle of its variable.
@@ -114,7 +124,9 @@ class ParameterServerVariables:
         for number, (device, offset, size) in enumerate(self._place(list(shape))):
             self.server_bytes[device] += num_bytes(size)
             part_name = name if size == list(shape) else f'{name}/part_{number}'
-            variable = create_variable(part_name, size, scope=self._scope, device=device, trainable=trainable)
+            variable = create_variable(
+                part_name, size, scope=self._scope, device=device, trainable=trainable
+            )
             parts.append(Slice(variable, tuple(offset), tuple(shape)))
             if trainable and self._keeps_compact and (transfer := self._parts.transfer):
                 self._compact_values[variable.handle.ref()] = create_variable(
@@ -126,7 +138,10 @@ class ParameterServerVariables:
         with tf.device(parts[0].variable.device):
             value = make_value()
             return tf.group(
-                *(part.variable.assign(tf.slice(value, part.offset, part.variable.shape)) for part in parts)
+                *(
+                    part.variable.assign(tf.slice(value, part.offset, part.variable.shape))
+                    for part in parts
+                )
             )
 
     def _place(self, shape: list[int]) -> list[tuple[str, list[int], list[int]]]:
@@ -154,9 +169,11 @@ class ParameterServerVariables:
         updated: Mapping[Any, tf.Operation] | None = None,
         segments: Mapping[str, Segments] | None = None,
     ) -> Tensor:
-        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it.
+        """Reads the current value, float32, onto a device of this worker, from which all its towers
+        copy it.
 
-        A read waits for the op that `updated` has for its variable, and for its turn in the server's `segments`.
+        A read waits for the op that `updated` has for its variable, and for its turn in the
+        server's `segments`.
         """
         parts = self.parts[name]
         fetched = []
@@ -169,8 +186,8 @@ class ParameterServerVariables:
             with tf.control_dependencies(after):
                 value = self._compact_values.get(ref, variable).read_again()
             if variable.trainable:
-                # Moving averages stay in float32: the worker writes them back, and their updates are too small for
-                # 16 bits.
+                # Moving averages stay in float32: the worker writes them back, and their updates
+                # are too small for 16 bits.
                 with tf.device(variable.device):
                     value = self._compact(value)
             with tf.device(device):
@@ -189,7 +206,10 @@ class ParameterServerVariables:
         for variable in (part.variable for parts in self.parts.values() for part in parts):
             ref = variable.handle.ref()
             if compact := self._compact_values.get(ref):
-                with tf.control_dependencies([updates[ref]] if updates else []), tf.device(variable.device):
+                with (
+                    tf.control_dependencies([updates[ref]] if updates else []),
+                    tf.device(variable.device),
+                ):
                     ops[ref] = compact.assign(self._compact(variable.read_again()))
         return ops
 
@@ -201,7 +221,9 @@ class ParameterServerVariables:
         }
 
     def pack(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
-        """Packs (name, gradient) pairs on the host of this worker, in the order in which they are to be sent."""
+        """Packs (name, gradient) pairs on the host of this worker, in the order in which they are
+        to be sent.
+        """
         by_device: dict[str, Pairs] = {}
         for name, gradient in gradients:
             # Cast on the gradient's device: a GPU then sends half as many bytes to its host.
@@ -212,10 +234,14 @@ class ParameterServerVariables:
                 if part.variable.shape != part.full:
                     with tf.device(HOST_DEVICE):
                         part_gradient = tf.slice(sent, part.offset, part.variable.shape)
-                by_device.setdefault(part.variable.device, []).append((part_gradient, part.variable))
+                by_device.setdefault(part.variable.device, []).append(
+                    (part_gradient, part.variable)
+                )
         buckets = []
         for device, pairs in by_device.items():
-            for group in packed_groups([variable.shape for _, variable in pairs], self._parts.packing):
+            for group in packed_groups(
+                [variable.shape for _, variable in pairs], self._parts.packing
+            ):
                 tensors, variables = zip(*(pairs[number] for number in group), strict=True)
                 packer = Packer([variable.shape for variable in variables], self._parts.packing)
                 with tf.device(HOST_DEVICE):

@@ -16,16 +16,19 @@ class ManagerParts:
     """The facts from which the manager of any mode is made.
 
     Attributes:
-      parameter_devices: the devices of the variables of one process, or those that receive variables from servers.
+      parameter_devices: the devices of the variables of one process, or those that receive
+        variables from servers.
       server_devices: the CPUs of the parameter servers.
-      scalar_device: the device that computes the scalars of a step (its loss, learning rate and loss scale) and counts
-        the steps, unless a parameter server counts them.
+      scalar_device: the device that computes the scalars of a step (its loss, learning rate and
+        loss scale) and counts the steps, unless a parameter server counts them.
       slices: whether large variables are cut into parts for the servers.
       sync: whether the workers take their steps together.
       transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
-      on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
+      on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its
+        host.
       horovod: the module horovod.tensorflow; None without Horovod.
-      horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of the tower.
+      horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of
+        the tower.
     """
 
     devices: Sequence[str]
@@ -47,5 +50,7 @@ class ManagerParts:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker initializes variables on parameter servers and applies each synchronous step."""
+        """Whether this worker initializes variables on parameter servers and applies each
+        synchronous step.
+        """
         return self.worker == 0

@@ -18,13 +18,15 @@ Tensor = Any
 class AppliesGradientsOfStepBefore(VariableMgr):
     """A manager whose steps apply the gradients of the step before, which are kept on the towers.
 
-    So a step can send, sum and apply gradients and read the new values while its towers compute. This costs no time if
-    it takes no longer than the computation.
+    So a step can send, sum and apply gradients and read the new values while its towers compute.
+    This costs no time if it takes no longer than the computation.
     """
 
     @property
     def _applies(self) -> bool:
-        """Whether this process applies gradients; it then unscales them by the loss scale of the step before."""
+        """Whether this process applies gradients; it then unscales them by the loss scale of the
+        step before.
+        """
         return True
 
     def build_update(
@@ -39,8 +41,11 @@ class AppliesGradientsOfStepBefore(VariableMgr):
         # They also run once before the first step, which then applies these gradients.
         self.prologue += puts
         updated, pairs = super().build_update(step, global_step, of_step_before)
-        # The moving averages are those of this step, whose computation the update does not wait for.
-        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
+        # The moving averages are those of this step, whose computation the update does not wait
+        # for.
+        averages = step.when_finite(
+            [gradient for tower in device_grads for gradient in tower], self.assign_ops
+        )
         return tf.group(updated, *puts, *averages), pairs
 
     def _updates_of_step(self) -> list[tf.Operation]:
@@ -50,7 +55,8 @@ class AppliesGradientsOfStepBefore(VariableMgr):
 class ComputesWithStagedValues(AppliesGradientsOfStepBefore):
     """A manager whose towers also compute with the values that the step before staged on them.
 
-    The base class that follows this one among the bases of a manager creates the variables, which all towers share.
+    The base class that follows this one among the bases of a manager creates the variables, which
+    all towers share.
     """
 
     def __init__(self, parts: ManagerParts) -> None:
@@ -61,7 +67,12 @@ class ComputesWithStagedValues(AppliesGradientsOfStepBefore):
         self._first_puts: list[tf.Operation] = []
 
     def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+        self,
+        device_num: int,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        trainable: bool,
     ) -> Variable:
         if name not in self._sources:
             # The class beside this one has it, which mypy cannot see.

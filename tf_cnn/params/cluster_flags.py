@@ -1,4 +1,6 @@
-"""The flags about a cluster: its processes, which of them this is, and how long they wait for each other."""
+"""The flags about a cluster: its processes, which of them this is, and how long they wait for each
+other.
+"""
 
 import functools
 from collections.abc import Iterator
@@ -16,7 +18,8 @@ PROTOCOL = 'grpc'
 _SHAPE_SAYS = 'the shape says which processes there are, as in shape = "2*1+1"'
 _LAUNCHED = Idle(
     lambda p, run: MODES[p.variable_update].launcher is not None,
-    f'another program starts and connects the processes of {modes_that(lambda mode: mode.launcher is not None)}',
+    'another program starts and connects the processes of '
+    f'{modes_that(lambda mode: mode.launcher is not None)}',
 )
 _NAMED = Idle(
     lambda p, run: bool(p.ps_hosts or p.worker_hosts),
@@ -32,21 +35,28 @@ class ClusterFlags:
     GROUP: ClassVar[str] = 'Cluster'
 
     job_name: str | None = _role_flag(
-        'The role of this process in a cluster.', choices=('ps', 'worker', 'controller'), common=True
+        'The role of this process in a cluster.',
+        choices=('ps', 'worker', 'controller'),
+        common=True,
     )
     task_index: int | None = _role_flag(
         'The position of this process in the list of hosts of its role, from 0.',
         original='its default is 0',
         common=True,
     )
-    ps_hosts: str | None = _role_flag('HOST:PORT of each parameter server, separated by commas.', common=True)
-    worker_hosts: str | None = _role_flag('HOST:PORT of each worker, separated by commas.', common=True)
+    ps_hosts: str | None = _role_flag(
+        'HOST:PORT of each parameter server, separated by commas.', common=True
+    )
+    worker_hosts: str | None = _role_flag(
+        'HOST:PORT of each worker, separated by commas.', common=True
+    )
     controller_host: str | None = _role_flag(
         f'HOST:PORT of the controller, for {modes_that(lambda mode: mode.has_controller)}.'
     )
     num_ps: int = flag(
         1,
-        'How many tasks of a Slurm or MPI job become parameter servers, if --variable_update has parameter servers.',
+        'How many tasks of a Slurm or MPI job become parameter servers, if --variable_update '
+        'has parameter servers.',
         lower_bound=1,
         unit='tasks',
         original=NEW,
@@ -55,7 +65,8 @@ class ClusterFlags:
     )
     cluster_port: int = flag(
         0,
-        'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it from the number of the job.',
+        'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it '
+        'from the number of the job.',
         upper_bound=65000,
         original=NEW,
         setting=False,
@@ -78,8 +89,10 @@ class ClusterFlags:
     )
     step_timeout_secs: float = flag(
         600.0,
-        'How long a step may wait for other processes; then the run ends and names them. 0 is no limit. The limit is '
-        'at least twice the time of the longest step so far; the first step and waits for evaluations and checkpoints '
+        'How long a step may wait for other processes; then the run ends and names them. 0 '
+        'is no limit. The limit is '
+        'at least twice the time of the longest step so far; the first step and waits for '
+        'evaluations and checkpoints '
         'have none.',
         unit='seconds',
         original=NEW,
@@ -116,7 +129,13 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
             f'{mode.launcher} starts and numbers its processes; leave it out, or write '
             f'{modes_that(lambda other: other.has_cluster)}',
         )
-    if run and not run.alone and params.deterministic and params.trains and not mode.sums_in_one_order:
+    if (
+        run
+        and not run.alone
+        and params.deterministic
+        and params.trains
+        and not mode.sums_in_one_order
+    ):
         yield params.clash(
             'deterministic',
             'variable_update',

@@ -35,14 +35,17 @@ class EvaluationFlags:
 
     eval: bool = flag(
         False,
-        'Do not train; print the accuracy of the newest checkpoint of --train_dir on the validation images.',
+        'Do not train; print the accuracy of the newest checkpoint of --train_dir on the '
+        'validation images.',
         common=True,
-        original='by default there it evaluates as many batches as training takes, here each validation image once',
+        original='by default there it evaluates as many batches as training takes, here each '
+        'validation image once',
         not_in_exchange=True,
     )
     eval_interval_secs: float = flag(
         0.0,
-        'With --eval, how often to look for a new checkpoint, until the training that writes them has ended; 0 '
+        'With --eval, how often to look for a new checkpoint, until the training that writes '
+        'them has ended; 0 '
         'evaluates the newest checkpoint once.',
         unit='seconds',
         agreed=False,
@@ -56,7 +59,8 @@ class EvaluationFlags:
     )
     num_eval_batches: int | None = flag(
         None,
-        'Batches to evaluate, each a batch of all devices together; by default --num_batches with --eval, else every '
+        'Batches to evaluate, each a batch of all devices together; by default --num_batches '
+        'with --eval, else every '
         'validation image once, or as many synthetic batches as timed steps.',
         lower_bound=1,
         unit='batches',
@@ -64,7 +68,8 @@ class EvaluationFlags:
     )
     num_eval_epochs: float | None = flag(
         None,
-        'Passes over the validation images, fractions are allowed; use it instead of --num_eval_batches. By default '
+        'Passes over the validation images, fractions are allowed; use it instead of '
+        '--num_eval_batches. By default '
         '--num_epochs with --eval.',
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
@@ -103,14 +108,21 @@ class EvaluationFlags:
 
 
 def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
-    kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
+    kinds = [
+        name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)
+    ]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
-        yield params.clash(kinds[-2], kinds[-1], 'a run evaluates in one of these ways only; leave one out')
+        yield params.clash(
+            kinds[-2], kinds[-1], 'a run evaluates in one of these ways only; leave one out'
+        )
     if params.num_eval_batches is not None and params.num_eval_epochs is not None:
-        yield params.clash('num_eval_batches', 'num_eval_epochs', 'both set how much to evaluate; leave one out')
+        yield params.clash(
+            'num_eval_batches', 'num_eval_epochs', 'both set how much to evaluate; leave one out'
+        )
     elif params.num_eval_epochs is not None and params.data_dir is None:
         yield (
-            f'{params.written("num_eval_epochs")}: synthetic images have no epochs; write --num_eval_batches, or add '
+            f'{params.written("num_eval_epochs")}: synthetic images have no epochs; write '
+            '--num_eval_batches, or add '
             '--data_dir=DIR'
         )
     if params.eval and params.train_dir is None:

@@ -1,4 +1,6 @@
-"""The flags about files: checkpoints, summaries, exports, traces and profiles; and which process writes each."""
+"""The flags about files: checkpoints, summaries, exports, traces and profiles; and which process
+writes each.
+"""
 
 import functools
 import itertools
@@ -25,7 +27,8 @@ class FileFlags:
 
     train_dir: str | None = flag(
         None,
-        'Folder for checkpoints and summaries, created if missing. Training continues from its newest checkpoint; '
+        'Folder for checkpoints and summaries, created if missing. Training continues from '
+        'its newest checkpoint; '
         '--eval also takes one checkpoint of it, as DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
@@ -40,8 +43,11 @@ class FileFlags:
         not_in_exchange=True,
         idle=(
             Idle(
-                lambda p, run: p.forward_only and not (p.save_summaries_steps and p.summary_verbosity),
-                '--forward_only saves no checkpoints, and summaries need --save_summaries_steps and '
+                lambda p, run: (
+                    p.forward_only and not (p.save_summaries_steps and p.summary_verbosity)
+                ),
+                '--forward_only saves no checkpoints, and summaries need '
+                '--save_summaries_steps and '
                 '--summary_verbosity',
             ),
         ),
@@ -88,17 +94,23 @@ class FileFlags:
         idle=(
             IN_EVAL,
             _NO_FOLDER,
-            Idle(lambda p, run: not p.summary_verbosity, '--summary_verbosity=0 writes no summaries'),
+            Idle(
+                lambda p, run: not p.summary_verbosity, '--summary_verbosity=0 writes no summaries'
+            ),
         ),
     )
     summary_verbosity: int = flag(
         0,
-        '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms of gradients.',
+        '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms '
+        'of gradients.',
         upper_bound=3,
         idle=(
             IN_EVAL,
             _NO_FOLDER,
-            Idle(lambda p, run: not p.save_summaries_steps, '--save_summaries_steps=0 writes no summaries'),
+            Idle(
+                lambda p, run: not p.save_summaries_steps,
+                '--save_summaries_steps=0 writes no summaries',
+            ),
         ),
     )
     trace_file: str | None = flag(
@@ -121,7 +133,8 @@ class FileFlags:
     )
     partitioned_graph_file_prefix: str | None = flag(
         None,
-        'First part of the paths of files with the graph of each device, as the last warm-up step ran it.',
+        'First part of the paths of files with the graph of each device, as the last warm-up '
+        'step ran it.',
         output=Output.PREFIX,
         idle=(IN_EVAL,),
     )
@@ -150,7 +163,9 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
         if getattr(params, name) is not None and params.num_warmup_batches == 0:
             yield params.clash(
-                name, 'num_warmup_batches', 'it records the last warm-up step; write --num_warmup_batches=1 or more'
+                name,
+                'num_warmup_batches',
+                'it records the last warm-up step; write --num_warmup_batches=1 or more',
             )
     for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
         if getattr(params, given) and not getattr(params, missing):
@@ -162,6 +177,7 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         first, last = 1, 0
     if first > last:
         yield (
-            f'{params.written("profile_steps")}: it must be the first and the last of the timed steps to profile, such '
+            f'{params.written("profile_steps")}: it must be the first and the last of the '
+            'timed steps to profile, such '
             'as 10,20'
         )

@@ -1,4 +1,6 @@
-"""The texts of --help and --help=FLAG, and the page of all flags in Markdown. Does not import TensorFlow."""
+"""The texts of --help and --help=FLAG, and the page of all flags in Markdown. Does not import
+TensorFlow.
+"""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,24 +33,37 @@ measure something else than asked is refused, with the reason."""
 
 
 def format_help(subcommands: Mapping[str, HelpSubcommand], models: Sequence[str] = ()) -> str:
-    """Returns the text of --help, or of --help=all if `models` are listed, at most 100 columns wide."""
+    """Returns the text of --help, or of --help=all if `models` are listed, at most 100 columns
+    wide.
+    """
     specs = [spec for spec in SPECS.values() if models or spec.common]
     parts = [_format_usage(subcommands)]
     if models:
         parts.append(f'Models:\n{filled(", ".join(models), 2)}')
     for group in dict.fromkeys(spec.group for spec in specs):
-        parts.append('\n'.join([f'{group}:', *(flag_help(spec) for spec in specs if spec.group == group)]))
+        parts.append(
+            '\n'.join([f'{group}:', *(flag_help(spec) for spec in specs if spec.group == group)])
+        )
     if models:
         return '\n\n'.join([*parts, f'{_FORMS}\n{_ORIGINAL_FLAGS}'])
     others = len(SPECS) - len(specs)
-    return '\n\n'.join([*parts, f'{_FORMS}\n--help=all lists the other {others} flags, too, and the models.'])
+    return '\n\n'.join(
+        [*parts, f'{_FORMS}\n--help=all lists the other {others} flags, too, and the models.']
+    )
 
 
 def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
-    usages = ['[--flag=value ...]', *(f'{name} {command.usage}' for name, command in subcommands.items())]
-    lines = [f'{"usage:" if not i else "":7}tf_cnn_benchmarks {usage}' for i, usage in enumerate(usages)]
+    usages = [
+        '[--flag=value ...]',
+        *(f'{name} {command.usage}' for name, command in subcommands.items()),
+    ]
+    lines = [
+        f'{"usage:" if not i else "":7}tf_cnn_benchmarks {usage}' for i, usage in enumerate(usages)
+    ]
     purposes = [f'  {name:12}{command.purpose}' for name, command in subcommands.items()]
-    return '\n'.join([*lines, '', _PURPOSE, '', 'Subcommands, each with its own --help:', *purposes])
+    return '\n'.join(
+        [*lines, '', _PURPOSE, '', 'Subcommands, each with its own --help:', *purposes]
+    )
 
 
 def flag_help(spec: FlagSpec) -> str:
@@ -75,13 +90,17 @@ def describe_flag(name: str, others: Iterable[str] = ()) -> str:
     if plain not in FLAGS:
         near = ELSEWHERE.get(plain) or flag_with_value(plain) or nearest(plain, [*FLAGS, *others])
         hint = f'did you mean --help={near}?' if near else '--help lists all flags'
-        raise UsageError(f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}')
+        raise UsageError(
+            f'{format_flag("help", name)}: there is no such flag or subcommand; {hint}'
+        )
     spec, row = FLAGS[plain], TABLE.get(plain)
     facts = {
         'Group': spec.group,
         'Original': spec.original or 'the last version has it',
         'Here': f'{row.fate.value}{": " if row.says else ""}{row.says}' if row else '',
-        'Accepted': f'{format_flag(plain, row.silent)} brings no warning' if row and row.silent is not None else '',
+        'Accepted': f'{format_flag(plain, row.silent)} brings no warning'
+        if row and row.silent is not None
+        else '',
         'No effect': '; '.join(dict.fromkeys(idle.reason for idle in spec.idle)),
         'Clusters': 'all processes need the same value' if spec.agreed else '',
     }
@@ -97,24 +116,26 @@ def filled(text: str, columns: int = 0) -> str:
     return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
 
 
-# ---- the page in Markdown -------------------------------------------------------------------------------------------
+# ---- the page in Markdown ------------------------------------------------------------------------
 
 _PAGE_HEAD = """\
 # Flags
 
 <!-- Made by `python tf_cnn_benchmarks.py help --markdown > docs/flags.md`; do not edit it. -->
 
-All flags of a run in the order of `--help=all`, and all of the original program. `--help=FLAG` prints one of these
-entries. A switch is turned on by `--flag` and off by `--noflag`; `--flagfile=FILE` reads flags from a file, one on each
-line. The subcommands have flags of their own, which `help SUBCOMMAND` prints.
+All flags of a run in the order of `--help=all`, and all of the original program. `--help=FLAG`
+prints one of these entries. A switch is turned on by `--flag` and off by `--noflag`;
+`--flagfile=FILE` reads flags from a file, one on each line. The subcommands have flags of their
+own, which `help SUBCOMMAND` prints.
 
-*No effect* lists when a flag changes nothing. If it is given then, with another value than its default, the run prints
-one warning that names the flag and the reason.
+*No effect* lists when a flag changes nothing. If it is given then, with another value than its
+default, the run prints one warning that names the flag and the reason.
 """
 
 
 def format_page() -> str:
-    """Returns a page in Markdown with the description of every flag of this program and of the original.
+    """Returns a page in Markdown with the description of every flag of this program and of the
+    original.
 
     `make docs` writes it to docs/flags.md, which is not part of the source.
     """

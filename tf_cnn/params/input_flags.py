@@ -30,13 +30,20 @@ def chosen_pipeline(params: 'Params') -> str:
     return record_pipeline(params.input_pipeline, deterministic=params.deterministic).name
 
 
-_VALIDATION = Idle(lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files')
-_ARRAYS = Idle(lambda p, run: not run.has_records, 'it is about records, and --data_dir contains none of them')
+_VALIDATION = Idle(
+    lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files'
+)
+_ARRAYS = Idle(
+    lambda p, run: not run.has_records, 'it is about records, and --data_dir contains none of them'
+)
 _TF_DATA = (
     SYNTHETIC,
     _VALIDATION,
     _ARRAYS,
-    Idle(lambda p, run: chosen_pipeline(p) != TF_DATA, f'it acts with --input_pipeline={TF_DATA} only'),
+    Idle(
+        lambda p, run: chosen_pipeline(p) != TF_DATA,
+        f'it acts with --input_pipeline={TF_DATA} only',
+    ),
 )
 
 
@@ -52,34 +59,48 @@ class InputFlags:
 
     input_pipeline: str | None = flag(
         None,
-        f'How images become batches. {RECORD_INPUT}: records are read by the operation RecordInput. {TF_DATA}: '
-        f'they are read by tf.data. {DEVICE}: each device holds all images. {FEED_DICT}: Python feeds each batch, also '
-        f'of synthetic images. See docs/data.md. By default {RECORD_INPUT}, {TF_DATA} with --deterministic.',
+        f'How images become batches. {RECORD_INPUT}: records are read by the operation '
+        f'RecordInput. {TF_DATA}: '
+        f'they are read by tf.data. {DEVICE}: each device holds all images. {FEED_DICT}: '
+        'Python feeds each batch, also '
+        f'of synthetic images. See docs/data.md. By default {RECORD_INPUT}, {TF_DATA} with '
+        '--deterministic.',
         choices=PIPELINES,
         original=NEW,
         idle=(
             Idle(
-                lambda p, run: p.data_dir is None and p.input_pipeline not in PIPELINES_OF_SYNTHETIC, SYNTHETIC.reason
+                lambda p, run: (
+                    p.data_dir is None and p.input_pipeline not in PIPELINES_OF_SYNTHETIC
+                ),
+                SYNTHETIC.reason,
             ),
             _VALIDATION,
-            Idle(lambda p, run: not run.has_records and p.input_pipeline not in PIPELINES_OF_ARRAYS, _ARRAYS.reason),
+            Idle(
+                lambda p, run: not run.has_records and p.input_pipeline not in PIPELINES_OF_ARRAYS,
+                _ARRAYS.reason,
+            ),
         ),
     )
     input_only: str | None = flag(
         None,
-        'Run the input pipeline alone, without the model, up to this stage, and print a table of the stages. '
+        'Run the input pipeline alone, without the model, up to this stage, and print a '
+        'table of the stages. '
         f'{"; ".join(f"{name}: {does}" for name, does in STAGES.items())}.',
         choices=tuple(STAGES),
         common=True,
         original=NEW,
-        only_alone='the workers of a cluster have pipelines of their own, which are measured in one process',
+        only_alone='the workers of a cluster have pipelines of their own, which are measured in '
+        'one process',
         not_in_exchange=True,
     )
     datasets_use_prefetch: bool = _tf_data_flag(True, 'prepare batches ahead, see the next flag.')
     datasets_prefetch_buffer_size: int = _tf_data_flag(
         _DEFAULTS.prefetched_batches,
         'how many batches are prepared ahead, besides those that wait for each device.',
-        Idle(lambda p, run: not p.datasets_use_prefetch, '--nodatasets_use_prefetch prepares no batches ahead'),
+        Idle(
+            lambda p, run: not p.datasets_use_prefetch,
+            '--nodatasets_use_prefetch prepares no batches ahead',
+        ),
         lower_bound=1,
         unit='batches',
     )
@@ -96,15 +117,23 @@ class InputFlags:
         unit='shards',
     )
     datasets_parallel_interleave_prefetch: int | None = _tf_data_flag(
-        None, 'how many further shards are opened ahead; by default tf.data decides.', lower_bound=1, unit='shards'
+        None,
+        'how many further shards are opened ahead; by default tf.data decides.',
+        lower_bound=1,
+        unit='shards',
     )
     datasets_sloppy_parallel_interleave: bool = _tf_data_flag(
-        False, 'do not wait for the shard whose turn it is, so that the order of records depends on timing.'
+        False,
+        'do not wait for the shard whose turn it is, so that the order of records depends '
+        'on timing.',
     )
     datasets_use_caching: bool = _tf_data_flag(
         False,
         'keep all records, as they are in the shards, in memory after their first reading.',
-        Idle(lambda p, run: p.datasets_repeat_cached_sample, '--datasets_repeat_cached_sample reads one record only'),
+        Idle(
+            lambda p, run: p.datasets_repeat_cached_sample,
+            '--datasets_repeat_cached_sample reads one record only',
+        ),
     )
     datasets_repeat_cached_sample: bool = _tf_data_flag(
         False, 'use the first record for every image, to measure input without reading.'
@@ -124,14 +153,18 @@ def tf_data_settings(params: 'Params') -> TfDataSettings:
         prefetched_shards=params.datasets_parallel_interleave_prefetch,
         caches=params.datasets_use_caching,
         repeats_one=params.datasets_repeat_cached_sample,
-        prefetched_batches=params.datasets_prefetch_buffer_size if params.datasets_use_prefetch else 0,
+        prefetched_batches=params.datasets_prefetch_buffer_size
+        if params.datasets_use_prefetch
+        else 0,
         batches_per_device=params.multi_device_iterator_max_buffer_size,
         private_threads=params.datasets_num_private_threads,
     )
 
 
 def keeps_images_in_memory(params: 'Params') -> bool:
-    """Whether the images of --data_dir are read into memory in the model's size before the first step."""
+    """Whether the images of --data_dir are read into memory in the model's size before the first
+    step.
+    """
     return (
         params.data_dir is not None
         and not params.eval
@@ -156,30 +189,38 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
             )
     if params.input_only:
         if params.eval:
-            yield params.clash('input_only', 'eval', 'validation images are read in another way; leave one out')
+            yield params.clash(
+                'input_only', 'eval', 'validation images are read in another way; leave one out'
+            )
         elif params.data_dir is None:
             yield (
-                f'{params.written("input_only")}: without --data_dir images are synthetic and stay on the device; add '
+                f'{params.written("input_only")}: without --data_dir images are synthetic '
+                'and stay on the device; add '
                 '--data_dir=DIR'
             )
         elif params.evaluates_in_training:
             yield (
-                f'{params.written("input_only")} clashes with --eval_during_training_*: there is no model to evaluate; '
+                f'{params.written("input_only")} clashes with --eval_during_training_*: '
+                'there is no model to evaluate; '
                 'leave one out'
             )
     elif params.input_pipeline == FEED_DICT and params.steps_per_run > 1 and not params.eval:
         yield params.clash(
             'input_pipeline',
             'steps_per_run',
-            f'each step gets its batch from Python; leave one out, or write --input_pipeline={DEVICE}',
+            'each step gets its batch from Python; leave one out, or write '
+            f'--input_pipeline={DEVICE}',
         )
     if keeps_images_in_memory(params) and params.trains:
         if params.distortions:
-            yield params.clash('input_pipeline', 'distortions', 'it shifts and flips images only; leave one out')
+            yield params.clash(
+                'input_pipeline', 'distortions', 'it shifts and flips images only; leave one out'
+            )
         if params.augmentation == 'resized_crop':
             yield params.clash(
                 'input_pipeline',
                 'augmentation',
-                'it keeps each image in one size, and cuts no other parts out of the photograph; write '
+                'it keeps each image in one size, and cuts no other parts out of the '
+                'photograph; write '
                 '--augmentation=padded_crop or none',
             )

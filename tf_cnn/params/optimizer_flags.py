@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def _argument(name: str, default: float, help: str, **facts: Any) -> Any:
     """A flag that is an argument of some optimizers only."""
     takers = optimizers_that(lambda row: name in row.arguments)
-    idle = Idle(lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {takers} uses it')
+    idle = Idle(
+        lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {takers} uses it'
+    )
     return flag(default, f'{help}, for {takers}.', idle=(idle,), **facts)
 
 
@@ -37,30 +39,36 @@ class OptimizerFlags:
 
     optimizer: str = flag(
         DEFAULT_OPTIMIZER,
-        f'The update rule. {"; ".join(f"{row.name}: {row.summary}" for row in OPTIMIZERS.values())}.',
+        'The update rule. '
+        f'{"; ".join(f"{row.name}: {row.summary}" for row in OPTIMIZERS.values())}.',
         choices=tuple(OPTIMIZERS),
         common=True,
         resolved=True,
     )
     init_learning_rate: float | None = flag(
         None,
-        "The learning rate; by default the model's own schedule, see docs/training.md. --learning_rate is another name "
+        "The learning rate; by default the model's own schedule, see docs/training.md. "
+        '--learning_rate is another name '
         'of it.',
         common=True,
     )
     piecewise_learning_rate_schedule: str | None = flag(
         None,
-        "The learning rate as 'RATE;EPOCH;RATE;...': the first rate, then the epochs (counted from 0, fractions are "
+        "The learning rate as 'RATE;EPOCH;RATE;...': the first rate, then the epochs "
+        '(counted from 0, fractions are '
         'allowed) at which it changes, each with its new rate.',
     )
     num_epochs_per_decay: float = flag(
         0.0,
-        'The learning rate is multiplied by --learning_rate_decay_factor each time this many epochs have passed; 0 '
+        'The learning rate is multiplied by --learning_rate_decay_factor each time this many '
+        'epochs have passed; 0 '
         'keeps it constant.',
         upper_bound=MOST_EPOCHS,
         unit='epochs',
     )
-    learning_rate_decay_factor: float = flag(0.0, 'Factor of the learning rate for --num_epochs_per_decay.')
+    learning_rate_decay_factor: float = flag(
+        0.0, 'Factor of the learning rate for --num_epochs_per_decay.'
+    )
     minimum_learning_rate: float = flag(
         0.0,
         'The decay of --num_epochs_per_decay does not go below this learning rate.',
@@ -73,15 +81,22 @@ class OptimizerFlags:
     )
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
-        "Epochs in which the learning rate rises evenly from 0 to its first value; 0 is the schedule's own warm-up.",
+        'Epochs in which the learning rate rises evenly from 0 to its first value; 0 is the '
+        "schedule's own warm-up.",
         upper_bound=MOST_EPOCHS,
         unit='epochs',
     )
     resnet_base_lr: float | None = flag(
         None,
-        'For residual networks: the learning rate for 256 images per update. The rate is proportional to the images, '
+        'For residual networks: the learning rate for 256 images per update. The rate is '
+        'proportional to the images, '
         'rises for 5 epochs, and is divided by 10 after the usual epochs, see docs/training.md.',
-        idle=(Idle(lambda p, run: not run.residual, 'only residual networks use it, and --model is not one'),),
+        idle=(
+            Idle(
+                lambda p, run: not run.residual,
+                'only residual networks use it, and --model is not one',
+            ),
+        ),
     )
     momentum: float = _argument('momentum', 0.9, 'Momentum', upper_bound=1)
     nesterov: bool = _argument(
@@ -90,7 +105,9 @@ class OptimizerFlags:
         "Nesterov's momentum, which looks ahead by one more step; --nonesterov is the plain one",
         original=NEW,
     )
-    rmsprop_decay: float = _argument('rmsprop_decay', 0.9, 'Decay of the mean square', upper_bound=1)
+    rmsprop_decay: float = _argument(
+        'rmsprop_decay', 0.9, 'Decay of the mean square', upper_bound=1
+    )
     rmsprop_momentum: float = _argument('rmsprop_momentum', 0.9, 'Momentum', upper_bound=1)
     rmsprop_epsilon: float = _argument('rmsprop_epsilon', 1.0, 'Term added to the mean square')
     adam_beta1: float = _argument('adam_beta1', 0.9, 'Decay of the mean', upper_bound=1)
@@ -107,7 +124,10 @@ class OptimizerFlags:
     single_l2_loss_op: bool = flag(
         False,
         'Compute the L2 loss of all weights in one operation.',
-        idle=(NO_COMPUTING, Idle(lambda p, run: not p.weight_decay, '--weight_decay=0 leaves no L2 loss')),
+        idle=(
+            NO_COMPUTING,
+            Idle(lambda p, run: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
+        ),
     )
     label_smoothing: float = flag(
         0.0,
@@ -118,14 +138,21 @@ class OptimizerFlags:
     )
     gradient_clip: float | None = flag(
         None,
-        'Clip each element of a gradient to the range from minus this to this; by default there is no clipping.',
+        'Clip each element of a gradient to the range from minus this to this; by default '
+        'there is no clipping.',
         lower_bound=ABOVE_0,
     )
 
 
-# Each of the first flags sets the rate of the whole training, so only one may be given; the others can be combined.
+# Each of the first flags sets the rate of the whole training, so only one may be given; the others
+# can be combined.
 _WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
-_RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
+_RATE_FLAGS = (
+    'init_learning_rate',
+    'num_epochs_per_decay',
+    'learning_rate_decay_factor',
+    'minimum_learning_rate',
+)
 
 
 def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
@@ -136,12 +163,25 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         except ValueError as error:
             written = params.written('piecewise_learning_rate_schedule')
             yield f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
-    for name, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
+    for name, missing in itertools.permutations(
+        ('num_epochs_per_decay', 'learning_rate_decay_factor')
+    ):
         if getattr(params, name) and not getattr(params, missing):
-            yield f'{params.written(name)}: a decay of the learning rate needs --{missing} above 0 too; add it'
+            yield (
+                f'{params.written(name)}: a decay of the learning rate needs --{missing} above 0 '
+                'too; add it'
+            )
     defaults = type(params)()
-    given = [name for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
+    given = [
+        name
+        for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS)
+        if getattr(params, name) != getattr(defaults, name)
+    ]
     if run and not run.residual:
         given = [name for name in given if name != 'resnet_base_lr']
     if run and len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
-        yield params.clash(given[0], given[1], 'the first sets the learning rate of the whole training; leave one out')
+        yield params.clash(
+            given[0],
+            given[1],
+            'the first sets the learning rate of the whole training; leave one out',
+        )

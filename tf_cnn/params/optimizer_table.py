@@ -1,4 +1,5 @@
-"""The one table of optimizers: every fact about each value of --optimizer. Does not import TensorFlow.
+"""The one table of optimizers: every fact about each value of --optimizer. Does not import
+TensorFlow.
 
 An optimizer's name appears here and in UPDATE_RULES of tf_cnn/training/optimizers.py, its class.
 """
@@ -54,5 +55,7 @@ DEFAULT_OPTIMIZER = _ROWS[0].name
 
 
 def optimizers_that(fits: Callable[[OptimizerRow], bool]) -> str:
-    """Returns the flag with the values of the optimizers that fit, as errors and warnings name them."""
+    """Returns the flag with the values of the optimizers that fit, as errors and warnings name
+    them.
+    """
     return ' or '.join(f'--optimizer={row.name}' for row in _ROWS if fits(row))

@@ -1,7 +1,8 @@
 """The fate of each flag of the original tf_cnn_benchmarks and its other versions: one table.
 
-A flag of the original that changes no result never stops a run: it works, or a warning names it and says what happens
-instead. A flag is refused only if the run would measure something other than asked.
+A flag of the original that changes no result never stops a run: it works, or a warning names it and
+says what happens instead. A flag is refused only if the run would measure something other than
+asked.
 """
 
 import enum
@@ -29,8 +30,10 @@ class OriginalFlag:
     """One flag of the original; `spec` has its name, and reads its value.
 
     Attributes:
-      says: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the remedy if REFUSED.
-      silent: the value that asks for what this program always does and brings no warning; None for an empty value.
+      says: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the
+        remedy if REFUSED.
+      silent: the value that asks for what this program always does and brings no warning; None for
+        an empty value.
     """
 
     fate: Fate
@@ -39,8 +42,9 @@ class OriginalFlag:
     silent: Value = None
 
 
-# Flags of the original that are not among ours. Three lines each: its name, its type and the value that asks for what
-# this program always does; the flag that it is here, what happens instead, or why it is refused; what it means there.
+# Flags of the original that are not among ours. Three lines each: its name, its type and the value
+# that asks for what this program always does; the flag that it is here, what happens instead, or
+# why it is refused; what it means there.
 _RENAMED = """
 use_datasets bool
     input_pipeline
@@ -66,14 +70,14 @@ use_nccl bool
 _REFUSED = """
 trt_mode str
     TensorFlow contains no TensorRT any more; use trtexec of TensorRT
-    Convert the frozen graph of --forward_only by TensorRT, to compute in this precision: FP32, FP16 or INT8.
+    Convert the frozen graph of --forward_only by TensorRT, for FP32, FP16 or INT8.
 """
 _NO_EFFECT = """
 allreduce_merge_scope int 1
     gradients are joined by --gradient_repacking only
     How many neighbouring gradients of a collective all-reduce may be merged into one.
 batch_group_size int 1
-    batches are prepared one at a time, while a step computes; --datasets_prefetch_buffer_size prepares more
+    one batch is prepared while a step computes, more by --datasets_prefetch_buffer_size
     How many batches the threads of the input prepare together.
 collect_eval_results_async bool False
     accuracies are collected between the steps of evaluations
@@ -161,7 +165,16 @@ def _rows(fate: Fate, table: str, original: str | None = None) -> Iterator[Origi
         says, meaning = next(lines).strip(), next(lines).strip()
         # What has no effect may have any value.
         lowest = -math.inf if fate is Fate.NO_EFFECT else 0
-        spec = FlagSpec(name, _TYPES[kind], True, None, _HEADINGS[fate], meaning, original=original, lower_bound=lowest)
+        spec = FlagSpec(
+            name,
+            _TYPES[kind],
+            True,
+            None,
+            _HEADINGS[fate],
+            meaning,
+            original=original,
+            lower_bound=lowest,
+        )
         yield OriginalFlag(fate, spec, says, spec.read(silent[0]) if silent else None)
 
 
@@ -179,10 +192,16 @@ TABLE: Mapping[str, OriginalFlag] = {
 # All flags that a command line may have: ours, and those of the original.
 FLAGS: Mapping[str, FlagSpec] = {**SPECS, **{name: row.spec for name, row in TABLE.items()}}
 # What other programs call these flags.
-ELSEWHERE = {'lr': 'init_learning_rate', 'gpus': 'num_gpus', 'epochs': 'num_epochs', 'steps': 'num_batches'}
+ELSEWHERE = {
+    'lr': 'init_learning_rate',
+    'gpus': 'num_gpus',
+    'epochs': 'num_epochs',
+    'steps': 'num_batches',
+}
 # The switches that ask for nothing if they are off, as they are by default in the original.
 _OFF_BY_DEFAULT = ('mkl', 'xla_compile')
-# What a switch that is RENAMED means if it is on, and if it is off: values of the flag that it is here.
+# What a switch that is RENAMED means if it is on, and if it is off: values of the flag that it is
+# here.
 _MEANT: Mapping[str, tuple[Value, Value]] = {
     'use_nccl': ('nccl', None),
     'use_fp16': ('fp16', None),
@@ -193,18 +212,30 @@ _MEANT: Mapping[str, tuple[Value, Value]] = {
 
 
 def flag_with_value(value: str) -> str | None:
-    """Returns the name of the first flag that has this choice: 'variable_update' for 'horovod'; None without one."""
-    return next((name for name, spec in SPECS.items() if value.lower() in map(str.lower, spec.choices or ())), None)
+    """Returns the name of the first flag that has this choice: 'variable_update' for 'horovod';
+    None without one.
+    """
+    return next(
+        (
+            name
+            for name, spec in SPECS.items()
+            if value.lower() in map(str.lower, spec.choices or ())
+        ),
+        None,
+    )
 
 
 def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Adds what the flags of `read` mean that are RENAMED to `values`, which are those of our flags.
+    """Adds what the flags of `read` mean that are RENAMED to `values`, which are those of our
+    flags.
 
-    Returns the text in which each added flag was written, by our name. Raises UsageError if flags contradict others.
+    Returns the text in which each added flag was written, by our name. Raises UsageError if flags
+    contradict others.
     """
     as_written, refusals = {}, Refusals()
     for older, value in read.items():
-        # The original has both xla and xla_compile, as two ways to compile, so one of them may be off.
+        # The original has both xla and xla_compile, as two ways to compile, so one of them may be
+        # off.
         is_idle = value is None or (older in _OFF_BY_DEFAULT and value is False)
         if is_idle or older not in TABLE or TABLE[older].fate is not Fate.RENAMED:
             continue
@@ -214,13 +245,17 @@ def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> 
             if meant is not None:
                 values[name], as_written[name] = meant, written
         elif given != value if older not in _MEANT else (str(on) in str(given)) != value:
-            refusals.add(f'{written} contradicts {format_flag(name, given)}, whose other name it is; leave it out')
+            refusals.add(
+                f'{written} contradicts {format_flag(name, given)}, whose other name it is; '
+                'leave it out'
+            )
     refusals.raise_all()
     return as_written
 
 
 def answer_original(name: str, value: object) -> list[str]:
-    """Returns a warning that says what happens instead of what a flag of the original asks for, if it asks for it.
+    """Returns a warning that says what happens instead of what a flag of the original asks for, if
+    it asks for it.
 
     Raises UsageError if the flag is refused.
     """

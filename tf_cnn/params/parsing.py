@@ -1,4 +1,5 @@
-"""Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
+"""Reads the settings of a run from a command line or from Python, and checks them. Does not import
+TensorFlow.
 
 The result depends on the words, the files of --flagfile and --variable_mgr_file and, where a path
 has ~, the home directory alone.
@@ -11,7 +12,13 @@ from typing import Any
 
 from tf_cnn.flags.spec import Value
 from tf_cnn.flags.words import split_words
-from tf_cnn.params.original import ELSEWHERE, FLAGS, answer_original, flag_with_value, replace_older_names
+from tf_cnn.params.original import (
+    ELSEWHERE,
+    FLAGS,
+    answer_original,
+    flag_with_value,
+    replace_older_names,
+)
 from tf_cnn.params.table import SPECS, Params, check
 from tf_cnn.params.user_modes import read_modes
 from tf_cnn.system.errors import Refusals, UsageError, format_flag, nearest
@@ -28,13 +35,17 @@ class Parsed:
 
 
 def parse_argv(argv: Sequence[str]) -> Parsed:
-    """Reads the flags of a command line, without the program's name; raises UsageError with a line for each mistake."""
+    """Reads the flags of a command line, without the program's name; raises UsageError with a line
+    for each mistake.
+    """
     refusals = Refusals()
     return _build(_split(argv, refusals).items(), refusals)
 
 
 def split_argv(argv: Sequence[str]) -> Mapping[str, object]:
-    """Returns the text of each flag of a command line by name, not yet read, including the flags of a --flagfile."""
+    """Returns the text of each flag of a command line by name, not yet read, including the flags of
+    a --flagfile.
+    """
     refusals = Refusals()
     texts = _split(argv, refusals)
     refusals.raise_all()
@@ -61,7 +72,8 @@ def _split(argv: Sequence[str], refusals: Refusals) -> Mapping[str, object]:
 
 
 def make_params(**overrides: Any) -> Params:
-    """Returns the defaults with these flags changed, checked like a command line. Warnings become UserWarnings.
+    """Returns the defaults with these flags changed, checked like a command line. Warnings become
+    UserWarnings.
 
     Raises:
       UsageError: a flag is unknown, has a wrong value, or clashes with another one.
@@ -75,7 +87,8 @@ def make_params(**overrides: Any) -> Params:
 def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
     """Makes Params and warnings from pairs (name, text or Python value).
 
-    Rules between flags are checked only if all flags can be read; otherwise some values are unknown.
+    Rules between flags are checked only if all flags can be read; otherwise some values are
+    unknown.
     """
     values_of, read = dict(given), dict[str, Value]()
     if MODES_FILE in values_of:
@@ -93,7 +106,9 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
                 refusals.add(_unknown(name))
     refusals.raise_all()
     values = {name: value for name, value in read.items() if name in SPECS}
-    as_written = {name: format_flag(name, value) for name, value in values.items() if value is not None}
+    as_written = {
+        name: format_flag(name, value) for name, value in values.items() if value is not None
+    }
     as_written |= replace_older_names(read, values)
     # The spec of each field has read its value, which mypy cannot see.
     params = Params(**values, given=as_written)  # type: ignore[arg-type]

@@ -11,7 +11,12 @@ from tf_cnn.params.rules import IN_EVAL, NO_COMPUTING, NO_MODEL, ON_CPU, RunFact
 if TYPE_CHECKING:
     from tf_cnn.params.table import Params
 _UNSCALED = Idle(lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss')
-_OF_SCALE = (NO_COMPUTING, _UNSCALED, IN_EVAL, in_forward_only('--forward_only computes no gradients'))
+_OF_SCALE = (
+    NO_COMPUTING,
+    _UNSCALED,
+    IN_EVAL,
+    in_forward_only('--forward_only computes no gradients'),
+)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -24,7 +29,8 @@ class PrecisionFlags:
 
     precision: str = flag(
         'fp32',
-        'The type in which the network computes; variables (see --fp16_vars), loss and updates keep 32 bits. '
+        'The type in which the network computes; variables (see --fp16_vars), loss and '
+        'updates keep 32 bits. '
         '--use_fp16 means fp16.',
         choices=('fp32', 'fp16', 'bf16'),
         common=True,
@@ -33,7 +39,8 @@ class PrecisionFlags:
     )
     tf32: bool = flag(
         True,
-        'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, which keeps 10 bits of the '
+        'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, '
+        'which keeps 10 bits of the '
         'mantissa, as TensorFlow does by default.',
         original=NEW,
         agreed=False,
@@ -42,33 +49,46 @@ class PrecisionFlags:
     fp16_vars: bool = flag(
         False,
         'Keep trained variables in the 16-bit type of --precision too.',
-        idle=(Idle(lambda p, run: p.precision == 'fp32', 'only --precision=fp16 or --precision=bf16 uses it'), IN_EVAL),
+        idle=(
+            Idle(
+                lambda p, run: p.precision == 'fp32',
+                'only --precision=fp16 or --precision=bf16 uses it',
+            ),
+            IN_EVAL,
+        ),
     )
     fp16_loss_scale: float | None = flag(
         None,
-        'Factor of the loss with --precision=fp16; the first one if it changes automatically. By default 128.',
+        'Factor of the loss with --precision=fp16; the first one if it changes '
+        'automatically. By default 128.',
         lower_bound=1,
         idle=_OF_SCALE,
     )
     fp16_enable_auto_loss_scale: bool = flag(
         False,
-        'Halve the scale and skip the update after a step whose gradients overflow; double the scale after '
+        'Halve the scale and skip the update after a step whose gradients overflow; double '
+        'the scale after '
         '--fp16_inc_loss_scale_every_n steps without overflow.',
         idle=_OF_SCALE,
     )
     fp16_inc_loss_scale_every_n: int = flag(
         1000,
-        'Consecutive steps without overflow after which --fp16_enable_auto_loss_scale doubles the scale.',
+        'Consecutive steps without overflow after which --fp16_enable_auto_loss_scale '
+        'doubles the scale.',
         lower_bound=1,
         unit='steps',
         idle=(
             *_OF_SCALE,
-            Idle(lambda p, run: not p.fp16_enable_auto_loss_scale, 'only --fp16_enable_auto_loss_scale uses it'),
+            Idle(
+                lambda p, run: not p.fp16_enable_auto_loss_scale,
+                'only --fp16_enable_auto_loss_scale uses it',
+            ),
         ),
     )
     continue_on_nan: bool = flag(
         False,
-        'Continue when the loss is not finite, instead of stopping with an error. On synthetic images runs always '
+        'Continue when the loss is not finite, instead of stopping with an error. On '
+        'synthetic images runs always '
         'continue, with a warning.',
         original=NEW,
         agreed=False,
@@ -77,7 +97,11 @@ class PrecisionFlags:
 
 
 def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
-    if params.fp16_vars and params.precision != 'fp32' and not OPTIMIZERS[params.optimizer].fits_16_bits:
+    if (
+        params.fp16_vars
+        and params.precision != 'fp32'
+        and not OPTIMIZERS[params.optimizer].fits_16_bits
+    ):
         yield params.clash(
             'fp16_vars',
             'optimizer',

@@ -1,4 +1,6 @@
-"""The flags about results: where they are written, how often a run is repeated, and what else is measured."""
+"""The flags about results: where they are written, how often a run is repeated, and what else is
+measured.
+"""
 
 import dataclasses
 import datetime
@@ -27,21 +29,33 @@ _OTHER_FIELDS = ('shape', 'hostname', 'date', 'time', 'run')
 
 
 def fill(path: str, values: Mapping[str, Any]) -> str:
-    """Replaces the fields of a path by their values. A slash in a value, as in a --data_dir, becomes an underscore."""
+    """Replaces the fields of a path by their values. A slash in a value, as in a --data_dir,
+    becomes an underscore.
+    """
     return FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
 
 
 def numbered_path(path: str, values: Mapping[str, Any]) -> str | None:
-    """Returns the path with {run} in it, for more names, if the program chooses the name; None if the user wrote it."""
+    """Returns the path with {run} in it, for more names, if the program chooses the name; None if
+    the user wrote it.
+    """
     if not any(field in path for field in _CHOSEN):
         return None
     filled = fill(path, {**values, 'run': RUN_FIELD})
     # Without a field for it, the number goes before the last dot.
-    return filled if RUN_FIELD in filled else str(Path(filled).with_suffix(f'.{RUN_FIELD}{Path(filled).suffix}'))
+    return (
+        filled
+        if RUN_FIELD in filled
+        else str(Path(filled).with_suffix(f'.{RUN_FIELD}{Path(filled).suffix}'))
+    )
 
 
-def field_values(params: 'Params', *, model: str, batch_size: int, shape: object, run: int | str = 1) -> dict[str, Any]:
-    """Returns all fields that a path may have, by name; `model` is the full name, `run` the number of the repeat."""
+def field_values(
+    params: 'Params', *, model: str, batch_size: int, shape: object, run: int | str = 1
+) -> dict[str, Any]:
+    """Returns all fields that a path may have, by name; `model` is the full name, `run` the number
+    of the repeat.
+    """
     now = datetime.datetime.now()
     return {
         **{field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
@@ -64,9 +78,12 @@ class ResultFlags:
 
     result_file: str | None = flag(
         None,
-        'File for the result as JSON (docs/results.md); - is standard output, on which nothing else is printed then. '
-        'Flags in braces are replaced by their values, as in {model}-{batch_size}.json; so are {shape}, {hostname}, '
-        '{date}, {time} and {run}, the number of a run. With one of these three no file is replaced: a name that is '
+        'File for the result as JSON (docs/results.md); - is standard output, on which '
+        'nothing else is printed then. '
+        'Flags in braces are replaced by their values, as in {model}-{batch_size}.json; so '
+        'are {shape}, {hostname}, '
+        '{date}, {time} and {run}, the number of a run. With one of these three no file is '
+        'replaced: a name that is '
         'not free gets the next free number.',
         common=True,
         output=Output.CHIEF_FILE,
@@ -74,7 +91,8 @@ class ResultFlags:
     )
     benchmark_log_dir: str | None = flag(
         None,
-        "Folder for benchmark_run.log and metric.log, in the format of the benchmark logger of TensorFlow's official "
+        'Folder for benchmark_run.log and metric.log, in the format of the benchmark logger '
+        "of TensorFlow's official "
         'models; created if missing.',
         original=None,
         output=Output.CHIEF_FOLDER,
@@ -83,7 +101,9 @@ class ResultFlags:
         None,
         'The test_id in benchmark_run.log, for people who read it.',
         original=None,
-        idle=(Idle(lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'),),
+        idle=(
+            Idle(lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'),
+        ),
     )
     repeat: int = flag(
         1,
@@ -96,7 +116,8 @@ class ResultFlags:
     )
     target_seconds: float | None = flag(
         None,
-        'Take timed steps for this long; use it instead of --num_batches. Workers that train together take as many as '
+        'Take timed steps for this long; use it instead of --num_batches. Workers that train '
+        'together take as many as '
         'take about this long at the pace of their warm-up.',
         lower_bound=0.001,
         unit='seconds',
@@ -105,7 +126,8 @@ class ResultFlags:
     )
     wait_for_idle: float | None = flag(
         None,
-        'Before the run, wait until other processes hardly use the cores, but at most this long. The time counts in '
+        'Before the run, wait until other processes hardly use the cores, but at most this '
+        'long. The time counts in '
         'nothing.',
         lower_bound=1,
         unit='seconds',
@@ -113,13 +135,15 @@ class ResultFlags:
     )
     measure_peak: bool = flag(
         False,
-        'After the steps, measure large matrix products on the same devices, and print the share reached.',
+        'After the steps, measure large matrix products on the same devices, and print the '
+        'share reached.',
         idle=(
             NO_MODEL,
             IN_EVAL,
             Idle(
                 lambda p, run: not run.alone,
-                'the workers of a cluster would disturb each other; measure the peak in one process',
+                'the workers of a cluster would disturb each other; measure the peak in '
+                'one process',
             ),
         ),
     )
@@ -132,19 +156,23 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     for field in FIELD.findall(params.result_file or ''):
         if field not in _OTHER_FIELDS and field not in SPECS:
             yield (
-                f'{params.written("result_file")}: {{{field}}} is no flag; write one of the flags, or one of '
+                f'{params.written("result_file")}: {{{field}}} is no flag; write one of the '
+                'flags, or one of '
                 f'{", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
             )
         elif field not in _OTHER_FIELDS and getattr(params, field) is None:
             yield (
-                f'{params.written("result_file")}: {{{field}}} has no value, since --{field} is not given; '
+                f'{params.written("result_file")}: {{{field}}} has no value, since --{field} '
+                'is not given; '
                 f'use --{field}=VALUE, or remove {{{field}}}'
             )
     if params.repeat > 1:
         if params.result_file == STDOUT:
             yield params.clash('result_file', 'repeat', 'each run has a result; write a file')
         if params.eval:
-            yield params.clash('repeat', 'eval', 'it repeats the measurement of steps; leave it out')
+            yield params.clash(
+                'repeat', 'eval', 'it repeats the measurement of steps; leave it out'
+            )
         for name in outputs_that_are(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
             if getattr(params, name) and not params.eval:
                 yield params.clash('repeat', name, 'all runs would write there; leave one out')
@@ -152,11 +180,14 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         return
     for name in ('num_batches', 'num_epochs'):
         if getattr(params, name) is not None:
-            yield params.clash('target_seconds', name, 'both set the length of the run; leave one out')
+            yield params.clash(
+                'target_seconds', name, 'both set the length of the run; leave one out'
+            )
     if run and not run.alone and not params.num_warmup_batches and not params.eval:
         yield params.clash(
             'target_seconds',
             'num_warmup_batches',
-            'workers that train together agree on a number of steps by the pace of their warm-up; write '
+            'workers that train together agree on a number of steps by the pace of their '
+            'warm-up; write '
             '--num_warmup_batches=1 or more',
         )

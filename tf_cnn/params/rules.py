@@ -1,4 +1,6 @@
-"""When a flag has no effect, and the facts of a run on which this and the rules between flags depend."""
+"""When a flag has no effect, and the facts of a run on which this and the rules between flags
+depend.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +18,8 @@ class RunFacts:
     """Facts about a run that its flags alone do not give.
 
     Attributes:
-      alone: whether no other process takes part. It is False under a mode's launcher, such as horovodrun, even if the
-        launcher starts only one process.
+      alone: whether no other process takes part. It is False under a mode's launcher, such as
+        horovodrun, even if the launcher starts only one process.
       has_records: whether --data_dir, if given, contains records rather than arrays.
     """
 
@@ -36,8 +38,8 @@ def in_forward_only(reason: str) -> Idle:
     return Idle(lambda p, run: p.forward_only, reason)
 
 
-# Flags for GPUs change no result, so on a CPU they never stop a run. Only the flags that choose the devices are refused
-# without a GPU: --device=gpu, and --num_gpus above 1 without --device.
+# Flags for GPUs change no result, so on a CPU they never stop a run. Only the flags that choose the
+# devices are refused without a GPU: --device=gpu, and --num_gpus above 1 without --device.
 ON_CPU = on_cpu(lambda p: True)
 IN_EVAL = Idle(lambda p, run: p.eval, '--eval trains nothing')
 TRAINS_NOTHING = in_forward_only('--forward_only trains nothing')

@@ -21,7 +21,8 @@ _COUNTED_FOR_EVAL = Idle(
     '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates',
 )
 _ONE_TENSOR = Idle(
-    lambda p, run: p.exchange_only and p.exchange_bytes is not None, '--exchange_bytes says what is exchanged'
+    lambda p, run: p.exchange_only and p.exchange_bytes is not None,
+    '--exchange_bytes says what is exchanged',
 )
 
 
@@ -36,7 +37,8 @@ class RunFlags:
         'trivial',
         'The network.',
         common=True,
-        original='equal names mean equal cost; docs/models.md lists the differences between the networks',
+        original='equal names mean equal cost; docs/models.md lists the differences between '
+        'the networks',
         idle=(_ONE_TENSOR,),
     )
     model_file: str | None = flag(
@@ -65,7 +67,8 @@ class RunFlags:
     )
     num_batches: int | None = flag(
         None,
-        f'Timed steps of each worker; by default {NUM_BATCHES}, or as many as --num_epochs needs. With --eval, the '
+        f'Timed steps of each worker; by default {NUM_BATCHES}, or as many as --num_epochs '
+        'needs. With --eval, the '
         'default of --num_eval_batches.',
         lower_bound=1,
         unit='steps',
@@ -75,7 +78,8 @@ class RunFlags:
     )
     num_epochs: float | None = flag(
         None,
-        'Length of the timed steps in passes over the training images, all devices of all workers together; use it '
+        'Length of the timed steps in passes over the training images, all devices of all '
+        'workers together; use it '
         'instead of --num_batches. With --eval, the default of --num_eval_epochs.',
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
@@ -95,8 +99,10 @@ class RunFlags:
     )
     steps_per_run: int = flag(
         1,
-        'Steps that one call of the session takes, by a loop in the graph. The time of a call is divided equally among '
-        'its steps; what is due after one of them (lines, checkpoints, evaluations, signals) comes after the call.',
+        'Steps that one call of the session takes, by a loop in the graph. The time of a '
+        'call is divided equally among '
+        'its steps; what is due after one of them (lines, checkpoints, evaluations, signals) '
+        'comes after the call.',
         lower_bound=1,
         unit='steps',
         original=NEW,
@@ -104,11 +110,18 @@ class RunFlags:
         idle=(NO_MODEL, IN_EVAL),
     )
     display_every: int = flag(
-        10, 'Steps between two printed lines.', lower_bound=1, unit='steps', common=True, agreed=False, idle=(IN_EVAL,)
+        10,
+        'Steps between two printed lines.',
+        lower_bound=1,
+        unit='steps',
+        common=True,
+        agreed=False,
+        idle=(IN_EVAL,),
     )
     display_perf_ewma: float | None = flag(
         None,
-        'Print the exponentially weighted moving average of the rate, where the last step has this weight, instead of '
+        'Print the exponentially weighted moving average of the rate, where the last step '
+        'has this weight, instead of '
         'the rate of all steps so far; the total at the end stays the same.',
         upper_bound=1,
         idle=(IN_EVAL,),
@@ -122,18 +135,24 @@ class RunFlags:
     )
     freeze_when_forward_only: bool = flag(
         False,
-        'With --forward_only, make the weights constants, and fold batch norm into the convolution before it.',
-        idle=(NO_MODEL, Idle(lambda p, run: not p.forward_only, 'only --forward_only freezes weights')),
+        'With --forward_only, make the weights constants, and fold batch norm into the '
+        'convolution before it.',
+        idle=(
+            NO_MODEL,
+            Idle(lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
+        ),
     )
     exchange_only: bool = flag(
         False,
-        'Compute nothing: gradients of the sizes of the model, which are in memory already, are exchanged between '
+        'Compute nothing: gradients of the sizes of the model, which are in memory already, '
+        'are exchanged between '
         'towers and processes as in training, and applied.',
         original=NEW,
     )
     exchange_bytes: int | None = flag(
         None,
-        'With --exchange_only: instead of the gradients of the model, one tensor of so many bytes in 32 bits.',
+        'With --exchange_only: instead of the gradients of the model, one tensor of so many '
+        'bytes in 32 bits.',
         lower_bound=4,
         upper_bound=1 << 30,
         unit='bytes',
@@ -144,7 +163,12 @@ class RunFlags:
         False,
         'Compute and print top-1 and top-5 accuracy while training.',
         agreed=False,
-        idle=(NO_COMPUTING, NO_MODEL, IN_EVAL, in_forward_only('--forward_only always prints the accuracy')),
+        idle=(
+            NO_COMPUTING,
+            NO_MODEL,
+            IN_EVAL,
+            in_forward_only('--forward_only always prints the accuracy'),
+        ),
     )
     loss_type_to_report: str = flag(
         'total_loss',
@@ -155,12 +179,15 @@ class RunFlags:
             NO_COMPUTING,
             NO_MODEL,
             IN_EVAL,
-            in_forward_only('--forward_only computes no weight decay, so that both losses are the same'),
+            in_forward_only(
+                '--forward_only computes no weight decay, so that both losses are the same'
+            ),
         ),
     )
     tf_random_seed: int = flag(
         1234,
-        'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing, '
+        'Seed of weights, dropout, augmentation and image order (the order of records also '
+        'depends on read timing, '
         'unless --deterministic is given).',
         lower_bound=-math.inf,
         agreed=False,
@@ -174,7 +201,8 @@ class RunFlags:
     )
     deterministic: bool = flag(
         False,
-        'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order of records.',
+        'The same losses bit for bit for the same --tf_random_seed: deterministic ops and '
+        'order of records.',
         original=NEW,
         agreed_by_servers=True,
     )
@@ -189,7 +217,8 @@ class RunFlags:
 
 
 def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
-    # Imported here, so that importing the flags does not import the models, and since the table imports this module.
+    # Imported here, so that importing the flags does not import the models, and since the table
+    # imports this module.
     from models.registry import MODELS
     from tf_cnn.params.table import SPECS
 
@@ -200,16 +229,26 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         except UsageError as error:
             yield str(error)
     if params.num_epochs is not None and params.num_batches is not None:
-        yield params.clash('num_epochs', 'num_batches', 'both set the length of the run; leave one out')
+        yield params.clash(
+            'num_epochs', 'num_batches', 'both set the length of the run; leave one out'
+        )
     if params.steps_per_run > 1 and params.profile_steps and not params.eval:
-        yield params.clash('steps_per_run', 'profile_steps', 'single steps of a loop cannot be profiled; leave one out')
+        yield params.clash(
+            'steps_per_run',
+            'profile_steps',
+            'single steps of a loop cannot be profiled; leave one out',
+        )
     if not params.exchange_only:
         return
     for name, spec in SPECS.items():
         if spec.not_in_exchange and getattr(params, name) not in (None, False):
-            yield params.clash('exchange_only', name, 'it computes nothing and trains no model; leave one out')
+            yield params.clash(
+                'exchange_only', name, 'it computes nothing and trains no model; leave one out'
+            )
             break
     if not MODES[params.variable_update].shares_model:
-        yield params.clash('exchange_only', 'variable_update', 'its towers exchange nothing; leave one out')
+        yield params.clash(
+            'exchange_only', 'variable_update', 'its towers exchange nothing; leave one out'
+        )
     if params.exchange_bytes is not None and params.exchange_bytes % 4:
         yield f'{params.written("exchange_bytes")}: a value has 4 bytes; write a multiple of 4'

@@ -1,4 +1,6 @@
-"""Params, the frozen settings of a run, made of the groups of flags; the table of all flags, and their rules."""
+"""Params, the frozen settings of a run, made of the groups of flags; the table of all flags, and
+their rules.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,7 +25,8 @@ from tf_cnn.params import (
 from tf_cnn.params.rules import RunFacts
 from tf_cnn.system.errors import UsageError, format_flag
 
-# The modules of the flags, whose find_clashes yields a line for each rule between flags that the settings break.
+# The modules of the flags, whose find_clashes yields a line for each rule between flags that the
+# settings break.
 _GROUPS = (
     run_flags,
     device_flags,
@@ -41,8 +44,9 @@ _GROUPS = (
 
 
 @dataclass(frozen=True)
-# A dataclass takes the fields of its last base first, so the bases, read upwards, are in the order of --help. Only this
-# class has instances; generating methods for the others would take a tenth of the time of --help.
+# A dataclass takes the fields of its last base first, so the bases, read upwards, are in the order
+# of --help. Only this class has instances; generating methods for the others would take a tenth of
+# the time of --help.
 class Params(
     tensorflow_flags.TensorFlowFlags,
     result_flags.ResultFlags,
@@ -57,11 +61,13 @@ class Params(
     device_flags.DeviceFlags,
     run_flags.RunFlags,
 ):
-    """The settings of one run, made and checked by parse_argv and make_params. None leaves a choice to the run.
+    """The settings of one run, made and checked by parse_argv and make_params. None leaves a choice
+    to the run.
 
     Attributes:
-      given: the given flags by name, each as it was written, also by an older name ('--learning_rate=0.1' for
-        init_learning_rate). This is not a flag, and comparing settings ignores it.
+      given: the given flags by name, each as it was written, also by an older name
+        ('--learning_rate=0.1' for init_learning_rate). This is not a flag, and comparing settings
+        ignores it.
     """
 
     given: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -93,8 +99,12 @@ SPECS: Mapping[str, FlagSpec] = specs_of(Params)
 
 
 def flags_to_agree_on(params: Params, *, serves: bool) -> dict[str, Any]:
-    """Returns the flags that need one value in all processes of a cluster; serves: those that servers need."""
-    names = [name for name, spec in SPECS.items() if (spec.agreed_by_servers if serves else spec.agreed)]
+    """Returns the flags that need one value in all processes of a cluster; serves: those that
+    servers need.
+    """
+    names = [
+        name for name, spec in SPECS.items() if (spec.agreed_by_servers if serves else spec.agreed)
+    ]
     return {name: getattr(params, name) for name in names}
 
 
@@ -120,9 +130,11 @@ def check(params: Params, run: RunFacts | None = None) -> None:
 
 
 def find_idle(params: Params, facts: RunFacts) -> list[str]:
-    """Returns one line for each given flag (see Params.given) that has no effect in a run with these facts.
+    """Returns one line for each given flag (see Params.given) that has no effect in a run with
+    these facts.
 
-    A flag that has its default value, or turns off what is off by default, asks for nothing and is skipped.
+    A flag that has its default value, or turns off what is off by default, asks for nothing and is
+    skipped.
     """
     lines = []
     for name, written in params.given.items():

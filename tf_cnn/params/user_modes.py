@@ -107,7 +107,9 @@ def register_variable_mgr(
         raise ValueError(f'parameter_device={parameter_device!r}: it must be {known}')
     if not always_synchronous and 'peers' in names:
         reason = 'asynchronous workers need parameter servers'
-        raise ValueError(f"always_synchronous=False, topologies={topologies!r}: {reason}; remove 'peers'")
+        raise ValueError(
+            f"always_synchronous=False, topologies={topologies!r}: {reason}; remove 'peers'"
+        )
     mode = Mode(
         name,
         ' '.join(summary.split()),

@@ -1,4 +1,6 @@
-"""The flags about variables and gradients: where variables live, and how gradients are combined and sent."""
+"""The flags about variables and gradients: where variables live, and how gradients are combined and
+sent.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +24,16 @@ _NO_SUMS = Idle(
     lambda p, run: run.alone and not MODES[p.variable_update].sums_towers,
     f'in one process only {modes_that(lambda mode: mode.sums_towers)} uses it',
 )
-_ONE_TOWER = Idle(lambda p, run: run.alone and p.num_gpus == 1, 'with --num_gpus=1 there are no gradients to sum')
+_ONE_TOWER = Idle(
+    lambda p, run: run.alone and p.num_gpus == 1, 'with --num_gpus=1 there are no gradients to sum'
+)
 _OF_SUMS = (IN_EVAL, _NO_UPDATES, _NO_SUMS, _ONE_TOWER)
 
 
 def _only_where(fits: Callable[[Mode], bool]) -> Idle:
-    return Idle(lambda p, run: not fits(MODES[p.variable_update]), f'only {modes_that(fits)} uses it')
+    return Idle(
+        lambda p, run: not fits(MODES[p.variable_update]), f'only {modes_that(fits)} uses it'
+    )
 
 
 _OF_HALVES = (IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.takes_hierarchy), _ONE_TOWER)
@@ -48,8 +54,10 @@ class VariableFlags:
         choices=MODES,
         choices_from='variable_mgr_file',
         common=True,
-        original='there, towers of one process that each have all variables take steps by the sum of their '
-        'gradients, here by the mean in every mode; docs/training.md has the learning rate that takes the same steps',
+        original='there, towers of one process that each have all variables take steps by the '
+        'sum of their '
+        'gradients, here by the mean in every mode; docs/training.md has the learning rate '
+        'that takes the same steps',
         resolved=True,
         idle=(
             Idle(
@@ -60,7 +68,8 @@ class VariableFlags:
     )
     variable_mgr_file: str | None = flag(
         None,
-        'Python file that defines more values of --variable_update with register_variable_mgr, see docs/extending.md.',
+        'Python file that defines more values of --variable_update with '
+        'register_variable_mgr, see docs/extending.md.',
         is_path=True,
         original=NEW,
         # What it contains counts, not its path.
@@ -76,27 +85,32 @@ class VariableFlags:
     )
     cross_replica_sync: bool = flag(
         True,
-        'All workers take each step together; without it each worker updates the parameter servers on its own.',
+        'All workers take each step together; without it each worker updates the parameter '
+        'servers on its own.',
         agreed_by_servers=True,
         idle=(IN_EVAL, ALONE, _NO_UPDATES),
     )
     staged_vars: bool = flag(
         False,
-        'Apply the gradients of each step, and read the new values, while the next step computes, so that no step '
+        'Apply the gradients of each step, and read the new values, while the next step '
+        'computes, so that no step '
         f'waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
         idle=(IN_EVAL, _NO_UPDATES),
     )
     variable_consistency: str = flag(
         'strong',
-        'strong: each step applies its own gradients; relaxed: those of the step before, so that they are summed while '
+        'strong: each step applies its own gradients; relaxed: those of the step before, so '
+        'that they are summed while '
         f'the next step computes, for {modes_that(lambda mode: mode.can_relax)}.',
         choices=('strong', 'relaxed'),
         idle=(IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.can_relax)),
     )
     compact_gradient_transfer: bool | None = flag(
         None,
-        'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
-        '--precision, or float16 with NCCL and Horovod. By default on where the type of --precision can be sent.',
+        'Send gradients between devices and processes, and variables between processes, in '
+        '16 bits: in the type of '
+        '--precision, or float16 with NCCL and Horovod. By default on where the type of '
+        '--precision can be sent.',
         original='its default is true',
         idle=(
             IN_EVAL,
@@ -111,15 +125,22 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 512 KiB into parts, so that parameter servers hold about as many bytes and values return '
-        'while gradients are sent. Without it each variable is whole on one server, as in the original program.',
+        'Cut variables above 512 KiB into parts, so that parameter servers hold about as '
+        'many bytes and values return '
+        'while gradients are sent. Without it each variable is whole on one server, as in '
+        'the original program.',
         original=NEW,
         idle=(
             IN_EVAL,
-            # With servers, the mode that is always synchronous is the one whose workers read what a step updates.
+            # With servers, the mode that is always synchronous is the one whose workers read what a
+            # step updates.
             Idle(
-                lambda p, run: run.num_ps < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2),
-                'variables are cut for several parameter servers, or where values return while gradients are sent',
+                lambda p, run: (
+                    run.num_ps
+                    < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2)
+                ),
+                'variables are cut for several parameter servers, or where values return '
+                'while gradients are sent',
             ),
         ),
     )
@@ -127,28 +148,40 @@ class VariableFlags:
         None,
         'The kind of device on which Horovod sums gradients; by default the one where they are.',
         choices=('cpu', 'gpu'),
-        idle=(_only_where(lambda mode: mode.launcher is not None), on_cpu(lambda p: p.horovod_device == 'gpu')),
+        idle=(
+            _only_where(lambda mode: mode.launcher is not None),
+            on_cpu(lambda p: p.horovod_device == 'gpu'),
+        ),
     )
     all_reduce_spec: str | None = flag(
         None,
-        'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller than LIMIT bytes by the '
-        f'algorithm before it, as in pscpu:32k:xring. {"; ".join(map(": ".join, ALGORITHMS.items()))}. '
-        'ALG#N cuts each tensor into N parts; ALG/ALG sums within each worker, then between them. By default psgpu or '
-        f'pscpu, by --local_parameter_device; xring with {modes_that(lambda mode: mode.has_controller)}.',
+        'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller '
+        'than LIMIT bytes by the '
+        'algorithm before it, as in pscpu:32k:xring. '
+        f'{"; ".join(map(": ".join, ALGORITHMS.items()))}. '
+        'ALG#N cuts each tensor into N parts; ALG/ALG sums within each worker, then between '
+        'them. By default psgpu or '
+        'pscpu, by --local_parameter_device; xring with '
+        f'{modes_that(lambda mode: mode.has_controller)}.',
         common=True,
-        original='workers that sum among themselves need collective there; here they do so without it, too',
+        original='workers that sum among themselves need collective there; here they do so '
+        'without it, too',
         resolved=True,
         idle=(
             IN_EVAL,
             _NO_UPDATES,
             Idle(
-                lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _names_the_usual_sum(p),
+                lambda p, run: (
+                    not MODES[p.variable_update].takes_all_reduce_spec
+                    and not _names_the_usual_sum(p)
+                ),
                 f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
             ),
             _ONE_TOWER,
             on_cpu(
                 when=lambda p: asks_a_cpu_for_nccl(p),
-                reason='NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring work there',
+                reason='NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring '
+                'work there',
             ),
         ),
     )
@@ -159,7 +192,8 @@ class VariableFlags:
     )
     network_topology: str = flag(
         'dgx1',
-        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each GPU with one of the '
+        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: '
+        'each GPU with one of the '
         'other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
         choices=('dgx1', 'gcp_v100'),
         idle=(
@@ -169,7 +203,8 @@ class VariableFlags:
     )
     gradient_repacking: int = flag(
         0,
-        'Join all gradients and cut them into this many tensors of about equal size to sum; 0 leaves them as they are.',
+        'Join all gradients and cut them into this many tensors of about equal size to sum; '
+        '0 leaves them as they are.',
         unit='tensors',
         idle=_OF_SUMS,
     )
@@ -177,7 +212,12 @@ class VariableFlags:
         0,
         'Join neighbouring gradients up to this size before they are summed; 0 joins none.',
         unit='bytes',
-        idle=(*_OF_SUMS, Idle(lambda p, run: p.gradient_repacking > 0, '--gradient_repacking joins all gradients')),
+        idle=(
+            *_OF_SUMS,
+            Idle(
+                lambda p, run: p.gradient_repacking > 0, '--gradient_repacking joins all gradients'
+            ),
+        ),
     )
     agg_small_grads_max_group: int = flag(
         10,
@@ -186,14 +226,19 @@ class VariableFlags:
         unit='gradients',
         idle=(
             *_OF_SUMS,
-            Idle(lambda p, run: not p.agg_small_grads_max_bytes, '--agg_small_grads_max_bytes=0 joins no gradients'),
+            Idle(
+                lambda p, run: not p.agg_small_grads_max_bytes,
+                '--agg_small_grads_max_bytes=0 joins no gradients',
+            ),
         ),
     )
 
 
 def asks_a_cpu_for_nccl(params: 'Params') -> bool:
     """Whether --all_reduce_spec names NCCL in a run on the CPU, which then ignores the flag."""
-    return params.device == 'cpu' and re.search(r'\bnccl\b', params.all_reduce_spec or '') is not None
+    return (
+        params.device == 'cpu' and re.search(r'\bnccl\b', params.all_reduce_spec or '') is not None
+    )
 
 
 def sums_by_spec(params: 'Params') -> bool:
@@ -207,16 +252,22 @@ def sums_by_spec(params: 'Params') -> bool:
 def sums_by_halves(params: 'Params') -> bool:
     """Whether --hierarchical_copy is given and decides how gradients are summed."""
     mode = MODES[params.variable_update]
-    return params.hierarchical_copy and mode.takes_hierarchy and params.trains and params.num_gpus > 1
+    return (
+        params.hierarchical_copy and mode.takes_hierarchy and params.trains and params.num_gpus > 1
+    )
 
 
 def _names_the_usual_sum(params: 'Params') -> bool:
-    """Whether --all_reduce_spec names the sum that the mode makes in any case, as the original requires."""
+    """Whether --all_reduce_spec names the sum that the mode makes in any case, as the original
+    requires.
+    """
     return MODES[params.variable_update].nccl_between_gpus and params.all_reduce_spec == COLLECTIVE
 
 
 def clash_with_others(params: 'Params') -> str | None:
-    """Returns the error message if a setting clashes with the other processes of a cluster, else None."""
+    """Returns the error message if a setting clashes with the other processes of a cluster, else
+    None.
+    """
     mode = MODES[params.variable_update]
     if mode.always_synchronous and not params.cross_replica_sync:
         asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
@@ -236,7 +287,8 @@ def clash_with_others(params: 'Params') -> str | None:
         return params.clash(
             'fp16_vars',
             'variable_update',
-            'what several processes share is kept in 32 bits, and travels in 16 bits with --compact_gradient_transfer; '
+            'what several processes share is kept in 32 bits, and travels in 16 bits with '
+            '--compact_gradient_transfer; '
             'leave --fp16_vars out',
         )
     return None
@@ -251,17 +303,24 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         except UsageError as error:
             yield str(error)
     if params.hierarchical_copy and by_spec:
-        yield params.clash('hierarchical_copy', 'all_reduce_spec', 'both set how gradients are summed; leave one out')
+        yield params.clash(
+            'hierarchical_copy',
+            'all_reduce_spec',
+            'both set how gradients are summed; leave one out',
+        )
     if sums_by_halves(params):
         if params.num_gpus % 2:
             yield params.clash(
-                'hierarchical_copy', 'num_gpus', 'it sums in two halves; write an even number or --nohierarchical_copy'
+                'hierarchical_copy',
+                'num_gpus',
+                'it sums in two halves; write an even number or --nohierarchical_copy',
             )
         elif params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
             yield params.clash(
                 'network_topology',
                 'num_gpus',
-                f'it is for {_GPUS_OF_GCP} GPUs; write --network_topology=dgx1 or --nohierarchical_copy',
+                f'it is for {_GPUS_OF_GCP} GPUs; write --network_topology=dgx1 or '
+                '--nohierarchical_copy',
             )
     if params.staged_vars and not mode.can_stage:
         yield params.clash(
@@ -272,7 +331,9 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         )
     if mode.launcher and params.eval:
         yield params.clash(
-            'eval', 'variable_update', 'evaluate in one process, or as a cluster of another --variable_update'
+            'eval',
+            'variable_update',
+            'evaluate in one process, or as a cluster of another --variable_update',
         )
     elif mode.launcher and (clash := clash_with_others(params)):
         yield clash

@@ -1,4 +1,6 @@
-"""Plans how much a run does: batch sizes, numbers of steps, evaluations. Does not import TensorFlow."""
+"""Plans how much a run does: batch sizes, numbers of steps, evaluations. Does not import
+TensorFlow.
+"""
 
 import math
 from fractions import Fraction
@@ -19,9 +21,12 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
     batch_size = 1 if params.exchange_only else params.batch_size or subject.model.batch_size
     own = batch_size * processes.num_hosts * params.num_gpus
     global_batch_size = own * processes.num_trainers
-    # An epoch is one pass over the images that this run reads; for synthetic images, over as many as in the data set.
+    # An epoch is one pass over the images that this run reads; for synthetic images, over as many
+    # as in the data set.
     validates = params.eval or (data.images is not None and data.images.subset == 'validation')
-    num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
+    num_examples = (
+        data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
+    )
     if params.num_epochs is not None:
         num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
     elif params.target_seconds is not None and not params.eval:
@@ -42,7 +47,9 @@ def count_steps(params: Params, processes: Processes, subject: Subject, data: Da
     )
 
 
-def find_evaluations(params: Params, processes: Processes, data: Data, counts: Counts) -> Evaluations | None:
+def find_evaluations(
+    params: Params, processes: Processes, data: Data, counts: Counts
+) -> Evaluations | None:
     """Plans which images are evaluated, and when; None if the run evaluates none."""
     if not params.evaluates:
         return None
@@ -59,7 +66,9 @@ def find_evaluations(params: Params, processes: Processes, data: Data, counts: C
     if data.validation is None:
         if asked is None and num_passes is not None:
             asked = math.ceil(steps_of(num_passes, known, images_of_batch))
-        num_batches = asked or (NUM_BATCHES if params.eval or counts.target_secs else counts.num_timed)
+        num_batches = asked or (
+            NUM_BATCHES if params.eval or counts.target_secs else counts.num_timed
+        )
     elif asked is not None:
         num_examples = asked * images_of_batch
     shown_batches = num_batches or asked
@@ -69,7 +78,9 @@ def find_evaluations(params: Params, processes: Processes, data: Data, counts: C
         num_examples=num_examples,
         num_passes=num_passes if num_examples is None and num_batches is None else None,
         shown_batches=shown_batches,
-        num_epochs=shown_batches * images_of_batch / (known or math.inf) if shown_batches else num_passes or 1.0,
+        num_epochs=shown_batches * images_of_batch / (known or math.inf)
+        if shown_batches
+        else num_passes or 1.0,
         schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
         goal=params.stop_at_top_1_accuracy,
         interval_secs=params.eval_interval_secs,
@@ -82,7 +93,11 @@ def _eval_schedule(params: Params, data_set: DataSet, images_of_step: int) -> Ev
     if params.eval_during_training_every_n_steps is not None:
         return EvalSchedule(every=Fraction(params.eval_during_training_every_n_steps))
     if params.eval_during_training_every_n_epochs is not None:
-        return EvalSchedule(every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch)
+        return EvalSchedule(
+            every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch
+        )
     epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
     steps = numbers_of(params.eval_during_training_at_specified_steps, int)
-    return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))
+    return EvalSchedule(
+        at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)])
+    )

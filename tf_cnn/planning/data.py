@@ -24,8 +24,10 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
     if usual == _CROPPED and keeps_images_in_memory(params) and params.trains:
         augmentation = _KEPT
         warnings.append(
-            f'{format_flag("input_pipeline", params.input_pipeline)}: it keeps each image in one size, so that '
-            f'training shifts and flips images and cuts no other parts out of them (--augmentation={_KEPT})'
+            f'{format_flag("input_pipeline", params.input_pipeline)}: it keeps each image in '
+            'one size, so that '
+            'training shifts and flips images and cuts no other parts out of them '
+            f'(--augmentation={_KEPT})'
         )
 
     preprocessor = PREPROCESSORS[DEFAULT]
@@ -33,10 +35,13 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
         preprocessor = preprocessor_for(params.input_preprocessor, ml_perf=params.ml_perf)
     images = validation = None
     if folder and not params.eval:
-        images = _open_subset(params, folder, folder.subset_of_steps(forward_only=params.forward_only), warnings)
+        images = _open_subset(
+            params, folder, folder.subset_of_steps(forward_only=params.forward_only), warnings
+        )
         if params.distortions and not params.forward_only and data_set.channels != 3:
             raise UsageError(
-                f'--distortions: they change colours, which needs 3 channels, and the images of {data_set.name} have '
+                '--distortions: they change colours, which needs 3 channels, and the images '
+                f'of {data_set.name} have '
                 f'{data_set.channels}; write --nodistortions'
             )
     if folder and params.evaluates:
@@ -72,7 +77,8 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
     images = folder.open(subset)
     if isinstance(images, Arrays) and params.augmentation == _CROPPED:
         raise UsageError(
-            f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is not read from records; '
+            f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is '
+            'not read from records; '
             f'write --augmentation={_KEPT} or none'
         )
     if warning := folder.warning_about(images):
@@ -80,7 +86,9 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
     return images
 
 
-def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: list[str]) -> tuple[str, ...]:
+def _stages_to_measure(
+    params: Params, images: Source, pipeline: str, warnings: list[str]
+) -> tuple[str, ...]:
     if params.input_only is None:
         return ()
     written = format_flag('input_only', params.input_only)
@@ -92,7 +100,9 @@ def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: 
             f'write --input_only={row.stages[0]}'
         )
     if found[-1] != params.input_only:
-        warnings.append(f'{written}: the input pipeline {row.name} has no such stage; it runs up to {found[-1]}')
+        warnings.append(
+            f'{written}: the input pipeline {row.name} has no such stage; it runs up to {found[-1]}'
+        )
     return found
 
 
@@ -103,7 +113,9 @@ def _check_memory(params: Params, data: Data) -> None:
     needed, most = data.images.num_images * height * width * channels, free_memory()
     if most is not None and needed > most:
         raise UsageError(
-            f'{format_flag("input_pipeline", params.input_pipeline)}: the {data.images.num_images} images of '
-            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and {most} are free '
+            f'{format_flag("input_pipeline", params.input_pipeline)}: the '
+            f'{data.images.num_images} images of '
+            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} '
+            f'each), and {most} are free '
             f'here; write --input_pipeline={RECORD_INPUT} for records, or leave it out'
         )

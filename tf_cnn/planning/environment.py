@@ -1,4 +1,5 @@
-"""Where a run is planned: the environment variables, what earlier runs of the process have set, and the system's files.
+"""Where a run is planned: the environment variables, what earlier runs of the process have set, and
+the system's files.
 
 Nothing else in this room reads os.environ, so that a test hands in an Environment of its own.
 """
@@ -22,7 +23,10 @@ class Environment:
     """
 
     def __init__(
-        self, variables: Mapping[str, str] | None = None, process: ThisProcess = THIS_PROCESS, root: Path = ROOT
+        self,
+        variables: Mapping[str, str] | None = None,
+        process: ThisProcess = THIS_PROCESS,
+        root: Path = ROOT,
     ) -> None:
         self.variables = process.environment if variables is None else variables
         self.process = process
@@ -30,14 +34,20 @@ class Environment:
 
     @property
     def has_tensorflow(self) -> bool:
-        """Whether TensorFlow is imported already, by an earlier run or by other code of this process."""
+        """Whether TensorFlow is imported already, by an earlier run or by other code of this
+        process.
+        """
         return 'tensorflow' in sys.modules
 
     def has_no_gpus(self, device: str | None) -> bool:
-        """Whether a run with this --device surely finds no GPU. Avoids importing TensorFlow, which takes seconds.
+        """Whether a run with this --device surely finds no GPU. Avoids importing TensorFlow, which
+        takes seconds.
 
         Once TensorFlow is imported, asking TensorFlow itself costs nothing, so the answer is False.
         """
         if device == 'cpu' or self.has_tensorflow or sys.platform != 'linux':
             return device == 'cpu'
-        return not (has_nvidia_gpu(root=self.root) or any((self.root / name).exists() for name in _OTHER_GPUS))
+        return not (
+            has_nvidia_gpu(root=self.root)
+            or any((self.root / name).exists() for name in _OTHER_GPUS)
+        )

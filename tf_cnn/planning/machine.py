@@ -1,4 +1,5 @@
-"""Plans which devices compute, where variables live and gradients are summed, and what a result says of the machine.
+"""Plans which devices compute, where variables live and gradients are summed, and what a result
+says of the machine.
 
 Does not import TensorFlow.
 """
@@ -43,16 +44,19 @@ def find_machine(
     gpus_of_host: str | None,
     gpus: Sequence[Any],
 ) -> Machine:
-    """Plans the devices of the towers, and what fits them; raises UsageError if this machine lacks them.
+    """Plans the devices of the towers, and what fits them; raises UsageError if this machine lacks
+    them.
 
-    gpus are those that TensorFlow sees in this process; gpus_of_host may be hidden from it, and are None without any.
+    gpus are those that TensorFlow sees in this process; gpus_of_host may be hidden from it, and are
+    None without any.
     """
     mode, elsewhere = MODES[params.variable_update], processes.elsewhere
     # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
     has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
     if elsewhere and params.device is None and not has_gpus:
         raise UsageError(
-            '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
+            '--device is missing: this process sees no GPU, and cannot see the devices of '
+            'the workers; '
             'write --device=gpu or --device=cpu'
         )
     kind = params.device or ('gpu' if has_gpus else 'cpu')
@@ -66,11 +70,15 @@ def find_machine(
     if places_parameters and not params.eval and (kind == 'gpu' or params.num_gpus > 1):
         parameter_kind = params.local_parameter_device or kind
     _check_devices(params, environment, kind, len(gpus), is_here=not elsewhere)
-    towers = tuple(f'{worker}/{kind}:{i}' for worker in elsewhere or [''] for i in range(params.num_gpus))
+    towers = tuple(
+        f'{worker}/{kind}:{i}' for worker in elsewhere or [''] for i in range(params.num_gpus)
+    )
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
     if kind == 'gpu':
-        capabilities: list[Capability | None] = [None] if elsewhere else capabilities_of(gpus[: params.num_gpus])
+        capabilities: list[Capability | None] = (
+            [None] if elsewhere else capabilities_of(gpus[: params.num_gpus])
+        )
         data_format, reason = choose_data_format(params.precision, capabilities)
         tf32 = params.tf32 and uses_tf32(params.precision, capabilities, environment.variables)
     return Machine(
@@ -90,34 +98,46 @@ def find_machine(
 def warn_of_devices(
     params: Params, environment: Environment, machine: Machine, facts: RunFacts, warnings: list[str]
 ) -> None:
-    """Warns about a slow precision on the CPU, and about the devices that a run without --device has found."""
+    """Warns about a slow precision on the CPU, and about the devices that a run without --device
+    has found.
+    """
     computes = not (params.input_only or params.exchange_only)
     if machine.kind == 'cpu' and params.precision == 'fp16' and computes:
         warnings += _warn_of_fp16(environment)
     if params.device is not None:
         return
     variables, root = environment.variables, environment.root
-    if machine.kind == 'cpu' and has_nvidia_gpu(variables, root) and (reason := explain_missing_gpu(variables, root)):
+    if (
+        machine.kind == 'cpu'
+        and has_nvidia_gpu(variables, root)
+        and (reason := explain_missing_gpu(variables, root))
+    ):
         warnings.append(
-            f'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU: {reason}; '
+            'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on '
+            f'the CPU: {reason}; '
             'or write --device=cpu'
         )
     # Which flags have no effect on the kind of device that the run has found.
     known = find_idle(params, facts)
-    warnings += (line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known)
+    warnings += (
+        line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known
+    )
 
 
 def _warn_of_fp16(environment: Environment) -> Iterator[str]:
     if not has_arithmetic('fp16', environment.root):
         faster = 'bf16' if has_arithmetic('bf16', environment.root) else 'fp32'
         yield (
-            '--precision=fp16 is many times slower than fp32 here: this processor has no arithmetic for fp16; '
+            '--precision=fp16 is many times slower than fp32 here: this processor has no '
+            'arithmetic for fp16; '
             f'use --precision={faster}'
         )
 
 
 def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
-    """Returns the compute capability of each of TensorFlow's GPUs; None if unknown. Opens no GPU."""
+    """Returns the compute capability of each of TensorFlow's GPUs; None if unknown. Opens no
+    GPU.
+    """
     import tensorflow.compat.v1 as tf
 
     found: list[Capability | None] = []
@@ -130,45 +150,68 @@ def capabilities_of(gpus: Sequence[Any]) -> list[Capability | None]:
     return found
 
 
-def _check_devices(params: Params, environment: Environment, kind: str, num_gpus_found: int, *, is_here: bool) -> None:
-    """Raises UsageError if the towers of this process (is_here), or of its workers, cannot have these devices."""
+def _check_devices(
+    params: Params, environment: Environment, kind: str, num_gpus_found: int, *, is_here: bool
+) -> None:
+    """Raises UsageError if the towers of this process (is_here), or of its workers, cannot have
+    these devices.
+    """
     refusals = Refusals()
     asked = f'--num_gpus={params.num_gpus}'
     if is_here and kind == 'gpu' and params.num_gpus > num_gpus_found:
         refusals.add(
             f'{asked}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; '
-            f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
+            f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices '
+            'as you like'
             if num_gpus_found
-            else f'--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or {_how_to_see_gpus(environment)}'
+            else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or '
+            f'{_how_to_see_gpus(environment)}'
         )
     elif is_here and params.device is None and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
-            f'{asked}: TensorFlow sees no GPU here; write --device=cpu to train on {params.num_gpus} virtual devices '
+            f'{asked}: TensorFlow sees no GPU here; write --device=cpu to train on '
+            f'{params.num_gpus} virtual devices '
             f'of the CPU, or {_how_to_see_gpus(environment)}'
         )
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
-            f'{params.written("xla")}: on a CPU it compiles for one device, and {asked}; write --num_gpus=1 or --noxla'
+            f'{params.written("xla")}: on a CPU it compiles for one device, and {asked}; '
+            'write --num_gpus=1 or --noxla'
         )
     spec = (params.all_reduce_spec or '') if sums_by_spec(params) else ''
-    if not is_here and spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
+    if (
+        not is_here
+        and spec
+        and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec))
+    ):
         refusals.add(
-            f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one process here, and '
-            f'--variable_update={params.variable_update} has several; write nccl/xring, xring, psgpu or pscpu'
+            f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one '
+            'process here, and '
+            f'--variable_update={params.variable_update} has several; write nccl/xring, '
+            'xring, psgpu or pscpu'
         )
     refusals.raise_all()
 
 
 def _how_to_see_gpus(environment: Environment) -> str:
     reason = explain_missing_gpu(environment.variables, environment.root)
-    return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
+    return (
+        f'mend this: {reason}'
+        if reason
+        else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
+    )
 
 
 def find_surroundings(environment: Environment, session: 'SessionFacts') -> Surroundings:
-    """Returns the facts of this machine as they are once the settings of the process are applied."""
+    """Returns the facts of this machine as they are once the settings of the process are
+    applied.
+    """
     process, threads = session.process, session.threads
     set_here = {**process.variables, VISIBLE: environment.process.setting(VISIBLE)}
-    variables = {**environment.variables, **{name: value for name, value in set_here.items() if value is not None}}
+    variables = {
+        **environment.variables,
+        **{name: value for name, value in set_here.items() if value is not None},
+    }
     facts = machine_facts(
         num_intra_threads=threads.intra_op,
         num_inter_threads=threads.inter_op,
@@ -178,14 +221,22 @@ def find_surroundings(environment: Environment, session: 'SessionFacts') -> Surr
     return Surroundings(facts, environment_facts(variables), git_commit())
 
 
-def place_variables(params: Params, processes: Processes, machine: Machine, computed_in: str) -> VariableFacts:
-    """Plans where variables live, and how gradients are summed and applied; computed_in: the activations' dtype."""
+def place_variables(
+    params: Params, processes: Processes, machine: Machine, computed_in: str
+) -> VariableFacts:
+    """Plans where variables live, and how gradients are summed and applied; computed_in: the
+    activations' dtype.
+    """
     mode, place = MODES[params.variable_update], place_of(processes.cluster)
     optimizer, num_towers = OPTIMIZERS[params.optimizer], len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
     by_halves = sums_by_halves(params)
     leaders = _leaders_of_halves(params, num_towers) if by_halves else ()
-    sums = None if by_halves else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
+    sums = (
+        None
+        if by_halves
+        else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
+    )
     by_nccl = sums_towers and any('nccl' in part.names for part in sums or ())
     if place is Place.AS_PEERS:
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
@@ -200,20 +251,26 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         num_packets=params.gradient_repacking,
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
-        transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, computed_in),
+        transfer=_find_transfer(
+            params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, computed_in
+        ),
         slices_variables=params.slice_variables,
         horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
         by_nccl=by_nccl,
-        optimizer=OptimizerFacts(optimizer.name, tuple(getattr(params, name) for name in optimizer.arguments)),
+        optimizer=OptimizerFacts(
+            optimizer.name, tuple(getattr(params, name) for name in optimizer.arguments)
+        ),
     )
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs of linked GPUs, one of each half, through which the halves exchange their sums.
+    """Returns the pairs of linked GPUs, one of each half, through which the halves exchange their
+    sums.
 
-    params.variable_flags checks that there are enough towers. In the hybrid cube mesh of the DGX-1, GPUs 0-3 and 4-7
-    are two cliques of NVLinks and GPU i is linked to GPU i + 4 (NVIDIA DGX-1 System Architecture, WP-08437-002,
-    figure 4). Of eight V100 of the Google Cloud, 0 is linked to 5 and 2 to 7 (`nvidia-smi topo -m` there).
+    params.variable_flags checks that there are enough towers. In the hybrid cube mesh of the DGX-1,
+    GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked to GPU i + 4 (NVIDIA DGX-1
+    System Architecture, WP-08437-002, figure 4). Of eight V100 of the Google Cloud, 0 is linked to
+    5 and 2 to 7 (`nvidia-smi topo -m` there).
     """
     if params.network_topology == 'dgx1':
         half = num_towers // 2
@@ -224,7 +281,9 @@ def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int]
 def _find_transfer(params: Params, dtypes: Sequence[str], computed_in: str) -> str | None:
     """Returns the one of these dtypes in which gradients are sent; None: their own dtype."""
     fits = computed_in in dtypes
-    compacts = fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+    compacts = (
+        fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+    )
     if not compacts:
         return None
     return computed_in if fits else dtypes[-1]

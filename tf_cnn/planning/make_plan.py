@@ -21,17 +21,24 @@ from tf_cnn.planning.machine import (
 from tf_cnn.planning.outputs import check_outputs, find_checkpoints, find_instruments, find_reports
 from tf_cnn.planning.plan import Machine, Plan, Processes, ServerPlan, Subject
 from tf_cnn.planning.process_settings import choose_start, find_visible_gpus
-from tf_cnn.planning.processes import agree_on_files, find_processes, own_outputs, warn_of_open_ports
+from tf_cnn.planning.processes import (
+    agree_on_files,
+    find_processes,
+    own_outputs,
+    warn_of_open_ports,
+)
 from tf_cnn.planning.subject import check_folder, check_rules, find_subject
 from tf_cnn.system.errors import Refusals
 
 
-# Long, because it is the story of a plan, on one screen. A block that refuses leaves out what depends on it.
+# Long, because it is the story of a plan, on one screen. A block that refuses leaves out what
+# depends on it.
 def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     """Returns the plan of this process: of a run, or of a server.
 
     Raises:
-      UsageError: the settings contradict each other, or do not fit the cluster, the data, the files or this machine.
+      UsageError: the settings contradict each other, or do not fit the cluster, the data, the files
+        or this machine.
       RunError: a checkpoint or the data cannot be read.
     """
     problems, warnings = Refusals(), list[str]()
@@ -53,12 +60,17 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
         if subject:
             processes = agree_on_files(processes, subject)
             with collecting():
-                facts = check_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps)
-                # An evaluator is started with the flags of the training tasks, where they do have an effect.
+                facts = check_rules(
+                    params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps
+                )
+                # An evaluator is started with the flags of the training tasks, where they do have
+                # an effect.
                 warnings += [] if is_evaluator(environment.variables) else find_idle(params, facts)
         params = own_outputs(params, processes)
         with collecting():
-            gpus = find_visible_gpus(params, environment, processes.place_on_host, computes=processes.computes_here)
+            gpus = find_visible_gpus(
+                params, environment, processes.place_on_host, computes=processes.computes_here
+            )
             with collecting():
                 if not processes.serves and environment.has_no_gpus(params.device):
                     machine = find_machine(params, environment, processes, gpus, ())
@@ -107,17 +119,18 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     # The parts in the order of the class, so that all of this stays on one screen.
     # fmt: off
     return Plan(
-        params, tuple(warnings), processes, subject, data, machine, counts, step, variables, session, evaluated,
-        checkpoints, reports, instruments, surroundings,
+        params, tuple(warnings), processes, subject, data, machine, counts, step, variables,
+        session, evaluated, checkpoints, reports, instruments, surroundings,
     )
     # fmt: on
 
 
 def check_launch(params: Params, *, alone: bool = False, here: bool = True) -> None:
-    """Checks the flags of a whole cluster, or of one process, before any process is started, without TensorFlow.
+    """Checks the flags of a whole cluster, or of one process, before any process is started,
+    without TensorFlow.
 
-    `here`: whether the processes are to run on this machine, with its folders and files. Leaves errors that depend on
-    the role of a process or on its devices to make_plan.
+    `here`: whether the processes are to run on this machine, with its folders and files. Leaves
+    errors that depend on the role of a process or on its devices to make_plan.
     """
     problems = Refusals()
     with problems.collecting():

@@ -1,4 +1,5 @@
-"""Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from.
+"""Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it
+starts from.
 
 Does not import TensorFlow.
 """
@@ -17,7 +18,17 @@ from tf_cnn.flags.spec import Output, numbers_of
 from tf_cnn.params import Params
 from tf_cnn.params.result_flags import FIELD, STDOUT, field_values, fill, numbered_path
 from tf_cnn.params.table import SPECS, outputs_that_are
-from tf_cnn.planning.plan import Checkpoints, Counts, Data, Instruments, Losses, Processes, Reports, Subject, Summaries
+from tf_cnn.planning.plan import (
+    Checkpoints,
+    Counts,
+    Data,
+    Instruments,
+    Losses,
+    Processes,
+    Reports,
+    Subject,
+    Summaries,
+)
 from tf_cnn.results.result_file import check_not_reserved
 from tf_cnn.system.atomic import follow
 from tf_cnn.system.errors import Refusals, UsageError, format_flag, plural
@@ -25,11 +36,19 @@ from tf_cnn.system.errors import Refusals, UsageError, format_flag, plural
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
-def find_checkpoints(params: Params, processes: Processes, data: Data, warnings: list[str]) -> Checkpoints:
-    from tf_cnn.training.checkpoint_files import describe_incomplete, find_checkpoint, latest_checkpoint
+def find_checkpoints(
+    params: Params, processes: Processes, data: Data, warnings: list[str]
+) -> Checkpoints:
+    from tf_cnn.training.checkpoint_files import (
+        describe_incomplete,
+        find_checkpoint,
+        latest_checkpoint,
+    )
 
     is_chief = processes.is_chief
-    saves = params.train_dir is not None and params.trains and params.input_only is None and is_chief
+    saves = (
+        params.train_dir is not None and params.trains and params.input_only is None and is_chief
+    )
     resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
     if saves and params.train_dir and (line := describe_incomplete(params.train_dir, resume_from)):
         warnings.append(line)
@@ -59,15 +78,21 @@ def find_checkpoints(params: Params, processes: Processes, data: Data, warnings:
 
 def find_reports(params: Params, processes: Processes, subject: Subject, counts: Counts) -> Reports:
     """Plans where the result goes. Only the chief writes it."""
-    result_file, log_folder = (params.result_file, params.benchmark_log_dir) if processes.is_chief else (None, None)
+    result_file, log_folder = (
+        (params.result_file, params.benchmark_log_dir) if processes.is_chief else (None, None)
+    )
     numbered = None
     if result_file is not None:
-        values = field_values(params, model=subject.model.name, batch_size=counts.batch_size, shape=processes.shape)
+        values = field_values(
+            params, model=subject.model.name, batch_size=counts.batch_size, shape=processes.shape
+        )
         numbered, result_file = numbered_path(result_file, values), fill(result_file, values)
         check_file('result_file', result_file)
         if numbered is None:
             check_not_reserved(result_file)
-    paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path} | {'result_file': result_file}
+    paths = {name: getattr(params, name) for name, spec in SPECS.items() if spec.is_path} | {
+        'result_file': result_file
+    }
     check_clashes({name: path for name, path in paths.items() if path})
     return Reports(
         result_file=result_file,
@@ -80,10 +105,13 @@ def find_reports(params: Params, processes: Processes, subject: Subject, counts:
     )
 
 
-def find_instruments(params: Params, processes: Processes, counts: Counts, warnings: list[str]) -> Instruments:
+def find_instruments(
+    params: Params, processes: Processes, counts: Counts, warnings: list[str]
+) -> Instruments:
     """Plans which diagnostic files are written. Only the chief writes profiles and summaries.
 
-    Processes of one machine would overwrite each other's profile, and TensorBoard would merge the workers' curves.
+    Processes of one machine would overwrite each other's profile, and TensorBoard would merge the
+    workers' curves.
     """
     is_chief, num_timed = processes.is_chief, counts.num_timed
     profile_steps = summaries = None
@@ -91,22 +119,42 @@ def find_instruments(params: Params, processes: Processes, counts: Counts, warni
         flag = format_flag('profile_steps', params.profile_steps)
         first, last = numbers_of(params.profile_steps, int)
         if last > num_timed:
-            raise UsageError(f'{flag}: the run has {plural(num_timed, "timed step")}; write none after the last')
-        warnings.append(f'{flag}: these timed steps run under the profiler, which makes them slower')
+            raise UsageError(
+                f'{flag}: the run has {plural(num_timed, "timed step")}; write none after the last'
+            )
+        warnings.append(
+            f'{flag}: these timed steps run under the profiler, which makes them slower'
+        )
         profile_steps = first, last
-    if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:
+    if (
+        params.train_dir
+        and params.save_summaries_steps
+        and params.summary_verbosity
+        and is_chief
+        and not params.eval
+    ):
         asked = params.summary_verbosity
-        # With constants for variables, only the loss is left to write. Gradients do not leave a loop.
+        # With constants for variables, only the loss is left to write. Gradients do not leave a
+        # loop.
         has_gradients = params.trains and params.steps_per_run == 1
-        most = 3 if has_gradients else 1 if params.forward_only and params.freeze_when_forward_only else 2
+        most = (
+            3
+            if has_gradients
+            else 1
+            if params.forward_only and params.freeze_when_forward_only
+            else 2
+        )
         summaries = Summaries(params.train_dir, params.save_summaries_steps, min(asked, most))
         if asked > most:
             because = '--steps_per_run' if params.trains else '--forward_only'
-            warnings.append(f'--summary_verbosity={asked} writes as much as {most}, because of {because}')
+            warnings.append(
+                f'--summary_verbosity={asked} writes as much as {most}, because of {because}'
+            )
         elif asked >= 3:
             every = params.save_summaries_steps
             warnings.append(
-                f'--summary_verbosity={asked}: {"each step" if every == 1 else f"one step in {every}"} computes '
+                f'--summary_verbosity={asked}: '
+                f'{"each step" if every == 1 else f"one step in {every}"} computes '
                 'the histograms of its gradients within its timed seconds, which makes it slower'
             )
     return Instruments(
@@ -132,17 +180,21 @@ def _describe_losses(params: Params) -> Losses:
     return Losses(params.loss_type_to_report, params.continue_on_nan or not learns, tuple(advice))
 
 
-# ---- whether the files can be written -------------------------------------------------------------------------------
+# ---- whether the files can be written ------------------------------------------------------------
 
 
 def check_outputs(params: Params, *, is_chief: bool = True) -> None:
-    """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged."""
+    """Checks that the files of the run can be written. Creates missing folders and leaves existing
+    files unchanged.
+    """
     refusals = Refusals()
     for name in ('train_dir', 'backbone_model_path'):
-        # TensorFlow takes such a name for a pattern when it reads checkpoints, after training and saving there.
+        # TensorFlow takes such a name for a pattern when it reads checkpoints, after training and
+        # saving there.
         if wrong := re.search(r'[*?[\\]', getattr(params, name) or ''):
             refusals.add(
-                f'{params.written(name)}: TensorFlow finds no checkpoint where a name has {wrong[0]}; rename it'
+                f'{params.written(name)}: TensorFlow finds no checkpoint where a name has '
+                f'{wrong[0]}; rename it'
             )
     if refusal := _refuse_checkpoint(params):
         refusals.add(refusal)
@@ -159,22 +211,35 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                 _try_file(Path(f'{prefix}00.pbtxt'))
     if params.eval and os.path.isfile(params.train_dir or ''):
         # An evaluator would wait there for checkpoints.
-        refusals.add(f'{params.written("train_dir")}: it is a file; give the folder that the checkpoints are in')
+        refusals.add(
+            f'{params.written("train_dir")}: it is a file; give the folder that the '
+            'checkpoints are in'
+        )
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with refusals.collecting(), _refusing(name, folder):
                 if SPECS[name].output is Output.NEW_FOLDER:
                     # What is there is replaced when the folder is renamed into place.
-                    if os.path.islink(folder) or os.path.ismount(folder) or _has_files(Path(folder)):
-                        raise UsageError(f'{format_flag(name, folder)}: it is not empty, or a link; write a new path')
-                    # The folder is renamed into place when complete; until then its parent is written to.
+                    if (
+                        os.path.islink(folder)
+                        or os.path.ismount(folder)
+                        or _has_files(Path(folder))
+                    ):
+                        raise UsageError(
+                            f'{format_flag(name, folder)}: it is not empty, or a link; write '
+                            'a new path'
+                        )
+                    # The folder is renamed into place when complete; until then its parent is
+                    # written to.
                     folder = os.path.dirname(os.path.abspath(folder))
                 _make_folder(Path(folder))
     refusals.raise_all()
 
 
 def _refuse_checkpoint(params: Params) -> str | None:
-    """Returns the line about a --train_dir that names one checkpoint and not a folder; None if --eval can read it."""
+    """Returns the line about a --train_dir that names one checkpoint and not a folder; None if
+    --eval can read it.
+    """
     from tf_cnn.training.checkpoint_files import named_checkpoint
 
     prefix = named_checkpoint(params.train_dir) if params.train_dir else None
@@ -183,21 +248,29 @@ def _refuse_checkpoint(params: Params) -> str | None:
     written, folder = params.written('train_dir'), os.path.dirname(prefix) or '.'
     if not params.eval:
         return (
-            f'{written}: it names a checkpoint, and training needs a folder; use --train_dir={folder} to continue from '
-            f'the newest checkpoint there, or --backbone_model_path={prefix} to start another training from its weights'
+            f'{written}: it names a checkpoint, and training needs a folder; use '
+            f'--train_dir={folder} to continue from '
+            f'the newest checkpoint there, or --backbone_model_path={prefix} to start '
+            'another training from its weights'
         )
     if params.eval_interval_secs:
         return (
-            f'{written} clashes with {params.written("eval_interval_secs")}: it names one checkpoint, and others are '
+            f'{written} clashes with {params.written("eval_interval_secs")}: it names one '
+            'checkpoint, and others are '
             f'awaited; use --train_dir={folder} for all of them, or remove --eval_interval_secs'
         )
     if not os.path.isfile(f'{prefix}.index'):
-        return f'{written}: there is no such checkpoint; use --train_dir={folder} for the newest one there'
+        return (
+            f'{written}: there is no such checkpoint; use --train_dir={folder} for the '
+            'newest one there'
+        )
     return None
 
 
 def check_file(name: str, path: str) -> None:
-    """Checks that a flag's file can be written, and creates its folder. --result_file may replace only a result."""
+    """Checks that a flag's file can be written, and creates its folder. --result_file may replace
+    only a result.
+    """
     if path == STDOUT:
         return
     with _refusing(name, path):
@@ -207,15 +280,20 @@ def check_file(name: str, path: str) -> None:
 
         if not is_document(Path(path)):
             raise UsageError(
-                f'{format_flag(name, path)}: the file there is not a result; write another path, or remove it'
+                f'{format_flag(name, path)}: the file there is not a result; write another '
+                'path, or remove it'
             )
 
 
 def check_clashes(paths: Mapping[str, str]) -> None:
-    """Checks that no output replaces another flag's path, or a file that a run has in its folder. Follows links."""
+    """Checks that no output replaces another flag's path, or a file that a run has in its folder.
+    Follows links.
+    """
     real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDOUT}
     for output in outputs_that_are(Output.FILE, Output.CHIEF_FILE, Output.NEW_FOLDER):
-        if output not in real or (os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)):
+        if output not in real or (
+            os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)
+        ):
             continue
         for other, path in real.items():
             own = (f'{glob.escape(path)}/{name}' for name in SPECS[other].inside)
@@ -224,7 +302,8 @@ def check_clashes(paths: Mapping[str, str]) -> None:
             )
             if meets and other != output:
                 raise UsageError(
-                    f'{format_flag(output, paths[output])} clashes with {format_flag(other, paths[other])}: both '
+                    f'{format_flag(output, paths[output])} clashes with '
+                    f'{format_flag(other, paths[other])}: both '
                     f'would use {real[output]}; write another path in one of them'
                 )
 
@@ -235,10 +314,14 @@ def _refusing(name: str, path: str) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError):
-        raise UsageError(f'{format_flag(name, path)}: a file is where a folder must be; write another path') from None
+        raise UsageError(
+            f'{format_flag(name, path)}: a file is where a folder must be; write another path'
+        ) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f'{format_flag(name, path)}: it cannot be written ({reason}); write another path') from None
+        raise UsageError(
+            f'{format_flag(name, path)}: it cannot be written ({reason}); write another path'
+        ) from None
 
 
 def _has_files(folder: Path) -> bool:

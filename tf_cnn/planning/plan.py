@@ -1,7 +1,7 @@
 """The plan of a run: every fact about it, resolved once. Does not import TensorFlow.
 
-planning.make_plan makes it. After that no code reads flags, folders or the environment again: each part of a run gets
-the facts that it needs.
+planning.make_plan makes it. After that no code reads flags, folders or the environment again: each
+part of a run gets the facts that it needs.
 """
 
 import enum
@@ -57,9 +57,12 @@ class Processes:
 
     cluster: Cluster | None  # None for a run of one process
     horovod: Any  # the module horovod.tensorflow if Horovod started the processes, else None
-    # Whether the workers take their steps together; of a server: whether the loss of one trainer stops the others.
+    # Whether the workers take their steps together; of a server: whether the loss of one trainer
+    # stops the others.
     together: bool
-    settings: Mapping[str, Any]  # the flags that all processes of the cluster need with the same values
+    settings: Mapping[
+        str, Any
+    ]  # the flags that all processes of the cluster need with the same values
     connect: Timeout
     step_limit: Timeout
     place_on_host: PlaceOnHost = ONLY_ONE
@@ -72,7 +75,9 @@ class Processes:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process does the work of the chief: initialise variables, save checkpoints, write summaries."""
+        """Whether this process does the work of the chief: initialise variables, save checkpoints,
+        write summaries.
+        """
         return self.cluster is None or self.cluster.is_chief
 
     @property
@@ -95,9 +100,17 @@ class Processes:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The device prefix of each process that has towers of this one; empty if they are in this process."""
-        has_controller = self.cluster is not None and self.cluster.controller_hosts and not self.serves
-        return tuple(task.device for task in self.cluster.servers) if self.cluster and has_controller else ()
+        """The device prefix of each process that has towers of this one; empty if they are in this
+        process.
+        """
+        has_controller = (
+            self.cluster is not None and self.cluster.controller_hosts and not self.serves
+        )
+        return (
+            tuple(task.device for task in self.cluster.servers)
+            if self.cluster and has_controller
+            else ()
+        )
 
     @property
     def num_hosts(self) -> int:
@@ -127,7 +140,9 @@ class Subject:
     role: Role
     model: ModelFacts
     folder: DataFolder | None  # None if the images are synthetic, or this process reads none
-    exchange_bytes: int | None = None  # of the tensor that stands for the gradients with --exchange_only, if one does
+    exchange_bytes: int | None = (
+        None  # of the tensor that stands for the gradients with --exchange_only, if one does
+    )
     # The SHA-256 of the --model_file and --variable_mgr_file that the run uses, by flag.
     file_hashes: Mapping[str, str] = field(default_factory=dict)
 
@@ -139,7 +154,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Data:
-    """The images that a run reads, and how they are preprocessed; see also preprocessing.ImageOptions."""
+    """The images that a run reads, and how they are preprocessed; see also
+    preprocessing.ImageOptions.
+    """
 
     data_set: DataSet
     folder: str | None  # --data_dir
@@ -158,7 +175,9 @@ class Data:
     preprocessor: Preprocessor
     pipeline: str  # the name of the input pipeline, for images that it reads
     tf_data: TfDataSettings
-    input_stages: tuple[str, ...] = ()  # those that --input_only measures, in order; empty without it
+    input_stages: tuple[
+        str, ...
+    ] = ()  # those that --input_only measures, in order; empty without it
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -188,8 +207,8 @@ class Machine:
     towers: tuple[str, ...]  # the device of each
     # 'gpu' if shared variables live on the towers' devices, also on a CPU; 'cpu' if on the host.
     parameter_device_kind: str
-    # Where shared variables live; in a worker of parameter servers, the devices that receive variables and sum
-    # gradients.
+    # Where shared variables live; in a worker of parameter servers, the devices that receive
+    # variables and sum gradients.
     parameter_devices: tuple[str, ...]
     data_format: str  # 'NCHW' or 'NHWC'
     hosts: tuple[str, ...] = (HOST_DEVICE,)  # the CPU of each process that has towers, in order
@@ -209,13 +228,19 @@ class Counts:
 
     batch_size: int  # images per step on each device
     global_batch_size: int  # on all devices of all workers
-    images_of_step: int  # per increment of the global step: of all workers in synchronous modes, else of one
+    images_of_step: (
+        int  # per increment of the global step: of all workers in synchronous modes, else of one
+    )
     num_warmup: int  # steps of each worker, as num_timed
     num_timed: int
     num_epochs: float  # the timed steps of all workers, in epochs
     display_every: int  # number of steps between printed lines
-    newest_weight: float | None = None  # of the last step in the printed rates, see results.statistics.summarize
-    target_secs: float | None = None  # how long timed steps are taken; num_timed is then more than there will be
+    newest_weight: float | None = (
+        None  # of the last step in the printed rates, see results.statistics.summarize
+    )
+    target_secs: float | None = (
+        None  # how long timed steps are taken; num_timed is then more than there will be
+    )
     steps_per_run: int = 1  # how many steps one run of the session takes
 
 
@@ -229,20 +254,28 @@ class OptimizerFacts:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """Where variables live, and how gradients are summed and applied; see also managers.buckets.Packing."""
+    """Where variables live, and how gradients are summed and applied; see also
+    managers.buckets.Packing.
+    """
 
     mode: Mode
     staged: bool  # whether variables are one step old, --staged_vars
     relaxed: bool  # whether gradients are, --variable_consistency=relaxed
     sync: bool  # whether all towers take one step of one model together
-    sums: tuple[Range, ...] | None  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
-    leaders: tuple[tuple[int, int], ...]  # its pairs of linked towers, see managers.all_reduce.by_halves
+    sums: (
+        tuple[Range, ...] | None
+    )  # the algorithm for each range of gradient sizes; None: --hierarchical_copy
+    leaders: tuple[
+        tuple[int, int], ...
+    ]  # its pairs of linked towers, see managers.all_reduce.by_halves
     shown_spec: str | None  # the --all_reduce_spec that the banner shows
     num_packets: int
     small_max_bytes: int
     small_max_group: int
     transfer: str | None  # the dtype in which gradients are sent; None: their own
-    slices_variables: bool  # whether large variables are cut into one part for each parameter server
+    slices_variables: (
+        bool  # whether large variables are cut into one part for each parameter server
+    )
     horovod_device: str | None  # on which Horovod sums
     by_nccl: bool  # whether NCCL sums, at least gradients of some sizes
     optimizer: OptimizerFacts
@@ -256,22 +289,32 @@ class VariableFacts:
 class EvalSchedule:
     """After which steps of the model training waits for an evaluation."""
 
-    every: Fraction | None = None  # the interval in steps; the first step that reaches a multiple counts
+    every: Fraction | None = (
+        None  # the interval in steps; the first step that reaches a multiple counts
+    )
     at: frozenset[int] = frozenset()  # single steps
 
     def is_due(self, step: int, since: int) -> bool:
-        """Whether an evaluation became due after step `since`, the last one asked about, and up to `step`."""
+        """Whether an evaluation became due after step `since`, the last one asked about, and up to
+        `step`.
+        """
         if self.every is not None:
             return step // self.every > since // self.every
         return any(since < at <= step for at in self.at)
 
     def warning(self, start: int, end: int) -> str | None:
-        """A warning if training from step `start` to `end` reaches no evaluation, or not all single ones; else None."""
+        """A warning if training from step `start` to `end` reaches no evaluation, or not all single
+        ones; else None.
+        """
         if late := [str(at) for at in sorted(self.at) if at > end]:
-            return f'training ends after {plural(end, "step")}: there is no evaluation after {", ".join(late)}'
+            return (
+                f'training ends after {plural(end, "step")}: there is no evaluation after '
+                f'{", ".join(late)}'
+            )
         if self.every is not None and not self.is_due(end, start):
             return (
-                f'training goes from step {start} to {end}: there is no evaluation, the next one is due after '
+                f'training goes from step {start} to {end}: there is no evaluation, the next '
+                'one is due after '
                 f'{math.ceil((end // self.every + 1) * self.every)}'
             )
         return None
@@ -282,14 +325,22 @@ class Evaluations:
     """Which images are evaluated, and when."""
 
     batch_size: int  # images per batch on each device
-    num_batches: int | None  # how many times all devices take one batch each; None: until the last example
+    num_batches: (
+        int | None
+    )  # how many times all devices take one batch each; None: until the last example
     num_examples: int | None  # how many examples all processes evaluate together
-    num_passes: float | None  # over the whole set; if num_examples is None too, each example is evaluated once
-    shown_batches: int | None  # the amount that the banner shows, with num_epochs; None: all batches
+    num_passes: (
+        float | None
+    )  # over the whole set; if num_examples is None too, each example is evaluated once
+    shown_batches: (
+        int | None
+    )  # the amount that the banner shows, with num_epochs; None: all batches
     num_epochs: float
     schedule: EvalSchedule
     goal: float | None  # the top-1 accuracy that ends training
-    interval_secs: float  # how often --eval looks for new checkpoints; 0: it evaluates the last one only
+    interval_secs: (
+        float  # how often --eval looks for new checkpoints; 0: it evaluates the last one only
+    )
     summary_folder: str | None  # where this process writes summaries
 
 
@@ -307,12 +358,16 @@ class Checkpoints:
     warm_start_flag: str  # the flag that named it
     export_folder: str | None  # where this process writes a SavedModel at the end
     data_dir: str | None  # the folder of the images; None if they are synthetic
-    class_names: tuple[str, ...] | None  # of labels 0, 1, ... in it, which checkpoints keep; None if it states none
+    class_names: (
+        tuple[str, ...] | None
+    )  # of labels 0, 1, ... in it, which checkpoints keep; None if it states none
 
 
 @dataclass(frozen=True)
 class Summaries:
-    """Where and how often summaries are written, and how much: see run.instruments.SummaryWriter."""
+    """Where and how often summaries are written, and how much: see
+    run.instruments.SummaryWriter.
+    """
 
     folder: str
     every: int
@@ -321,7 +376,9 @@ class Summaries:
 
 @dataclass(frozen=True)
 class Instruments:
-    """The diagnostic files of a run, see run.instruments. profile_steps: the first and the last step to profile."""
+    """The diagnostic files of a run, see run.instruments. profile_steps: the first and the last
+    step to profile.
+    """
 
     trace_file: str | None
     chrome_format: bool
@@ -344,7 +401,9 @@ class Losses:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run runs on: see machine.surroundings, whose functions have these names (machine: machine_facts, ...)."""
+    """What a run runs on: see machine.surroundings, whose functions have these names (machine:
+    machine_facts, ...).
+    """
 
     machine: Mapping[str, Any]
     environment: Mapping[str, str]
@@ -355,18 +414,26 @@ class Surroundings:
 class Reports:
     """Where the result goes, and what else is measured for it."""
 
-    result_file: str | None  # the JSON document, '-' for standard output; None if this process writes none
-    numbered_result_file: str | None  # with {run} in it, for names if that one is not free; None if the user wrote it
+    result_file: (
+        str | None
+    )  # the JSON document, '-' for standard output; None if this process writes none
+    numbered_result_file: (
+        str | None
+    )  # with {run} in it, for names if that one is not free; None if the user wrote it
     log_folder: str | None  # of results.benchmark_log; None if this process writes none
     test_id: str | None  # stands in that log
     measures_peak: bool  # whether the peak of the devices is measured after the steps
-    idle_secs: float | None  # how long the run may wait for idle cores before it starts; None: it does not wait
+    idle_secs: (
+        float | None
+    )  # how long the run may wait for idle cores before it starts; None: it does not wait
     losses: Losses
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every fact of one run of one process. The result contains params, from which the plan was made."""
+    """Every fact of one run of one process. The result contains params, from which the plan was
+    made.
+    """
 
     params: Params
     warnings: tuple[str, ...]
@@ -386,7 +453,8 @@ class Plan:
 
     @property
     def agreed_data(self) -> dict[str, str | int]:
-        """What the images of all workers must have in common, by what it is; empty if the images are synthetic.
+        """What the images of all workers must have in common, by what it is; empty if the images
+        are synthetic.
 
         With other classes, one label would be a cat to one worker and a dog to another.
         """
@@ -402,8 +470,8 @@ class Plan:
     def _agreed_images(self) -> dict[str, str | int]:
         """How many images all workers must have; empty if nothing that they share depends on it.
 
-        Workers with other numbers would count other steps in an epoch: their learning rates would differ, or they would
-        wait for each other for ever.
+        Workers with other numbers would count other steps in an epoch: their learning rates would
+        differ, or they would wait for each other for ever.
         """
         if self.data.folder is None or not self.processes.together:
             return {}
@@ -424,7 +492,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The facts of a server process: a parameter server, or a worker whose devices a controller drives."""
+    """The facts of a server process: a parameter server, or a worker whose devices a controller
+    drives.
+    """
 
     processes: Processes
     session: 'SessionFacts'

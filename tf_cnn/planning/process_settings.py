@@ -1,11 +1,13 @@
-"""Plans what a run sets for its whole process: the start of TensorFlow, GPUs, threads, and the binding to a NUMA node.
+"""Plans what a run sets for its whole process: the start of TensorFlow, GPUs, threads, and the
+binding to a NUMA node.
 
-Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and TF_GPU_THREAD_COUNT (2) when a
-session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc, BaseGPUDevice::Init): kernels with threads of their
-own do not wait for a pool full of JPEGs to decode. TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT is read at the first batch
-norm of the process, TF_ENABLE_WINOGRAD_NONFUSED (both: xla/stream_executor/cuda/cuda_dnn.cc) and TF_AUTOTUNE_THRESHOLD
-(tensorflow/core/kernels/gpu_utils.h) at the first convolution, TF_SYNC_ON_FINISH when a session of one process is made
-(tensorflow/core/common_runtime/direct_session.cc).
+Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and
+TF_GPU_THREAD_COUNT (2) when a session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc,
+BaseGPUDevice::Init): kernels with threads of their own do not wait for a pool full of JPEGs to
+decode. TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT is read at the first batch norm of the process,
+TF_ENABLE_WINOGRAD_NONFUSED (both: xla/stream_executor/cuda/cuda_dnn.cc) and TF_AUTOTUNE_THRESHOLD
+(tensorflow/core/kernels/gpu_utils.h) at the first convolution, TF_SYNC_ON_FINISH when a session of
+one process is made (tensorflow/core/common_runtime/direct_session.cc).
 """
 
 import math
@@ -36,13 +38,20 @@ _XLA_FLAGS = 'TF_XLA_FLAGS'
 _MALLOC_VARIABLES = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
 # Environment variables by which users limit the threads of OpenMP and of MKL.
 _OPENMP_THREADS = ('OMP_NUM_THREADS', 'OMP_THREAD_LIMIT', 'MKL_NUM_THREADS')
-_NO_OPENMP = "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see --num_intra_threads"
+_NO_OPENMP = (
+    "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see "
+    '--num_intra_threads'
+)
 
 _THREAD_MODE, _THREAD_COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
 # The flags of an environment variable each. One without a value leaves the variable to TensorFlow.
 _VARIABLES = {name: spec.variable for name, spec in SPECS.items() if spec.variable}
 _OPENMP = {flag: name for flag, name in _VARIABLES.items() if name.startswith('KMP_')}
-_GPUS = {flag: name for flag, name in _VARIABLES.items() if flag not in _OPENMP and name != ONEDNN_VARIABLE}
+_GPUS = {
+    flag: name
+    for flag, name in _VARIABLES.items()
+    if flag not in _OPENMP and name != ONEDNN_VARIABLE
+}
 _SHARED_POOL = 'global'
 # One for kernels, one for copies, as in the original.
 _THREADS_OF_GPU = 2
@@ -51,7 +60,9 @@ _THREADS_OF_GPU = 2
 def find_visible_gpus(
     params: Params, environment: Environment, place: PlaceOnHost, *, computes: bool = True
 ) -> str | None:
-    """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU. computes: whether it has towers."""
+    """Returns CUDA_VISIBLE_DEVICES for this process; None if its host has no GPU. computes: whether
+    it has towers.
+    """
     needed = params.num_gpus if computes and params.device != 'cpu' else 0
     indices = chosen_gpus(params.gpu_indices) if needed else ()
     return choose_visible(needed, place, environment.variables, indices)
@@ -62,16 +73,25 @@ def own_cores() -> tuple[int, ...]:
 
 
 def choose_start(
-    params: Params, environment: Environment, processes: Processes, gpus: str | None, warnings: list[str]
+    params: Params,
+    environment: Environment,
+    processes: Processes,
+    gpus: str | None,
+    warnings: list[str],
 ) -> ProcessSettings:
-    """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without effect."""
+    """Plans what TensorFlow reads when it starts; warns of flags about OpenMP or memory without
+    effect.
+    """
     asked = {flag: getattr(params, flag) for flag in _OPENMP}
     variables: dict[str, str | None] = {}
     if has_openmp():
         variables = {_OPENMP[flag]: _as_text(value) for flag, value in asked.items()}
     else:
         given = {flag: value for flag, value in asked.items() if value is not None}
-        warnings += (f'{format_flag(flag, value)} has no effect: {_NO_OPENMP}' for flag, value in given.items())
+        warnings += (
+            f'{format_flag(flag, value)} has no effect: {_NO_OPENMP}'
+            for flag, value in given.items()
+        )
         warnings += (
             f'{name}={text} has no effect on TensorFlow: {_NO_OPENMP}'
             for name, text in environment.variables.items()
@@ -83,42 +103,59 @@ def choose_start(
         flags = {DETERMINISTIC: params.deterministic, '--xla': params.xla}
         if params.xla:
             of_user = environment.variables.get(_XLA_FLAGS, '')
-            variables[_XLA_FLAGS] = of_user if XLA_ON_CPU in of_user else f'{of_user} {XLA_ON_CPU}'.strip()
+            variables[_XLA_FLAGS] = (
+                of_user if XLA_ON_CPU in of_user else f'{of_user} {XLA_ON_CPU}'.strip()
+            )
     may_use_gpus = gpus is not None and processes.computes_here and params.device != 'cpu'
     has_server = processes.cluster is not None and processes.horovod is None
     keeps_memory = has_server if params.keep_memory is None else params.keep_memory
     if own := sorted(filter(_MALLOC_VARIABLES.match, environment.variables)):
         keeps_memory = False
         if given_flag := params.given.get('keep_memory'):
-            warnings.append(f'{given_flag} has no effect: {own[0]} is set in the environment; unset it')
+            warnings.append(
+                f'{given_flag} has no effect: {own[0]} is set in the environment; unset it'
+            )
     memory = GpuMemory.of(params) if may_use_gpus else None
     return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
 
 
 def _onednn_switch(params: Params, environment: Environment) -> str | None:
-    """Returns the value of TF_ENABLE_ONEDNN_OPTS; None leaves it as it is. UsageError if the flag comes too late."""
+    """Returns the value of TF_ENABLE_ONEDNN_OPTS; None leaves it as it is. UsageError if the flag
+    comes too late.
+    """
     if params.onednn is None:
         return None
     written, value = params.written('onednn'), str(int(params.onednn))
     of_user = environment.variables.get(ONEDNN_VARIABLE)
     if of_user and read_switch(of_user) is not params.onednn:
         raise UsageError(
-            f'{written}: the environment has {ONEDNN_VARIABLE}={of_user}, the same switch with another '
+            f'{written}: the environment has {ONEDNN_VARIABLE}={of_user}, the same switch '
+            'with another '
             'value; remove one of them'
         )
     if environment.has_tensorflow and environment.process.setting(ONEDNN_VARIABLE) != value:
         raise UsageError(
-            f'{written}: TensorFlow was already imported in this process, and reads {ONEDNN_VARIABLE} only then; '
-            f'remove the flag and set {ONEDNN_VARIABLE}={value} before the import, or start a new process'
+            f'{written}: TensorFlow was already imported in this process, and reads '
+            f'{ONEDNN_VARIABLE} only then; '
+            f'remove the flag and set {ONEDNN_VARIABLE}={value} before the import, or start '
+            'a new process'
         )
     return value
 
 
-def choose_gpu_variables(params: Params, environment: Environment, warnings: list[str]) -> Mapping[str, str | None]:
-    """Returns the variables that GPUs read, except those that the user has set; warns of flags that these overrule."""
-    own, wanted = environment.variables, {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()}
+def choose_gpu_variables(
+    params: Params, environment: Environment, warnings: list[str]
+) -> Mapping[str, str | None]:
+    """Returns the variables that GPUs read, except those that the user has set; warns of flags that
+    these overrule.
+    """
+    own, wanted = (
+        environment.variables,
+        {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()},
+    )
     warnings += (
-        f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset it'
+        f'{params.given[flag]} has no effect: {name}={own[name]} is set in the '
+        'environment; unset it'
         for flag, name in _GPUS.items()
         if flag in params.given and name in own
     )
@@ -150,18 +187,24 @@ class Threads:
 def choose_threads(
     params: Params, environment: Environment, machine: Machine, num_cores: int, warnings: list[str]
 ) -> Threads:
-    """Chooses the threads of a process: those of the flags, of an earlier run in it, or that fit its towers.
+    """Chooses the threads of a process: those of the flags, of an earlier run in it, or that fit
+    its towers.
 
-    On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
-    has one thread: sharing it would only move work between busy cores (8 towers of ResNet-50 on 2 cores: +3 to +8 %).
-    The images of a batch have one thread each whatever is chosen here (tf_cnn/inputs/each_image.py).
+    On CPUs, the operations of several towers run at the same time. If there are as many towers as
+    cores, each operation has one thread: sharing it would only move work between busy cores (8
+    towers of ResNet-50 on 2 cores: +3 to +8 %). The images of a batch have one thread each whatever
+    is chosen here (tf_cnn/inputs/each_image.py).
     """
     chosen = (
         _beside_gpus(params, environment, machine, num_cores)
         if machine.kind == 'gpu' and machine.is_here
         else _for_cores(params, environment, machine, num_cores)
     )
-    given = [params.given[name] for name in ('num_intra_threads', 'num_inter_threads') if name in params.given]
+    given = [
+        params.given[name]
+        for name in ('num_intra_threads', 'num_inter_threads')
+        if name in params.given
+    ]
     # TensorFlow keeps the threads within operations from the first session of a process.
     earlier: int | None = environment.process.setting(INTRA)
     if params.num_intra_threads is not None:
@@ -171,17 +214,21 @@ def choose_threads(
         return chosen
     if machine.kind == 'cpu' and (earlier or num_cores) < (chosen.intra_op or num_cores):
         warnings.append(
-            f'an operation has {plural(earlier, "thread")}, as in an earlier run of this process, since '
+            f'an operation has {plural(earlier, "thread")}, as in an earlier run of this '
+            'process, since '
             'TensorFlow keeps its threads until the process ends; start a new process for each run'
         )
     return Threads(earlier, chosen.inter_op, 'an earlier run of this process had them')
 
 
-def _apply_thread_variables(threads: Threads, params: Params, environment: Environment, warnings: list[str]) -> Threads:
+def _apply_thread_variables(
+    threads: Threads, params: Params, environment: Environment, warnings: list[str]
+) -> Threads:
     """Returns the threads that TensorFlow uses with the environment's variables for them.
 
     It reads these variables only where the session leaves the number to it
-    (tensorflow/core/common_runtime/local_device.cc and process_util.cc). Warns of those without effect.
+    (tensorflow/core/common_runtime/local_device.cc and process_util.cc). Warns of those without
+    effect.
     """
     for flag, field, name in (
         ('num_intra_threads', 'intra_op', 'TF_NUM_INTRAOP_THREADS'),
@@ -192,38 +239,55 @@ def _apply_thread_variables(threads: Threads, params: Params, environment: Envir
             continue
         setting = f'{name}={text}'
         if not (text.isdecimal() and 0 < int(text) < 2**31):
-            warnings.append(f'{setting} has no effect: it must be an integer of at least 1; use --{flag}')
+            warnings.append(
+                f'{setting} has no effect: it must be an integer of at least 1; use --{flag}'
+            )
         elif number:
             given = params.given.get(flag)
-            reason = f'{given} is given' if given else f'the run has {plural(number, "thread")}, as {threads.reason}'
-            warnings.append(f'{setting} has no effect: {reason}; use --{flag}={text}, or unset the variable')
+            reason = (
+                f'{given} is given'
+                if given
+                else f'the run has {plural(number, "thread")}, as {threads.reason}'
+            )
+            warnings.append(
+                f'{setting} has no effect: {reason}; use --{flag}={text}, or unset the variable'
+            )
         else:
             reason = f'{threads.reason}, {setting}' if threads.reason else setting
             threads = replace(threads, **{field: int(text)}, reason=reason)
     return threads
 
 
-def _beside_gpus(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:
-    """As in the original, beside GPUs with threads of their own each operation has one thread, and all other operations
-    together have the cores less those threads.
+def _beside_gpus(
+    params: Params, environment: Environment, machine: Machine, num_cores: int
+) -> Threads:
+    """As in the original, beside GPUs with threads of their own each operation has one thread, and
+    all other operations together have the cores less those threads.
 
-    In contrast to it, TensorFlow decides on the former if variables are updated on the host, which one core could not
-    do within a step; and at least half of the cores are left to the latter, to decode images.
+    In contrast to it, TensorFlow decides on the former if variables are updated on the host, which
+    one core could not do within a step; and at least half of the cores are left to the latter, to
+    decode images.
     """
     reason = params.given.get('num_inter_threads', 'GPUs start their own kernels')
     if environment.variables.get(_THREAD_MODE, params.gpu_thread_mode).lower() == _SHARED_POOL:
         return Threads(0, params.num_inter_threads, reason)
-    updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
+    updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (
+        machine.all_reduce_spec or ''
+    )
     others = max(num_cores - _threads_per_gpu(params) * params.num_gpus, (num_cores + 1) // 2, 2)
     return Threads(0 if updates_on_host else 1, params.num_inter_threads or others, reason)
 
 
-def _for_cores(params: Params, environment: Environment, machine: Machine, num_cores: int) -> Threads:
+def _for_cores(
+    params: Params, environment: Environment, machine: Machine, num_cores: int
+) -> Threads:
     num_towers, inter = len(machine.towers) if machine.is_here else 1, params.num_inter_threads
     quota = cpu_limit(environment.root)
     if quota is not None and quota < num_cores:
         intra = 1 if num_towers >= quota else int(quota)
-        reason = f'the CPU quota of the cgroup is {quota:.3g} cores, for {plural(num_towers, "tower")}'
+        reason = (
+            f'the CPU quota of the cgroup is {quota:.3g} cores, for {plural(num_towers, "tower")}'
+        )
         return Threads(intra, inter or max(2, math.ceil(quota)), reason)
     if num_towers == 1:
         return Threads(0, inter, 'one tower has all cores')
@@ -248,7 +312,9 @@ def choose_binding(
     if bound := environment.process.setting(NUMA):
         return NumaBinding(bound)
     # Without a list, all GPUs are visible.
-    of_gpus = gpu_nodes(environment.root, {} if gpus is None else {VISIBLE: gpus})[: len(machine.towers)]
+    of_gpus = gpu_nodes(environment.root, {} if gpus is None else {VISIBLE: gpus})[
+        : len(machine.towers)
+    ]
     binding = choose_node(
         nodes_of(environment.root, own_cores()),
         processes.place_on_host,

@@ -47,8 +47,10 @@ def find_processes(params: Params, environment: Environment, warnings: list[str]
     names_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
     if is_one and not names_hosts and (unjoined := find_unjoined(environment.variables)):
         warnings.append(
-            f'{unjoined}: this process may be one of several, but these variables do not connect them, and it runs '
-            'alone; to connect them write --worker_hosts=HOST:PORT,..., --job_name and --task_index in each'
+            f'{unjoined}: this process may be one of several, but these variables do not '
+            'connect them, and it runs '
+            'alone; to connect them write --worker_hosts=HOST:PORT,..., --job_name and '
+            '--task_index in each'
         )
     return processes
 
@@ -69,7 +71,8 @@ def agree_on_files(processes: Processes, subject: Subject) -> Processes:
 def own_outputs(params: Params, processes: Processes) -> Params:
     """Returns the flags without the files that another process writes.
 
-    horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags may differ.
+    horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags
+    may differ.
     """
     if processes.horovod is None or processes.is_chief:
         return params
@@ -89,13 +92,18 @@ def warn_of_open_ports(processes: Processes, warnings: list[str]) -> None:
     if len(ports) > _MOST_PORTS:
         named, in_rule = f'{ports[0]} to {ports[-1]}', f'{ports[0]}:{ports[-1]}'
     if cluster.is_on_one_host:
-        advice = f'`iptables -I INPUT ! -i lo -p tcp -m multiport --dports {in_rule} -j DROP` and the same by ip6tables'
+        advice = (
+            f'`iptables -I INPUT ! -i lo -p tcp -m multiport --dports {in_rule} -j DROP` and the '
+            'same by ip6tables'
+        )
     else:
         advice = 'a firewall on each host that lets only the hosts of the cluster connect'
     public = ', '.join(public_hosts(cluster))
     warnings.append(
-        f"{f'{public}: not in a private network; ' if public else ''}TensorFlow's servers listen on all addresses of "
-        f'their host without a password: whoever can connect to port {named} can read and write the files of this user '
+        f"{f'{public}: not in a private network; ' if public else ''}TensorFlow's servers "
+        'listen on all addresses of '
+        f'their host without a password: whoever can connect to port {named} can read and '
+        'write the files of this user '
         f'and change the weights; close the ports to others by {advice}'
     )
 
@@ -114,7 +122,8 @@ def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluste
     launch = find_launch(environment.variables)
     if len(cluster.tasks) == 1 and launch:
         raise UsageError(
-            f'{launch.own}: {launch.source} started {launch.started}, and Horovod did not connect them; start them '
+            f'{launch.own}: {launch.source} started {launch.started}, and Horovod did not '
+            'connect them; start them '
             'with horovodrun, or install a Horovod that was built for this MPI'
         )
     return horovod, cluster

@@ -58,13 +58,17 @@ def describe_session(
     start: ProcessSettings,
     warnings: list[str],
 ) -> SessionFacts:
-    """Plans how sessions, or a server, compute; no machine: a parameter server, which keeps variables on the CPU."""
+    """Plans how sessions, or a server, compute; no machine: a parameter server, which keeps
+    variables on the CPU.
+    """
     onednn = uses_onednn()
     if params.onednn is not None and onednn is (not params.onednn):
         written = params.written('onednn')
         warnings.append(f'{written} has no effect: this TensorFlow has no such switch; remove it')
     if machine is None:
-        return SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn)
+        return SessionFacts(
+            tf.ConfigProto(device_count={'GPU': 0}), start, Threads(0, 0, ''), onednn
+        )
     on_gpus = machine.kind == 'gpu' and machine.is_here
     numa = choose_binding(params, environment, processes, machine, start.gpus, warnings)
     threads = choose_threads(params, environment, machine, len(numa.cores or own_cores()), warnings)
@@ -86,8 +90,12 @@ def describe_session(
     return SessionFacts(config, process, threads, onednn)
 
 
-def session_config(params: Params, machine: Machine, threads: Threads, *, in_cluster: bool) -> tf.ConfigProto:
-    """Returns the settings of the session; in_cluster: whether it is on a server that runs graphs of others."""
+def session_config(
+    params: Params, machine: Machine, threads: Threads, *, in_cluster: bool
+) -> tf.ConfigProto:
+    """Returns the settings of the session; in_cluster: whether it is on a server that runs graphs
+    of others.
+    """
     config = tf.ConfigProto(allow_soft_placement=True)
     if machine.kind == 'cpu' or not machine.is_here:
         config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
@@ -96,8 +104,9 @@ def session_config(params: Params, machine: Machine, threads: Threads, *, in_clu
     config.inter_op_parallelism_threads = threads.inter_op
     config.gpu_options.CopyFrom(GpuMemory.of(params).options())
     config.log_device_placement = params.log_device_placement
-    # Otherwise TensorFlow places and copies the whole graph for the first step, although a sixth of it never runs. But
-    # then it runs no graph passes, whose fusing makes steps forward and on GPUs faster. Servers do not support it.
+    # Otherwise TensorFlow places and copies the whole graph for the first step, although a sixth of
+    # it never runs. But then it runs no graph passes, whose fusing makes steps forward and on GPUs
+    # faster. Servers do not support it.
     has_copies = machine.kind == 'cpu' and len(machine.towers) > 1 and params.trains
     needs_passes = machine.data_format != 'NHWC' or params.rewriter_config is not None
     config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
@@ -135,9 +144,12 @@ def check_xla(config: tf.ConfigProto, device: str) -> None:
     metadata = tf.RunMetadata()
     with tf.Session(graph=graph, config=config) as session:
         session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
-    if not any(node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node):
+    if not any(
+        node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node
+    ):
         raise UsageError(
-            '--xla: TensorFlow does not compile in this process, which used it before; start a new process, '
+            '--xla: TensorFlow does not compile in this process, which used it before; start '
+            'a new process, '
             f'or set TF_XLA_FLAGS={XLA_ON_CPU} before TensorFlow is used'
         )
 
@@ -148,6 +160,7 @@ def _read_graph_passes(text: str, rewrite: Any) -> None:
     except text_format.ParseError as error:
         reason = ' '.join(str(error).split())
         raise UsageError(
-            f'{format_flag("rewriter_config", text)}: it must be a RewriterConfig of TensorFlow as text, such as '
+            f'{format_flag("rewriter_config", text)}: it must be a RewriterConfig of '
+            'TensorFlow as text, such as '
             f"'remapping: OFF': {reason}"
         ) from None

@@ -31,18 +31,29 @@ class StepSettings:
     gradient_clip: float | None
     learning_rate: LearningRate
     seed: int
-    first_tower: int = 0  # the number of this process's first tower, counted over the towers of all processes
+    first_tower: int = (
+        0  # the number of this process's first tower, counted over the towers of all processes
+    )
     precision: Precision = FP32
     single_l2_loss_op: bool = False
     label_smoothing: float = 0.0
-    deterministic: bool = False  # whether each op must repeat its results, which excludes reading the clock
+    deterministic: bool = (
+        False  # whether each op must repeat its results, which excludes reading the clock
+    )
     freezes: bool = False  # whether the network computes with constants instead of variables
     exchange_only: bool = False
-    exchange_bytes: int | None = None  # of the one tensor that is exchanged; None: the gradients of the network are
+    exchange_bytes: int | None = (
+        None  # of the one tensor that is exchanged; None: the gradients of the network are
+    )
 
 
 def describe_step(
-    params: Params, processes: Processes, subject: Subject, data: Data, machine: Machine, counts: Counts
+    params: Params,
+    processes: Processes,
+    subject: Subject,
+    data: Data,
+    machine: Machine,
+    counts: Counts,
 ) -> StepSettings:
     model, precision = subject.model, _find_precision(params)
     if not model.network.is_builtin:
@@ -52,7 +63,8 @@ def describe_step(
         num_classes=data.data_set.num_classes,
         data_format=machine.data_format,
         forward_only=params.forward_only,
-        with_accuracy=params.forward_only or (params.print_training_accuracy and not params.exchange_only),
+        with_accuracy=params.forward_only
+        or (params.print_training_accuracy and not params.exchange_only),
         loss_type_to_report=params.loss_type_to_report,
         weight_decay=params.weight_decay,
         single_l2_loss_op=params.single_l2_loss_op,
@@ -70,12 +82,26 @@ def describe_step(
 
 
 def _check_builds(
-    params: Params, model: ModelFacts, data: Data, machine: Machine, counts: Counts, precision: Precision
+    params: Params,
+    model: ModelFacts,
+    data: Data,
+    machine: Machine,
+    counts: Counts,
+    precision: Precision,
 ) -> None:
-    """Builds the network of a user's model in every way in which the run will: for steps, evaluations, export."""
-    check = functools.partial(check_network, model.network, model.name, data.image_shape, data.data_set.num_classes)
+    """Builds the network of a user's model in every way in which the run will: for steps,
+    evaluations, export.
+    """
+    check = functools.partial(
+        check_network, model.network, model.name, data.image_shape, data.data_set.num_classes
+    )
     if not params.eval:
-        check(machine.data_format, precision.compute, batch_size=counts.batch_size, trains=params.trains)
+        check(
+            machine.data_format,
+            precision.compute,
+            batch_size=counts.batch_size,
+            trains=params.trains,
+        )
     if params.evaluates:
         batch_size = params.eval_batch_size or counts.batch_size
         check(machine.data_format, precision.compute, batch_size=batch_size, trains=False)
@@ -94,10 +120,14 @@ def _find_precision(params: Params) -> Precision:
     )
 
 
-def _make_learning_rate(params: Params, model: ModelFacts, data: Data, counts: Counts) -> LearningRate:
+def _make_learning_rate(
+    params: Params, model: ModelFacts, data: Data, counts: Counts
+) -> LearningRate:
     """Returns the schedule of the flags, or without any of them the model's own."""
     num_examples = data.data_set.num_train_examples
-    steps = functools.partial(whole_steps_of, num_examples=num_examples, images_per_step=counts.images_of_step)
+    steps = functools.partial(
+        whole_steps_of, num_examples=num_examples, images_per_step=counts.images_of_step
+    )
     warmup_epochs = params.num_learning_rate_warmup_epochs
     if params.piecewise_learning_rate_schedule is not None:
         rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
@@ -106,12 +136,18 @@ def _make_learning_rate(params: Params, model: ModelFacts, data: Data, counts: C
     if model.residual and params.resnet_base_lr is not None:
         schedule, first = _resnet_schedule(model, data.data_set.name), params.resnet_base_lr
     if schedule.per_images:
-        images = counts.images_of_step if MODES[params.variable_update].shares_model else counts.batch_size
+        images = (
+            counts.images_of_step
+            if MODES[params.variable_update].shares_model
+            else counts.batch_size
+        )
         first *= images / schedule.per_images
     if params.init_learning_rate is not None or params.num_epochs_per_decay:
         return LearningRate(
             (first if params.init_learning_rate is None else params.init_learning_rate,),
-            decay_steps=max(1, steps(params.num_epochs_per_decay)) if params.num_epochs_per_decay else 0,
+            decay_steps=max(1, steps(params.num_epochs_per_decay))
+            if params.num_epochs_per_decay
+            else 0,
             decay_factor=params.learning_rate_decay_factor,
             minimum=params.minimum_learning_rate,
             warmup_steps=steps(warmup_epochs),
@@ -130,9 +166,13 @@ def _make_learning_rate(params: Params, model: ModelFacts, data: Data, counts: C
 
 
 def _resnet_schedule(model: ModelFacts, data_set: str) -> RateSchedule:
-    """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a warm-up."""
+    """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a
+    warm-up.
+    """
     schedule = model.schedule
     if not schedule.factors:
         # A user's model has the epochs of its data set.
         schedule = RESNET_CIFAR_SCHEDULE if data_set == 'cifar10' else RESNET_SCHEDULE
-    return replace(schedule, per_images=RESNET_SCHEDULE.per_images, warmup_epochs=RESNET_SCHEDULE.warmup_epochs)
+    return replace(
+        schedule, per_images=RESNET_SCHEDULE.per_images, warmup_epochs=RESNET_SCHEDULE.warmup_epochs
+    )

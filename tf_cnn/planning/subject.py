@@ -1,4 +1,6 @@
-"""Plans what a run is about: the model, and the data set that its folder holds. Does not import TensorFlow."""
+"""Plans what a run is about: the model, and the data set that its folder holds. Does not import
+TensorFlow.
+"""
 
 from dataclasses import replace
 
@@ -10,7 +12,9 @@ from tf_cnn.planning.plan import Role, Subject
 
 
 def find_subject(params: Params, *, reads: bool) -> Subject:
-    """Finds the model for the data set, and the data folder; reads: whether this process reads data."""
+    """Finds the model for the data set, and the data folder; reads: whether this process reads
+    data.
+    """
     if params.model_file:
         load_model_file(params.model_file)
     subject = _find_subject(params, reads=reads)
@@ -24,14 +28,20 @@ def _find_subject(params: Params, *, reads: bool) -> Subject:
     known = params.data_name or recognise(params.data_dir)
     folder = open_folder(params.data_dir, known or model.data_set)
     name = folder.data_set.name
-    source = None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
+    source = (
+        None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
+    )
     return Subject(role, MODELS.find_model(params.model, name, source), folder)
 
 
 def check_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> RunFacts:
-    """Checks the rules that depend on the run, and returns its facts. No rule refuses a run because of num_ps."""
+    """Checks the rules that depend on the run, and returns its facts. No rule refuses a run because
+    of num_ps.
+    """
     has_records = subject.folder is None or subject.folder.data_set.has_records
-    facts = RunFacts(alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps)
+    facts = RunFacts(
+        alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps
+    )
     check(params, facts)
     return facts
 

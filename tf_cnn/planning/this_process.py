@@ -1,8 +1,8 @@
 """What a run sets for its whole process, and the one place that sets it.
 
-TensorFlow and the libraries below it read many settings once in a process: environment variables, threads, how memory
-is taken. So the first run of a process chooses them, later runs that need others are refused, and nothing is taken
-back. Does not import TensorFlow until it starts it.
+TensorFlow and the libraries below it read many settings once in a process: environment variables,
+threads, how memory is taken. So the first run of a process chooses them, later runs that need
+others are refused, and nothing is taken back. Does not import TensorFlow until it starts it.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 INTRA, NUMA = '--num_intra_threads', '--use_numa_affinity'
 DETERMINISTIC, TF32 = '--deterministic', '--tf32'
-# Keys are the numbers of M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD in glibc's malloc.h.
+# Keys are the numbers of M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD in glibc's
+# malloc.h.
 _KEEP_MEMORY = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
 
 
@@ -36,14 +37,20 @@ class ProcessSettings:
     gpus: str | None = None  # its CUDA_VISIBLE_DEVICES; None if its host has none
     memory: GpuMemory | None = None  # how it is taken; None if the process computes on no GPU
     keeps_memory: bool = False
-    variables: Mapping[str, str | None] = field(default_factory=dict)  # of the environment; None leaves one as it is
-    flags: Mapping[str, Any] = field(default_factory=dict)  # what else runs share, by the flag, such as '--xla'
+    variables: Mapping[str, str | None] = field(
+        default_factory=dict
+    )  # of the environment; None leaves one as it is
+    flags: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what else runs share, by the flag, such as '--xla'
     numa: str = ''  # what the banner shows as bound to NUMA nodes
     cores: tuple[int, ...] = ()  # those of the NUMA node to which the process is to be bound
 
 
 class ThisProcess:
-    """The settings of this process; methods raise UsageError if an earlier run or other program used other settings."""
+    """The settings of this process; methods raise UsageError if an earlier run or other program
+    used other settings.
+    """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         self._environ = environ
@@ -53,7 +60,9 @@ class ThisProcess:
         self._of_user: dict[str, str | None] = {}
 
     def setting(self, name: str) -> Any:
-        """Returns the value of a flag or variable that a run has set for the whole process; None if none did."""
+        """Returns the value of a flag or variable that a run has set for the whole process; None if
+        none did.
+        """
         return self._settings.get(name)
 
     @property
@@ -63,7 +72,9 @@ class ThisProcess:
         return {name: value for name, value in found.items() if value is not None}
 
     def start_tensorflow(self, settings: ProcessSettings) -> 'list[tf.config.PhysicalDevice]':
-        """Sets what TensorFlow reads when it starts, imports it, and returns the GPUs that it sees."""
+        """Sets what TensorFlow reads when it starts, imports it, and returns the GPUs that it
+        sees.
+        """
         self.show(settings.gpus)
         self._keep_variables(settings.variables)
         if settings.keeps_memory:
@@ -77,7 +88,9 @@ class ThisProcess:
         return gpus
 
     def apply(self, settings: ProcessSettings) -> None:
-        """Sets what sessions read. Call it before graphs are built: ops may be chosen by these settings."""
+        """Sets what sessions read. Call it before graphs are built: ops may be chosen by these
+        settings.
+        """
         import tensorflow.compat.v1 as tf
 
         self.keep(settings.flags)
@@ -90,12 +103,16 @@ class ThisProcess:
             bind(settings.cores)
 
     def show(self, gpus: str | None) -> None:
-        """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for them."""
+        """Shows these GPUs to TensorFlow, or to an MPI that knows CUDA, before it looks for
+        them.
+        """
         if gpus is None:
             return
         # An earlier run in this process may have been shown more, but no others.
         shown = self._settings.get(VISIBLE, gpus)
-        self._keep_variables({VISIBLE: shown if not gpus or f'{shown},'.startswith(f'{gpus},') else gpus})
+        self._keep_variables(
+            {VISIBLE: shown if not gpus or f'{shown},'.startswith(f'{gpus},') else gpus}
+        )
 
     def keep(self, settings: Mapping[str, Any]) -> None:
         """Notes settings of the whole process, by the flag or variable."""
@@ -103,7 +120,8 @@ class ThisProcess:
             first = self._settings.get(name, value)
             if first != value:
                 raise UsageError(
-                    f'{name}={value}: an earlier run in this process had {name}={first}, and TensorFlow keeps that '
+                    f'{name}={value}: an earlier run in this process had {name}={first}, and '
+                    'TensorFlow keeps that '
                     'until the process ends; start a new process'
                 )
         self._settings.update(settings)
@@ -120,14 +138,17 @@ class ThisProcess:
         options = {f'--{name}': value for name, value in dataclasses.asdict(memory).items()}
         if self._settings.keys().isdisjoint(options) and not share_memory_options(memory):
             raise UsageError(
-                f'{" ".join(f"{name}={value}" for name, value in options.items() if value)}: TensorFlow was used in '
-                'this process before, and keeps how it takes the memory of GPUs; start a new process'
+                f'{" ".join(f"{name}={value}" for name, value in options.items() if value)}: '
+                'TensorFlow was used in '
+                'this process before, and keeps how it takes the memory of GPUs; start a '
+                'new process'
             )
         self.keep(options)
 
 
 def keep_memory() -> None:
-    """Makes glibc keep freed memory, in one arena: the kernel clears each page of a large buffer that is mapped anew.
+    """Makes glibc keep freed memory, in one arena: the kernel clears each page of a large buffer
+    that is mapped anew.
 
     Threads that exist already keep their arenas, so this comes before TensorFlow starts its own.
     """

@@ -1,7 +1,9 @@
-"""Writes the files of the benchmark logger of TensorFlow's official models: benchmark_run.log and metric.log.
+"""Writes the files of the benchmark logger of TensorFlow's official models: benchmark_run.log and
+metric.log.
 
-Each line is a JSON object. benchmark_run.log has one line, about the run and its machine, and each run replaces it. A
-run appends a line to metric.log for each number that it prints. Does not import TensorFlow.
+Each line is a JSON object. benchmark_run.log has one line, about the run and its machine, and each
+run replaces it. A run appends a line to metric.log for each number that it prints. Does not import
+TensorFlow.
 """
 
 import contextlib
@@ -30,12 +32,16 @@ class BenchmarkLog:
         self._folder = Path(folder)
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be written."""
+        """Writes benchmark_run.log from the object of run_info(). Raises RunError if it cannot be
+        written.
+        """
         with self._failing(RUN_LOG):
             write_whole(_line(run), self._folder / RUN_LOG)
 
     def add(self, name: str, value: float, global_step: int) -> None:
-        """Adds a number to metric.log; nan and infinity become null. Raises RunError if it cannot be written."""
+        """Adds a number to metric.log; nan and infinity become null. Raises RunError if it cannot
+        be written.
+        """
         metric: dict[str, Any] = {
             'name': name,
             'value': float(value) if math.isfinite(value) else None,
@@ -53,8 +59,13 @@ class BenchmarkLog:
         try:
             yield
         except OSError as error:
-            flag, reason = format_flag('benchmark_log_dir', str(self._folder)), error.strerror or str(error)
-            raise RunError(f'{flag}: {name} cannot be written ({reason}); make room or write elsewhere') from None
+            flag, reason = (
+                format_flag('benchmark_log_dir', str(self._folder)),
+                error.strerror or str(error),
+            )
+            raise RunError(
+                f'{flag}: {name} cannot be written ({reason}); make room or write elsewhere'
+            ) from None
 
 
 def _line(document: Mapping[str, Any]) -> bytes:
@@ -86,7 +97,9 @@ def run_info(
     test_id: str | None,
     available_memory: int | None,
 ) -> dict[str, Any]:
-    """Returns the object of benchmark_run.log; for machine and environment see machine.surroundings."""
+    """Returns the object of benchmark_run.log; for machine and environment see
+    machine.surroundings.
+    """
     gpus = machine['gpus']
     clock = _CLOCK.search(machine['cpu_model'] or '')
     return {
@@ -106,16 +119,22 @@ def run_info(
         'run_date': _now(),
         'tensorflow_version': {'version': tensorflow_version, 'git_hash': tensorflow_git},
         'tensorflow_environment_variables': [
-            {'name': name, 'value': value} for name, value in sorted(environment.items()) if name.startswith('TF_')
+            {'name': name, 'value': value}
+            for name, value in sorted(environment.items())
+            if name.startswith('TF_')
         ],
         'run_parameters': [
-            {'name': name, **_typed(value)} for name, value in sorted(flags.items()) if value is not None
+            {'name': name, **_typed(value)}
+            for name, value in sorted(flags.items())
+            if value is not None
         ],
     }
 
 
 def _typed(value: Any) -> dict[str, Any]:
-    """Returns a value under a key that names its type. Booleans are written as text, as TensorFlow's logger does."""
+    """Returns a value under a key that names its type. Booleans are written as text, as
+    TensorFlow's logger does.
+    """
     if isinstance(value, bool):
         return {'bool_value': str(value)}
     if isinstance(value, int):

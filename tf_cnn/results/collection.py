@@ -15,7 +15,8 @@ from tf_cnn.system.errors import UsageError
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
 SWEEP_FILE = 'sweep.json'
-# The folder in it with the runs that only looked for the largest batch size; most of the last ones fail.
+# The folder in it with the runs that only looked for the largest batch size; most of the last ones
+# fail.
 TRIES = 'tries'
 
 
@@ -24,8 +25,10 @@ class SourceFile:
     """Where a result was found.
 
     Attributes:
-      folder: the folder of its sweep; without a sweep, the folder that was named, or that of the file that was named.
-      position: the position of its configuration in the plan of its sweep, from 0; None if it belongs to no sweep.
+      folder: the folder of its sweep; without a sweep, the folder that was named, or that of the
+        file that was named.
+      position: the position of its configuration in the plan of its sweep, from 0; None if it
+        belongs to no sweep.
       published: images/sec that the plan quotes for the configuration, None if it quotes none.
       published_speed_up: the speed-up that it quotes beside it, None if it quotes none.
       published_in: the source of these quotes.
@@ -73,13 +76,13 @@ class Collection:
 def collect(paths: Sequence[str]) -> Collection:
     """Reads files, and all *.json files in folders and their subfolders.
 
-    A named file must be a result. Other files in a folder, and subfolders that cannot be listed, are skipped and
-    reported in `problems`, except sweep.json and files whose names begin with a dot. The tries of a sweep count only if
-    their own folder is named.
+    A named file must be a result. Other files in a folder, and subfolders that cannot be listed,
+    are skipped and reported in `problems`, except sweep.json and files whose names begin with a
+    dot. The tries of a sweep count only if their own folder is named.
 
     Raises:
-      UsageError: a path does not exist, a named file is not a result, a named folder cannot be listed, or it has
-        neither a result nor a failure.
+      UsageError: a path does not exist, a named file is not a result, a named folder cannot be
+        listed, or it has neither a result nor a failure.
     """
     documents: dict[str, Result | Failure] = {}
     problems: list[str] = []
@@ -93,7 +96,9 @@ def collect(paths: Sequence[str]) -> Collection:
         sweep = file.parent.parent
         if sweep not in sweeps:
             sweeps[sweep] = _read_sweep(sweep, problems)
-        places[found.source] = sweeps[sweep].get(file.stem.rpartition('.')[0]) or SourceFile(str(folder))
+        places[found.source] = sweeps[sweep].get(file.stem.rpartition('.')[0]) or SourceFile(
+            str(folder)
+        )
 
     for name in paths:
         path = Path(name)
@@ -103,7 +108,11 @@ def collect(paths: Sequence[str]) -> Collection:
             continue
         num_found = 0
         for file in _json_files(path, problems):
-            is_try = file.parent.name == TRIES and file.parent != path and (file.parent.parent / SWEEP_FILE).exists()
+            is_try = (
+                file.parent.name == TRIES
+                and file.parent != path
+                and (file.parent.parent / SWEEP_FILE).exists()
+            )
             if file.name.startswith('.') or file.name == SWEEP_FILE or is_try:
                 continue
             try:
@@ -115,7 +124,9 @@ def collect(paths: Sequence[str]) -> Collection:
             num_found += 1
         if not num_found:
             hint = f' ({problems[0]})' if problems else ''
-            raise UsageError(f'{name}: the folder holds no results{hint}; write some with --result_file or sweep')
+            raise UsageError(
+                f'{name}: the folder holds no results{hint}; write some with --result_file or sweep'
+            )
     ordered = sorted(documents.values(), key=lambda found: str(found.started_at))
     return Collection(
         tuple(found for found in ordered if isinstance(found, Result)),
@@ -126,11 +137,15 @@ def collect(paths: Sequence[str]) -> Collection:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path that a user named is a folder; raises UsageError if there is nothing, or it cannot be reached."""
+    """Whether a path that a user named is a folder; raises UsageError if there is nothing, or it
+    cannot be reached.
+    """
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except FileNotFoundError:
-        raise UsageError(f'{path}: there is no such file or folder; give results that --result_file wrote') from None
+        raise UsageError(
+            f'{path}: there is no such file or folder; give results that --result_file wrote'
+        ) from None
     except OSError as error:
         raise UsageError(
             f'{path}: it cannot be read ({error.strerror}); give results that --result_file wrote'
@@ -138,7 +153,9 @@ def is_folder(path: Path) -> bool:
 
 
 def _json_files(folder: Path, problems: list[str]) -> list[Path]:
-    """Returns the *.json files in a folder and its subfolders, sorted; adds a problem for each unlisted subfolder."""
+    """Returns the *.json files in a folder and its subfolders, sorted; adds a problem for each
+    unlisted subfolder.
+    """
     errors: list[OSError] = []
     paths = [
         Path(name, file)
@@ -155,16 +172,22 @@ def _json_files(folder: Path, problems: list[str]) -> list[Path]:
 
 
 def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
-    """Returns the place of each configuration of the sweep in a folder, by its id; empty if there is no sweep."""
+    """Returns the place of each configuration of the sweep in a folder, by its id; empty if there
+    is no sweep.
+    """
     path = folder / SWEEP_FILE
     if not path.exists():
         return {}
     try:
         plan = read_json(path, _SweepFile)
     except (DocumentError, FileNotFoundError) as error:
-        problems.append(f'{path}: the plan of the sweep cannot be read ({error}); its order is not shown')
+        problems.append(
+            f'{path}: the plan of the sweep cannot be read ({error}); its order is not shown'
+        )
         return {}
     return {
-        one.id: SourceFile(str(folder), i, one.published or None, one.published_speed_up or None, plan.published_in)
+        one.id: SourceFile(
+            str(folder), i, one.published or None, one.published_speed_up or None, plan.published_in
+        )
         for i, one in enumerate(plan.configurations)
     }

@@ -1,4 +1,6 @@
-"""The console output of a run. format_* functions return text without a final newline; Console prints it."""
+"""The console output of a run. format_* functions return text without a final newline; Console
+prints it.
+"""
 
 import contextlib
 import io
@@ -22,19 +24,26 @@ PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
 
 
 def format_banner(lines: Sequence[tuple[str, object]]) -> str:
-    """Formats the lines before a run, (label, value) pairs without those whose value is ''; ends with ten signs."""
+    """Formats the lines before a run, (label, value) pairs without those whose value is ''; ends
+    with ten signs.
+    """
     rows = [(f'{label}:' if label else '', value) for label, value in lines if value != '']
     return '\n'.join([*(f'{label:<{_LABEL_WIDTH}}{value}' for label, value in rows), BANNER_END])
 
 
 def transfer_lines(transfer: Transfer, num_workers: int) -> list[tuple[str, object]]:
-    """Returns the lines about what the processes of a cluster store and send; none for a run of one process."""
+    """Returns the lines about what the processes of a cluster store and send; none for a run of one
+    process.
+    """
     # A cluster may consist of one worker and parameter servers.
     if num_workers == 1 and not transfer.bytes_per_ps:
         return []
     return [
         ('Workers', num_workers),
-        *((f'On ps {index}', _megabytes(num_bytes)) for index, num_bytes in enumerate(transfer.bytes_per_ps)),
+        *(
+            (f'On ps {index}', _megabytes(num_bytes))
+            for index, num_bytes in enumerate(transfer.bytes_per_ps)
+        ),
         ('Step moves', _megabytes(transfer.bytes_per_step or 0)),
     ]
 
@@ -46,23 +55,42 @@ def _megabytes(num_bytes: int) -> str:
 def format_step_header(
     loss_name: str | None = 'total_loss', *, with_accuracy: bool = False, with_images: bool = True
 ) -> str:
-    """Formats the header of the step lines; loss_name is the --loss_type_to_report, None if steps have no loss."""
+    """Formats the header of the step lines; loss_name is the --loss_type_to_report, None if steps
+    have no loss.
+    """
     accuracies = ['top_1_accuracy', 'top_5_accuracy'] if with_accuracy else []
-    return '\t'.join(['Step', 'Img/sec' if with_images else 'Time', *([loss_name] if loss_name else []), *accuracies])
+    return '\t'.join(
+        [
+            'Step',
+            'Img/sec' if with_images else 'Time',
+            *([loss_name] if loss_name else []),
+            *accuracies,
+        ]
+    )
 
 
 def format_step(index: int, rate: Rate, values: StepValues, *, with_loss: bool = True) -> str:
-    """Formats a step: its index from 1, the rate over the timed steps so far, its loss, its accuracies if any."""
-    speed = f'images/sec: {rate.images_per_second:.1f} +/- {rate.standard_error:.1f} (jitter = {rate.jitter:.1f})'
+    """Formats a step: its index from 1, the rate over the timed steps so far, its loss, its
+    accuracies if any.
+    """
+    speed = (
+        f'images/sec: {rate.images_per_second:.1f} +/- {rate.standard_error:.1f} (jitter = '
+        f'{rate.jitter:.1f})'
+    )
     loss = values.loss if with_loss else None
     numbers = [number for number in (loss, values.top_1, values.top_5) if number is not None]
     return '\t'.join([str(index), speed, *(f'{number:.3f}' for number in numbers)])
 
 
 def format_exchange(index: int, rate: Rate, images_of_step: int) -> str:
-    """Formats a step of --exchange_only: its index from 1, and the mean time of the timed steps so far."""
+    """Formats a step of --exchange_only: its index from 1, and the mean time of the timed steps so
+    far.
+    """
     milliseconds = 1e3 * images_of_step / rate.images_per_second
-    return f'{index}\tms/step: {milliseconds:.3f} +/- {milliseconds * rate.standard_error / rate.images_per_second:.3f}'
+    return (
+        f'{index}\tms/step: {milliseconds:.3f} +/- '
+        f'{milliseconds * rate.standard_error / rate.images_per_second:.3f}'
+    )
 
 
 def format_total_of_exchanges(seconds: float) -> str:
@@ -81,22 +109,34 @@ def format_accuracy(accuracy: Accuracy) -> str:
 
 
 def format_interim_accuracy(accuracy: Accuracy) -> str:
-    """Formats the result of an evaluation during training, in two lines; its rate is not the run's total."""
+    """Formats the result of an evaluation during training, in two lines; its rate is not the run's
+    total.
+    """
     return f'{_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
 
 
 def _accuracies(found: Accuracy) -> str:
-    return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} examples]'
+    return (
+        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} '
+        f'[{found.num_images} examples]'
+    )
 
 
-def format_incomplete(num_timed: int, asked: str, images_per_second: float, global_step: int | None) -> str:
+def format_incomplete(
+    num_timed: int, asked: str, images_per_second: float, global_step: int | None
+) -> str:
     """Formats the warning about a run that ended early.
 
     Args:
       asked: what the run was asked for: 'of 100', 'of as many as take 60 seconds'.
-      global_step: the global step of the last step, as checkpoints count it; None if no step was taken.
+      global_step: the global step of the last step, as checkpoints count it; None if no step was
+        taken.
     """
-    reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'
+    reached = (
+        ''
+        if global_step is None
+        else f'; training reached global step {global_step}, warm-up included'
+    )
     rate = f' at {images_per_second:.2f} images/sec' if num_timed else ''
     return f'the run is incomplete: it timed {plural(num_timed, "step")} {asked}{rate}{reached}'
 
@@ -104,7 +144,8 @@ def format_incomplete(num_timed: int, asked: str, images_per_second: float, glob
 def format_skipped(num_skipped: int) -> str:
     """Formats the warning about steps that an automatic loss scale skipped."""
     return (
-        f'{plural(num_skipped, "step")}, warm-up included, changed no variable: gradients overflowed, and each time '
+        f'{plural(num_skipped, "step")}, warm-up included, changed no variable: gradients '
+        'overflowed, and each time '
         'the loss scale was halved'
     )
 
@@ -112,11 +153,13 @@ def format_skipped(num_skipped: int) -> str:
 class Console:
     """Prints results to one stream and messages to another, and flushes each.
 
-    Without a stream they are discarded, but warnings become Python warnings (UserWarning). On a terminal, progress is
-    shown in one live line; elsewhere each message gets a line.
+    Without a stream they are discarded, but warnings become Python warnings (UserWarning). On a
+    terminal, progress is shown in one live line; elsewhere each message gets a line.
     """
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, documents_only: bool = False) -> None:
+    def __init__(
+        self, out: TextIO | None = None, err: TextIO | None = None, *, documents_only: bool = False
+    ) -> None:
         """Makes a console.
 
         Args:
@@ -153,7 +196,9 @@ class Console:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise RunError(f'standard output cannot be written: {error.strerror}; redirect it elsewhere') from error
+                raise RunError(
+                    f'standard output cannot be written: {error.strerror}; redirect it elsewhere'
+                ) from error
 
     def progress(self, message: str) -> None:
         """Shows what the program is doing: in the live line, or else in a line of its own."""

@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from tf_cnn.params.table import SPECS
 from tf_cnn.results import sections
-from tf_cnn.results.sections import START_PHASES, Integer, NotNegative, Number, Section, Time, about, check_time
+from tf_cnn.results.sections import (
+    START_PHASES,
+    Integer,
+    NotNegative,
+    Number,
+    Section,
+    Time,
+    about,
+    check_time,
+)
 from tf_cnn.system.documents import DocumentError, decode_json
 from tf_cnn.system.errors import UsageError, read_regular
 
@@ -27,9 +36,11 @@ FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION: Literal[1] = 1
 # The largest result, in bytes, that is read: that of some million steps.
 MOST_BYTES = 256 << 20
-# The facts of a machine that limit no process: its names, the load, and what has rules of its own. The bytes of its
-# memory change a little with each start.
-_NO_LIMITS = frozenset(('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint'))
+# The facts of a machine that limit no process: its names, the load, and what has rules of its own.
+# The bytes of its memory change a little with each start.
+_NO_LIMITS = frozenset(
+    ('hostname', 'os', 'memory_bytes', 'load_average', 'gpus', 'versions', 'threads', 'fingerprint')
+)
 
 
 class _Document(Section, dict=True, tag_field='schema'):
@@ -40,10 +51,14 @@ class _Document(Section, dict=True, tag_field='schema'):
 
 
 class Result(_Document, tag=RESULT, kw_only=True):
-    """A result: what BenchmarkCNN.run() returns and --result_file writes. Unknown values are null."""
+    """A result: what BenchmarkCNN.run() returns and --result_file writes. Unknown values are
+    null.
+    """
 
     id: Annotated[str, about('Different for each run.')]
-    is_complete: Annotated[bool, about('Whether the run took all of its steps.')] = msgspec.field(name='complete')
+    is_complete: Annotated[bool, about('Whether the run took all of its steps.')] = msgspec.field(
+        name='complete'
+    )
     ended: sections.Ending
     started_at: Annotated[Time, about('UTC, ISO 8601.')]
     ended_at: Time
@@ -52,12 +67,18 @@ class Result(_Document, tag=RESULT, kw_only=True):
     run: sections.RunSection
     cluster: sections.ClusterSection
     model: sections.ModelSection
-    workers: Annotated[Sequence[sections.WorkerSection], about('The chief first. Workers that were lost are missing.')]
+    workers: Annotated[
+        Sequence[sections.WorkerSection],
+        about('The chief first. Workers that were lost are missing.'),
+    ]
     throughput: sections.ThroughputSection
     statistics: sections.StatisticsSection
     phases: Annotated[
         Mapping[str, Number | None],
-        about('Seconds of each phase before the first timed step; first_step: until the first step of all was done.'),
+        about(
+            'Seconds of each phase before the first timed step; first_step: until the first '
+            'step of all was done.'
+        ),
     ]
     compute: sections.ComputeSection
     memory: sections.MemorySection
@@ -66,14 +87,20 @@ class Result(_Document, tag=RESULT, kw_only=True):
     energy: sections.EnergySection
     evaluations: Sequence[sections.EvaluationRow]
     machine: Annotated[sections.MachineFacts, about('Of the chief.')]
-    environment: Annotated[Mapping[str, str], about('Variables that change how TensorFlow and its libraries compute.')]
-    disturbance: Annotated[sections.DisturbanceFacts, about('What else the machine did during the timed steps.')]
+    environment: Annotated[
+        Mapping[str, str], about('Variables that change how TensorFlow and its libraries compute.')
+    ]
+    disturbance: Annotated[
+        sections.DisturbanceFacts, about('What else the machine did during the timed steps.')
+    ]
     warnings: Sequence[sections.WarningRow]
 
     def __post_init__(self) -> None:
         check_time(self.started_at)
         check_time(self.ended_at)
-        if self.phases is not None and (missing := [name for name in START_PHASES if name not in self.phases]):
+        if self.phases is not None and (
+            missing := [name for name in START_PHASES if name not in self.phases]
+        ):
             raise ValueError(f'`phases` lacks {", ".join(missing)}')
 
     @property
@@ -90,12 +117,16 @@ class Result(_Document, tag=RESULT, kw_only=True):
         """Five lines: what ran, and how fast."""
         run, seconds = self.run, self.statistics.step_seconds.median
         images = 'synthetic' if run.is_synthetic else 'real'
-        rate = 'no step was timed' if seconds is None else f'{self.images_per_second:.2f} images/sec'
+        rate = (
+            'no step was timed' if seconds is None else f'{self.images_per_second:.2f} images/sec'
+        )
         each = '' if seconds is None else f', {1e3 * seconds:.1f} ms each (median)'
         return (
             'Result\n'
-            f'  Model:   {self.model.name} on {run.data_set} ({images}), {run.precision}, {run.data_format}\n'
-            f'  Devices: {len(run.devices)} on each of {self.cluster.num_workers}: {", ".join(run.devices)}\n'
+            f'  Model:   {self.model.name} on {run.data_set} ({images}), {run.precision}, '
+            f'{run.data_format}\n'
+            f'  Devices: {len(run.devices)} on each of {self.cluster.num_workers}: '
+            f'{", ".join(run.devices)}\n'
             f'  Total:   {rate}{"" if self.is_complete else "; the run is incomplete"}\n'
             f'  Steps:   {self.statistics.num_steps} timed, of {run.global_batch_size} images{each}'
         )
@@ -120,9 +151,11 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @functools.cached_property
     def limits(self) -> dict[str, Any]:
-        """What the process could use on its machine: cores, quotas, memory, governor, kernel, the limits of GPUs.
+        """What the process could use on its machine: cores, quotas, memory, governor, kernel, the
+        limits of GPUs.
 
-        These are all facts of the machine but those in _NO_LIMITS; of GPUs a list each, without their UUIDs.
+        These are all facts of the machine but those in _NO_LIMITS; of GPUs a list each, without
+        their UUIDs.
         """
         limits = {name: value for name, value in self.machine.items() if name not in _NO_LIMITS}
         gpus = self.machine.get('gpus') or ()
@@ -143,19 +176,23 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @functools.cached_property
     def setting(self) -> tuple[tuple[str, Any], ...]:
-        """The facts that are not defaults, sorted by name; two runs with equal facts here have one setting.
+        """The facts that are not defaults, sorted by name; two runs with equal facts here have one
+        setting.
 
-        Defaults are left out so that results of versions before and after a new flag have one setting.
+        Defaults are left out so that results of versions before and after a new flag have one
+        setting.
         """
         resolved = {'shape', *self._resolved()}
         return tuple(
             (name, value)
             for name, value in sorted(self.facts.items())
-            if name in resolved or (value != default_fact(name) if name in SPECS else name in self.given)
+            if name in resolved
+            or (value != default_fact(name) if name in SPECS else name in self.given)
         )
 
     def _resolved(self) -> dict[str, Any]:
-        # Whether TF32 was used, not whether the flag allowed it; the content of a file, not its path.
+        # Whether TF32 was used, not whether the flag allowed it; the content of a file, not its
+        # path.
         names = (
             'tf32',
             'model_file_sha256',
@@ -167,7 +204,9 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def images_per_second(self) -> float:
-        """Images of all timed steps over wall seconds, without evaluations; nan if no step was timed."""
+        """Images of all timed steps over wall seconds, without evaluations; nan if no step was
+        timed.
+        """
         return as_float(self.throughput.images_per_second)
 
     @property
@@ -177,17 +216,30 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def gradient_bytes(self) -> int | None:
-        """The bytes of the gradients of one device, in the type in which they are sent; None if unknown."""
-        compact, parameters = self.command.flags.get('compact_gradient_transfer'), self.model.parameters
+        """The bytes of the gradients of one device, in the type in which they are sent; None if
+        unknown.
+        """
+        compact, parameters = (
+            self.command.flags.get('compact_gradient_transfer'),
+            self.model.parameters,
+        )
         is_short = compact if self.run.precision == 'fp32' else compact is not False
         return None if parameters is None else parameters * (2 if is_short else 4)
 
     def step_seconds(self) -> NDArray[np.float64]:
-        """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
-        return _of_timed(self.workers[0].steps, self.workers[0].steps.seconds) if self.workers else np.empty(0)
+        """The seconds of each timed step of the chief, [num_steps] float64; empty if none is
+        known.
+        """
+        return (
+            _of_timed(self.workers[0].steps, self.workers[0].steps.seconds)
+            if self.workers
+            else np.empty(0)
+        )
 
     def beside_own_work(self) -> NDArray[np.bool_]:
-        """Returns which timed steps of the chief lie beside a checkpoint, a summary, ...: [num_steps] bool."""
+        """Returns which timed steps of the chief lie beside a checkpoint, a summary, ...:
+        [num_steps] bool.
+        """
         beside = np.zeros(self.step_seconds().size, dtype=bool)
         for cause, seconds in self.workers[0].steps.between.items() if self.workers else ():
             if cause not in ('printing', 'other'):
@@ -260,14 +312,18 @@ def as_float(value: float | None, otherwise: float = math.nan) -> float:
 
 def _of_timed(steps: sections.StepsSection, column: Sequence[float]) -> NDArray[np.float64]:
     """Returns the values of the steps that count in the total."""
-    return np.asarray(column, dtype=np.float64)[[phase is sections.Phase.TIMED for phase in steps.phase]]
+    return np.asarray(column, dtype=np.float64)[
+        [phase is sections.Phase.TIMED for phase in steps.phase]
+    ]
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def as_json(value: Any) -> Any:
-    """Converts a value, such as a section, to values of JSON, which has no nan and no infinity: null."""
+    """Converts a value, such as a section, to values of JSON, which has no nan and no infinity:
+    null.
+    """
     # Python's json also writes the half surrogates of paths that are no UTF-8.
     return json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda name: None)
 
@@ -276,7 +332,8 @@ def read_document(text: str, source: str) -> Result | Failure:
     """Reads the text of a JSON document.
 
     Raises:
-      UsageError: it is not a result, is incomplete, or has a newer schema; the message names the source.
+      UsageError: it is not a result, is incomplete, or has a newer schema; the message names the
+        source.
     """
     try:
         found = decode_json(text, Result | Failure)
@@ -291,20 +348,28 @@ def _why_not(text: str, error: Exception) -> str:
     try:
         document = decode_json(text, object)
     except DocumentError as malformed:
-        hint = 'was its run, or a copy, cut off? Give a file that --result_file wrote (only compare reads logs, too)'
+        hint = (
+            'was its run, or a copy, cut off? Give a file that --result_file wrote (only compare '
+            'reads logs, too)'
+        )
         return f'it is no whole JSON document ({malformed}); {hint}'
     if not isinstance(document, dict) or document.get('schema') not in (RESULT, FAILURE):
         return 'it is no result of this program; give a file that --result_file wrote'
     version = document.get('schema_version')
     if type(version) is int and version > SCHEMA_VERSION:
-        return f'its schema_version is {version}, above {SCHEMA_VERSION}; install a newer version of this program'
+        return (
+            f'its schema_version is {version}, above {SCHEMA_VERSION}; install a newer version '
+            'of this program'
+        )
     reason = str(error)
     shown = reason if len(reason) < 400 else f'{reason[:200]} ... {reason[-100:]}'
     return f'the document is damaged ({shown}); measure again'
 
 
 def is_document(path: Path) -> bool:
-    """Whether a file holds a result or the document of a failure, of any version, damaged or not."""
+    """Whether a file holds a result or the document of a failure, of any version, damaged or
+    not.
+    """
     try:
         document = decode_json(read_regular(path, MOST_BYTES), object)
     except (OSError, DocumentError):
@@ -313,11 +378,15 @@ def is_document(path: Path) -> bool:
 
 
 def read_result(path: Path) -> Result | Failure:
-    """Reads a result file. Raises UsageError if read_document does, or if the file cannot be read."""
+    """Reads a result file. Raises UsageError if read_document does, or if the file cannot be
+    read.
+    """
     try:
         text = read_regular(path, MOST_BYTES).decode()
     except UnicodeDecodeError:
-        raise UsageError(f'{path}: it is not UTF-8 text; give a file that --result_file wrote') from None
+        raise UsageError(
+            f'{path}: it is not UTF-8 text; give a file that --result_file wrote'
+        ) from None
     except OSError as error:
         raise UsageError(
             f'{path}: it cannot be read ({error.strerror}); give a file that --result_file wrote'

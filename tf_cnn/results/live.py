@@ -1,4 +1,6 @@
-"""One line on a terminal with the progress of a run, redrawn a few times a second until it is erased."""
+"""One line on a terminal with the progress of a run, redrawn a few times a second until it is
+erased.
+"""
 
 import atexit
 import contextlib
@@ -25,8 +27,9 @@ def can_redraw(stream: TextIO) -> bool:
 class LiveLine:
     """The live line. Without a terminal it does nothing.
 
-    A thread draws it; phase() and steps() only store what to draw. The cursor stays visible at the start of the line,
-    so a killed process leaves nothing to restore, and the next line overwrites what it left.
+    A thread draws it; phase() and steps() only store what to draw. The cursor stays visible at the
+    start of the line, so a killed process leaves nothing to restore, and the next line overwrites
+    what it left.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +38,8 @@ class LiveLine:
         self._stream = stream
         self._clock = clock
         self.can_redraw = can_redraw(stream)
-        # The phase, number of steps and time of its first report, from which the remaining time is estimated.
+        # The phase, number of steps and time of its first report, from which the remaining time is
+        # estimated.
         self._first = ('', 0, 0.0)
         # The text on the terminal. The lock guards it, and writing to the terminal.
         self._drawn = ''
@@ -51,7 +55,9 @@ class LiveLine:
         with self._lock:
             if self._thread is None:
                 self._is_closed = threading.Event()
-                self._thread = threading.Thread(target=self._redraw, args=(self._is_closed,), daemon=True)
+                self._thread = threading.Thread(
+                    target=self._redraw, args=(self._is_closed,), daemon=True
+                )
                 self._thread.start()
                 # In case an exception prevents the caller from closing the line.
                 atexit.register(self.close)
@@ -69,7 +75,9 @@ class LiveLine:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Erases the line while the block writes to its terminal; the next redraw shows it again."""
+        """Erases the line while the block writes to its terminal; the next redraw shows it
+        again.
+        """
         with self._lock:
             self._erase()
             yield
@@ -91,7 +99,9 @@ class LiveLine:
             with self._lock, contextlib.suppress(OSError, ValueError):
                 if not self._is_in_background():
                     # Writing the last column may move the cursor to the next line.
-                    shown = self.text[: (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1]
+                    shown = self.text[
+                        : (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1
+                    ]
                     if shown != self._drawn:
                         self._drawn = shown
                         self._write(f'\r{shown}\x1b[K\r')
@@ -109,7 +119,9 @@ class LiveLine:
         self._stream.flush()
 
     def _is_in_background(self) -> bool:
-        """Whether the user has sent this program to the background, so that the terminal is in use by another."""
+        """Whether the user has sent this program to the background, so that the terminal is in use
+        by another.
+        """
         with contextlib.suppress(OSError):
             return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()
         # The stream is not this process's controlling terminal.

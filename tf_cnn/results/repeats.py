@@ -8,7 +8,8 @@ from typing import Any
 from tf_cnn.results.document import Result
 from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 
-# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
+# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and
+# Handle Outliers, 3.3.
 _OUTLIER_SCORE = 3.5
 # The median and the MAD of fewer runs are too uncertain to call one an outlier.
 _MIN_RUNS_FOR_OUTLIERS = 5
@@ -17,7 +18,8 @@ _MIN_RUNS_FOR_OUTLIERS = 5
 def work_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]:
     """Returns the facts of the work that differ, by name, with both values.
 
-    Rates may be compared only if it is empty. A fact that is unknown, as in a log, is not a difference.
+    Rates may be compared only if it is empty. A fact that is unknown, as in a log, is not a
+    difference.
     """
     pairs = {name: (value, other.work[name]) for name, value in first.work.items()}
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
@@ -33,7 +35,11 @@ def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[i
     """
     by_work: list[list[int]] = []
     for index, result in enumerate(results):
-        same_work = (indices for indices in by_work if across_work or not work_differences(results[indices[0]], result))
+        same_work = (
+            indices
+            for indices in by_work
+            if across_work or not work_differences(results[indices[0]], result)
+        )
         if indices := next(same_work, None):
             indices.append(index)
         else:
@@ -49,24 +55,31 @@ def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[i
 
 
 def repeat_key(result: Result, *, across_versions: bool = False) -> str:
-    """Returns a text that is equal for runs that are repeats of each other, whose rates may be pooled.
+    """Returns a text that is equal for runs that are repeats of each other, whose rates may be
+    pooled.
 
-    Repeats have the same work, Result.setting, machine, Result.limits, versions of libraries and environment variables.
+    Repeats have the same work, Result.setting, machine, Result.limits, versions of libraries and
+    environment variables.
 
     Args:
-      across_versions: whether the versions of libraries may differ, to follow a setting over months.
+      across_versions: whether the versions of libraries may differ, to follow a setting over
+        months.
     """
     versions = None if across_versions else result.machine.get('versions')
     return as_key([setting_key(result), result.limits, versions, result.environment or {}])
 
 
 def setting_key(result: Result) -> str:
-    """Returns a text that is equal for runs of one setting on one machine, whatever limited them there."""
+    """Returns a text that is equal for runs of one setting on one machine, whatever limited them
+    there.
+    """
     return as_key([result.machine.get('fingerprint'), result.work, result.setting])
 
 
 def grouped(results: Iterable[Result]) -> list[list[Result]]:
-    """Groups results that are repeats; groups and their results stay in the order of the results."""
+    """Groups results that are repeats; groups and their results stay in the order of the
+    results.
+    """
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(repeat_key(result), []).append(result)
@@ -88,11 +101,20 @@ def limits_that_differ(results: Iterable[Result]) -> set[str]:
 
 
 def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
-    """Returns the outliers among the images/sec of repeats, by name; empty if there are too few repeats."""
+    """Returns the outliers among the images/sec of repeats, by name; empty if there are too few
+    repeats.
+    """
     if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
         return {}
-    middle, deviation = statistics.median(rates.values()), MAD_TO_STANDARD_DEVIATION * mad([*rates.values()])
-    return {name: rate for name, rate in rates.items() if abs(rate - middle) > _OUTLIER_SCORE * deviation}
+    middle, deviation = (
+        statistics.median(rates.values()),
+        MAD_TO_STANDARD_DEVIATION * mad([*rates.values()]),
+    )
+    return {
+        name: rate
+        for name, rate in rates.items()
+        if abs(rate - middle) > _OUTLIER_SCORE * deviation
+    }
 
 
 def as_key(value: object) -> str:

@@ -20,7 +20,8 @@ class ResultFile:
         self.path = path
 
     def write(self, text: str, result: Result) -> bool:
-        """Writes the result, and returns whether it did: one that measured nothing replaces none that has something.
+        """Writes the result, and returns whether it did: one that measured nothing replaces none
+        that has something.
 
         Raises:
           OSError: the file cannot be written.
@@ -35,17 +36,20 @@ class ResultFile:
 
 
 def _has_measured(result: Result) -> bool:
-    return bool(result.statistics.num_steps or (result.run.role == 'evaluation' and result.evaluations))
+    return bool(
+        result.statistics.num_steps or (result.run.role == 'evaluation' and result.evaluations)
+    )
 
 
 @contextmanager
 def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterator[ResultFile]:
-    """Reserves a file for the result of this process until the end of the block, where the file system has locks.
+    """Reserves a file for the result of this process until the end of the block, where the file
+    system has locks.
 
     Args:
       path: the file. A file that is there is replaced, unless the program chose the name.
-      numbered: only if the program chose the name: the path with {run} in it, for which the first number that gives a
-        free name, from `number` on, is taken if `path` is not free.
+      numbered: only if the program chose the name: the path with {run} in it, for which the first
+        number that gives a free name, from `number` on, is taken if `path` is not free.
 
     Raises:
       UsageError: another process has reserved it, or it cannot be written.
@@ -59,7 +63,9 @@ def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterato
         if numbered is None:
             is_new, descriptor = _reserve(path)
         else:
-            following = (numbered.replace(RUN_FIELD, str(later)) for later in itertools.count(number))
+            following = (
+                numbered.replace(RUN_FIELD, str(later)) for later in itertools.count(number)
+            )
             for candidate in itertools.chain([path], following):
                 path = candidate
                 # It may contain the number.
@@ -69,10 +75,13 @@ def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterato
                     break
     except OSError as error:
         flag = format_flag('result_file', path)
-        raise UsageError(f'{flag}: it cannot be written ({error.strerror}); write another path') from error
+        raise UsageError(
+            f'{flag}: it cannot be written ({error.strerror}); write another path'
+        ) from error
     if descriptor is None:
         raise UsageError(
-            f'{format_flag("result_file", path)}: another run that is not over has this file for its result; write '
+            f'{format_flag("result_file", path)}: another run that is not over has this file '
+            'for its result; write '
             'another path, or wait for its end'
         )
     try:
@@ -121,7 +130,9 @@ def _is_at(path: str, descriptor: int) -> bool:
 
 
 def check_not_reserved(path: str) -> None:
-    """Raises UsageError if another process has reserved the file for its result; leaves everything as it is."""
+    """Raises UsageError if another process has reserved the file for its result; leaves everything
+    as it is.
+    """
     if os.path.isfile(path):
         with reserved(path):
             pass

@@ -20,7 +20,8 @@ _PAGE_HEAD = """\
 
 <!-- Made by `python -m tf_cnn.results.schema --markdown > docs/result_file.md`; do not edit it. -->
 
-Every value of a result, which `--result_file` writes. [results.md](results.md) says how they are measured.
+Every value of a result, which `--result_file` writes. [results.md](results.md) says how they are
+measured.
 """
 
 
@@ -40,7 +41,9 @@ def make_schema() -> str:
 def make_page() -> str:
     """A page in Markdown with a table for each object of a result. `make docs` writes it."""
     parts = [_PAGE_HEAD]
-    for name, found in sorted(_schema()['$defs'].items(), key=lambda pair: pair[0] not in ('Result', 'Failure')):
+    for name, found in sorted(
+        _schema()['$defs'].items(), key=lambda pair: pair[0] not in ('Result', 'Failure')
+    ):
         parts.append(f'## {name}\n\n{found.get("description", "")}\n')
         rows = [
             f'| `{key}` | {_type_of(value)} | {value.get("description", "")} |'

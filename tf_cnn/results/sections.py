@@ -1,8 +1,9 @@
-"""The sections of a result document: a class each, and a field for each value. Does not import TensorFlow.
+"""The sections of a result document: a class each, and a field for each value. Does not import
+TensorFlow.
 
-msgspec makes JSON, its schema and the check of a file from these classes. A field with a default came later than the
-others: older results lack it. A section is made by tf_cnn/results/steps.py if it follows from the steps, else by
-run/recording.py.
+msgspec makes JSON, its schema and the check of a file from these classes. A field with a default
+came later than the others: older results lack it. A section is made by tf_cnn/results/steps.py if
+it follows from the steps, else by run/recording.py.
 """
 
 import math
@@ -64,7 +65,9 @@ class Section(Struct):
 
 
 def with_unknowns(kind: type[AnySection], **known: Any) -> AnySection:
-    """Returns a section of which only these values are known. All others are None, whatever their types say."""
+    """Returns a section of which only these values are known. All others are None, whatever their
+    types say.
+    """
     return kind(**(dict.fromkeys(kind.__struct_fields__) | known))
 
 
@@ -87,29 +90,38 @@ class ProgramSection(Section):
 
 class CommandSection(Section):
     argv: Sequence[str]
-    flags: Annotated[Mapping[str, Scalar | Sequence[Scalar]], about('Of every flag, what the run used.')]
+    flags: Annotated[
+        Mapping[str, Scalar | Sequence[Scalar]], about('Of every flag, what the run used.')
+    ]
     given: Annotated[Mapping[str, str], about('The flags that were written, as they were written.')]
 
 
 class RunSection(Section, kw_only=True):
     """What the flags led to."""
 
-    role: Annotated[str, one_of('training', 'forward-only', 'evaluation', 'input-only', 'exchange-only')]
+    role: Annotated[
+        str, one_of('training', 'forward-only', 'evaluation', 'input-only', 'exchange-only')
+    ]
     together: Annotated[bool, about('Whether the workers wait for each other in each step.')]
     image_size: Annotated[Count, about('Height and width in pixels.')]
     data_set: str
     is_synthetic: bool
-    num_missing_shards: Annotated[Count, about('Shards that file names speak of, less those that are there.')]
+    num_missing_shards: Annotated[
+        Count, about('Shards that file names speak of, less those that are there.')
+    ]
     device: Annotated[str, one_of('cpu', 'gpu')]
     devices: Annotated[Sequence[str], about('Of one worker, one for each tower.')]
     data_format: Annotated[str, one_of('NHWC', 'NCHW')]
     tf32: Annotated[
         bool | None,
         about(
-            'Whether fp32 was computed in TF32, whatever --tf32 allowed; comparisons treat it as a flag. Null: unknown.'
+            'Whether fp32 was computed in TF32, whatever --tf32 allowed; comparisons treat '
+            'it as a flag. Null: unknown.'
         ),
     ] = False
-    onednn: Annotated[bool | None, about('Whether TensorFlow computed by oneDNN on CPUs. Null: unknown.')] = None
+    onednn: Annotated[
+        bool | None, about('Whether TensorFlow computed by oneDNN on CPUs. Null: unknown.')
+    ] = None
     images_per_step: Annotated[Count, about('Images for each count of the global step.')]
     num_warmup: Count
     display_every: Count
@@ -121,16 +133,29 @@ class RunSection(Section, kw_only=True):
     optimizer: str
     batch_size: Annotated[Count, about('Images per step on each device.')]
     global_batch_size: Count
-    input_pipeline: Annotated[str | None, about('How images become batches; null in an evaluation.')] = None
-    steps_per_run: Annotated[Count, about('Steps of one call of the session: equal parts of its time.')] = 1
+    input_pipeline: Annotated[
+        str | None, about('How images become batches; null in an evaluation.')
+    ] = None
+    steps_per_run: Annotated[
+        Count, about('Steps of one call of the session: equal parts of its time.')
+    ] = 1
     precision: Annotated[str, about('In what the network computes.')]
-    num_skipped_steps: Annotated[Count, about('Steps whose gradients overflowed, so that they changed no variable.')]
-    model_file_sha256: Annotated[str | None, about('Of the --model_file that defines the model.')] = None
-    variable_mgr_file_sha256: Annotated[str | None, about('Of the --variable_mgr_file that defines the mode.')] = None
+    num_skipped_steps: Annotated[
+        Count, about('Steps whose gradients overflowed, so that they changed no variable.')
+    ]
+    model_file_sha256: Annotated[
+        str | None, about('Of the --model_file that defines the model.')
+    ] = None
+    variable_mgr_file_sha256: Annotated[
+        str | None, about('Of the --variable_mgr_file that defines the mode.')
+    ] = None
 
 
 class ClusterSection(Section):
-    shape: Annotated[str, Meta(pattern=_SHAPE, description='Workers * devices of each + parameter servers: 2*1+1.')]
+    shape: Annotated[
+        str,
+        Meta(pattern=_SHAPE, description='Workers * devices of each + parameter servers: 2*1+1.'),
+    ]
     num_workers: OneOrMore
     devices_per_worker: OneOrMore
     num_ps: Count
@@ -144,7 +169,9 @@ class ModelSection(Section):
 
 
 class MemorySection(Section):
-    host_peak_bytes: Annotated[Integer | None, about('Of one process; of the chief outside workers.')]
+    host_peak_bytes: Annotated[
+        Integer | None, about('Of one process; of the chief outside workers.')
+    ]
     device_peak_bytes: Mapping[str, Integer]
 
 
@@ -153,7 +180,9 @@ class StepsSection(Section):
 
     phase: Sequence[Phase]
     index: Annotated[Sequence[Count], about('From 1 within the phase.')]
-    global_step: Annotated[Sequence[Count], about('Updates of the model after the step, by all workers.')]
+    global_step: Annotated[
+        Sequence[Count], about('Updates of the model after the step, by all workers.')
+    ]
     start: Annotated[Sequence[NotNegative], about('Unix time in seconds.')]
     seconds: Annotated[Sequence[NotNegative], about('Wall seconds of the step alone.')]
     loss: Annotated[Sequence[Number | None], about('null: not finite, or there is none.')]
@@ -163,18 +192,31 @@ class StepsSection(Section):
     input_wait: Annotated[
         Sequence[NotNegative | None] | None,
         about(
-            'Seconds at its end, after the update, when only the input pipeline was still working; with feed_dict, in '
-            'which Python drew the batch before it. Null with --deterministic. That the input takes cores from the '
+            'Seconds at its end, after the update, when only the input pipeline was still '
+            'working; with feed_dict, in '
+            'which Python drew the batch before it. Null with --deterministic. That the '
+            'input takes cores from the '
             'model during the step does not show here.'
         ),
     ]
-    between: Annotated[Mapping[str, Sequence[Number]], about('Seconds up to the next step, by cause.')]
+    between: Annotated[
+        Mapping[str, Sequence[Number]], about('Seconds up to the next step, by cause.')
+    ]
 
     def __post_init__(self) -> None:
-        columns = {name: getattr(self, name) for name in self.__struct_fields__ if name != 'between'}
-        sizes = {name: len(column) for name, column in {**columns, **self.between}.items() if column is not None}
+        columns = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name != 'between'
+        }
+        sizes = {
+            name: len(column)
+            for name, column in {**columns, **self.between}.items()
+            if column is not None
+        }
         if len({*sizes.values()}) > 1:
-            raise ValueError(f'lists of unequal length: {", ".join(f"{n} of {name}" for name, n in sizes.items())}')
+            raise ValueError(
+                'lists of unequal length: '
+                f'{", ".join(f"{n} of {name}" for name, n in sizes.items())}'
+            )
 
 
 class WorkerSection(Section):
@@ -186,12 +228,20 @@ class WorkerSection(Section):
 
 class ThroughputSection(Section):
     images_per_second: Annotated[NotNegative | None, about('Images over wall_seconds: the total.')]
-    images_per_second_of_steps: Annotated[NotNegative | None, about('The same images over step_seconds.')]
+    images_per_second_of_steps: Annotated[
+        NotNegative | None, about('The same images over step_seconds.')
+    ]
     images: Count
-    wall_seconds: Annotated[Number, about('From the first timed step to the end of the last, less evaluations.')]
+    wall_seconds: Annotated[
+        Number, about('From the first timed step to the end of the last, less evaluations.')
+    ]
     step_seconds: Annotated[NotNegative, about('The sum of the seconds of the timed steps.')]
-    between_seconds: Annotated[Mapping[str, Number], about('Between the first and the last timed step, by cause.')]
-    standard_error: Annotated[NotNegative | None, about('Of the rates of single steps, in images/sec.')]
+    between_seconds: Annotated[
+        Mapping[str, Number], about('Between the first and the last timed step, by cause.')
+    ]
+    standard_error: Annotated[
+        NotNegative | None, about('Of the rates of single steps, in images/sec.')
+    ]
     jitter: Annotated[NotNegative | None, about('1.4826 * MAD of these rates, in images/sec.')]
     images_per_second_per_device: NotNegative | None
 
@@ -213,16 +263,23 @@ class StepSeconds(Section):
 class StatisticsSection(Section):
     num_steps: Integer
     step_seconds: Annotated[StepSeconds, about('Of the timed steps of the chief.')]
-    drift: Annotated[Number | None, about('Rate of the second half over that of the first, minus 1.')]
+    drift: Annotated[
+        Number | None, about('Rate of the second half over that of the first, minus 1.')
+    ]
     num_outliers: Integer
 
     @classmethod
     def of(cls, seconds: ArrayLike) -> 'StatisticsSection':
-        """Describes the distribution of the seconds of [num_steps] steps; percentiles are interpolated linearly."""
+        """Describes the distribution of the seconds of [num_steps] steps; percentiles are
+        interpolated linearly.
+        """
         values = np.asarray(seconds, dtype=np.float64)
         summary = with_unknowns(StepSeconds)
         if values.size:
-            middle, percentiles = float(np.median(values)), map(float, np.percentile(values, _PERCENTILES))
+            middle, percentiles = (
+                float(np.median(values)),
+                map(float, np.percentile(values, _PERCENTILES)),
+            )
             ends = float(values.min()), float(values.max())
             summary = StepSeconds(float(values.mean()), middle, mad(values), *ends, *percentiles)
         return cls(values.size, summary, drift(values), int(outliers(values).sum()))
@@ -232,7 +289,8 @@ class ComputeSection(Section):
     flops_per_image: Annotated[
         Number | None,
         about(
-            '2 for each multiply-add. Training counts as three forward passes: for each product of the forward pass '
+            '2 for each multiply-add. Training counts as three forward passes: for each '
+            'product of the forward pass '
             'the backward pass has two of the same size.'
         ),
     ]
@@ -240,18 +298,23 @@ class ComputeSection(Section):
     peak_flops_per_second: Annotated[
         Number | None,
         about(
-            '--measure_peak: the best rate of large matrix products in the precision of the run, on the same devices '
+            '--measure_peak: the best rate of large matrix products in the precision of the '
+            'run, on the same devices '
             'with the same threads.'
         ),
     ]
-    share_of_peak: Annotated[Number | None, about('Layers without such products are not counted, and lower it.')]
+    share_of_peak: Annotated[
+        Number | None, about('Layers without such products are not counted, and lower it.')
+    ]
 
 
 class Transfer(Section):
     """The data that a step moves between the processes of a cluster."""
 
     bytes_per_ps: Annotated[Sequence[Integer], about('Of variables on each parameter server.')]
-    bytes_per_step: Annotated[Integer | None, about('That a step sends; null if no graph was built.')]
+    bytes_per_step: Annotated[
+        Integer | None, about('That a step sends; null if no graph was built.')
+    ]
 
 
 NO_TRANSFER = Transfer((), None)
@@ -262,9 +325,15 @@ class StageRow(Section):
 
     stage: Annotated[str, one_of(*STAGES)]
     images_per_second: Annotated[Number, about('Of the pipeline up to this stage.')]
-    added_wall_seconds_per_image: Annotated[Number, about('Less that up to the stage before; may be below 0.')]
-    added_processor_seconds_per_image: Annotated[Number, about('The same for the seconds of processors.')]
-    share: Annotated[Number, about('added_wall_seconds_per_image over the time per image up to the last stage.')]
+    added_wall_seconds_per_image: Annotated[
+        Number, about('Less that up to the stage before; may be below 0.')
+    ]
+    added_processor_seconds_per_image: Annotated[
+        Number, about('The same for the seconds of processors.')
+    ]
+    share: Annotated[
+        Number, about('added_wall_seconds_per_image over the time per image up to the last stage.')
+    ]
 
 
 class BuffersSection(Section):
@@ -273,10 +342,16 @@ class BuffersSection(Section):
 
 
 class InputSection(Section):
-    wait_seconds: Annotated[Number | None, about('The sum of input_wait over the timed steps of the chief.')]
+    wait_seconds: Annotated[
+        Number | None, about('The sum of input_wait over the timed steps of the chief.')
+    ]
     wait_share: Annotated[Number | None, about('Of the seconds of these steps.')]
-    stages: Annotated[Sequence[StageRow] | None, about('With --input_only: the pipeline up to each stage.')] = None
-    memory: Annotated[BuffersSection | None, about('Host memory of full buffers; null: none, or not known.')] = None
+    stages: Annotated[
+        Sequence[StageRow] | None, about('With --input_only: the pipeline up to each stage.')
+    ] = None
+    memory: Annotated[
+        BuffersSection | None, about('Host memory of full buffers; null: none, or not known.')
+    ] = None
 
 
 class EnergySection(Section):
@@ -284,8 +359,10 @@ class EnergySection(Section):
     joules: Annotated[
         Number | None,
         about(
-            'Of the machine of the chief, whoever uses it, from the start of the first timed step to the end of the '
-            'last, evaluations included: of the packages of its processor (RAPL, which Linux lets only root read), or '
+            'Of the machine of the chief, whoever uses it, from the start of the first timed '
+            'step to the end of the '
+            'last, evaluations included: of the packages of its processor (RAPL, which Linux '
+            'lets only root read), or '
             'of the GPUs that it sees (NVML).'
         ),
     ]
@@ -300,14 +377,19 @@ class EvaluationRow(Section, kw_only=True):
     seconds: Number
     prepare_seconds: Annotated[
         Number | None,
-        about('What else the evaluation took: checkpoint, first batches, and waiting for the other workers.'),
+        about(
+            'What else the evaluation took: checkpoint, first batches, and waiting for the '
+            'other workers.'
+        ),
     ] = None
     end: Annotated[Number | None, about('Unix time at which its result was known.')] = None
     images_per_second: Number | None
 
 
 class ThreadFacts(TypedDict):
-    """The threads of a session within an operation and between operations, and the reason for their numbers."""
+    """The threads of a session within an operation and between operations, and the reason for their
+    numbers.
+    """
 
     intra_op: Integer | None
     inter_op: Integer | None
@@ -338,15 +420,19 @@ class MachineFacts(TypedDict):
     fingerprint: Annotated[
         str,
         about(
-            'Of the host name, the processor, the numbers of cores and GiB of memory, and the names of the GPUs: only '
-            'runs with the same one are repeats. Containers with a generated host name count the UUIDs of the GPUs '
+            'Of the host name, the processor, the numbers of cores and GiB of memory, and '
+            'the names of the GPUs: only '
+            'runs with the same one are repeats. Containers with a generated host name count '
+            'the UUIDs of the GPUs '
             'instead; without GPUs, docker run --hostname=NAME tells them apart.'
         ),
     ]
 
 
 class DisturbanceFacts(TypedDict, total=False):
-    """What machine.meters.Disturbances returns, which describes it, and the wait of --wait_for_idle."""
+    """What machine.meters.Disturbances returns, which describes it, and the wait of
+    --wait_for_idle.
+    """
 
     seconds: Number
     load_average_start: Sequence[Number] | None

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# The factor by which the median absolute deviation estimates the standard deviation of a normal distribution:
-# 1 / Φ⁻¹(3/4). Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation, section 1.
+# The factor by which the median absolute deviation estimates the standard deviation of a normal
+# distribution: 1 / Φ⁻¹(3/4). Rousseeuw and Croux 1993, Alternatives to the Median Absolute
+# Deviation, section 1.
 MAD_TO_STANDARD_DEVIATION = 1.4826
-# Steps slower than the median by more than this many robust standard deviations are outliers: one step in 3.5 million
-# if step times are normally distributed.
+# Steps slower than the median by more than this many robust standard deviations are outliers: one
+# step in 3.5 million if step times are normally distributed.
 OUTLIER_DEVIATIONS = 5.0
 # Shorter blocks are nearly as correlated as single steps.
 _MIN_BLOCK = 4
@@ -23,7 +24,8 @@ class Rate:
 
     Attributes:
       images_per_second: all images over all seconds.
-      standard_error: of the mean of the rates: their sample standard deviation over √n; 0 for one step.
+      standard_error: of the mean of the rates: their sample standard deviation over √n; 0 for one
+        step.
       jitter: 1.4826 times the median absolute deviation of the rates; robust against outliers.
     """
 
@@ -38,22 +40,29 @@ def throughput(images: int, seconds: float) -> float:
 
 
 def summarize(
-    images_per_step: int, seconds: ArrayLike, newest_weight: float | None = None, num_steps: ArrayLike = 1
+    images_per_step: int,
+    seconds: ArrayLike,
+    newest_weight: float | None = None,
+    num_steps: ArrayLike = 1,
 ) -> Rate:
     """Returns the rate over steps with these wall seconds, at least one step.
 
-    images_per_second is all images over all seconds, not the mean of rates, so that each step counts by its duration.
+    images_per_second is all images over all seconds, not the mean of rates, so that each step
+    counts by its duration.
 
     Args:
       num_steps: the number of steps of which each of the seconds is the mean.
-      newest_weight: if above 0, images_per_second is the images of a step over the exponentially weighted mean of the
-        seconds, where a step has 1 - newest_weight times the weight of the next one (Roberts 1959, Control Chart Tests
-        Based on Geometric Moving Averages, with weights that sum to 1).
+      newest_weight: if above 0, images_per_second is the images of a step over the exponentially
+        weighted mean of the seconds, where a step has 1 - newest_weight times the weight of the
+        next one (Roberts 1959, Control Chart Tests Based on Geometric Moving Averages, with weights
+        that sum to 1).
     """
     values = np.asarray(seconds, dtype=np.float64)
     rates = images_per_step / values
     if newest_weight:
-        mean = float(np.average(values, weights=(1 - newest_weight) ** np.arange(values.size)[::-1]))
+        mean = float(
+            np.average(values, weights=(1 - newest_weight) ** np.arange(values.size)[::-1])
+        )
         speed = throughput(images_per_step, mean)
     else:
         counts = np.broadcast_to(num_steps, values.shape)
@@ -63,37 +72,49 @@ def summarize(
 
 
 class RunningRate:
-    """The rate of the steps so far. Stores their seconds in one array, so that long runs can print the rate often."""
+    """The rate of the steps so far. Stores their seconds in one array, so that long runs can print
+    the rate often.
+    """
 
     def __init__(self) -> None:
         self._seconds = array.array('d')
         self._num_steps = array.array('q')
 
     def add(self, seconds: float, num_steps: int = 1) -> None:
-        """Adds a step that took this long; or several steps, as one value, that took this long on average."""
+        """Adds a step that took this long; or several steps, as one value, that took this long on
+        average.
+        """
         self._seconds.append(seconds)
         self._num_steps.append(num_steps)
 
     def over(self, images_per_step: int, newest_weight: float | None = None) -> Rate:
         """Returns the rate of the steps so far, at least one, as summarize does."""
         # A copy, since an array cannot grow while a view of it exists.
-        return summarize(images_per_step, np.array(self._seconds), newest_weight, np.array(self._num_steps))
+        return summarize(
+            images_per_step, np.array(self._seconds), newest_weight, np.array(self._num_steps)
+        )
 
 
 def mad(values: ArrayLike) -> float:
-    """The median absolute deviation from the median of [num_values] numbers, at least one, in their unit."""
+    """The median absolute deviation from the median of [num_values] numbers, at least one, in their
+    unit.
+    """
     numbers = np.asarray(values, dtype=np.float64)
     return float(np.median(np.abs(numbers - np.median(numbers))))
 
 
 def spread(values: ArrayLike) -> float:
-    """The robust standard deviation over the median of [num_values] numbers, at least one; 0.02 is 2 %."""
+    """The robust standard deviation over the median of [num_values] numbers, at least one; 0.02 is
+    2 %.
+    """
     middle = float(np.median(np.asarray(values, dtype=np.float64)))
     return MAD_TO_STANDARD_DEVIATION * mad(values) / middle if middle else math.nan
 
 
 def outliers(seconds: ArrayLike) -> NDArray[np.bool_]:
-    """Returns which of [num_steps] steps are much slower than most, [num_steps] bool. Fast steps are not outliers."""
+    """Returns which of [num_steps] steps are much slower than most, [num_steps] bool. Fast steps
+    are not outliers.
+    """
     values = np.asarray(seconds, dtype=np.float64)
     if not values.size:
         return np.zeros(0, dtype=bool)
@@ -101,21 +122,25 @@ def outliers(seconds: ArrayLike) -> NDArray[np.bool_]:
 
 
 def drift(seconds: ArrayLike) -> float | None:
-    """The rate of the second half of [num_steps] steps over that of the first, minus 1; None under 4 steps."""
+    """The rate of the second half of [num_steps] steps over that of the first, minus 1; None under
+    4 steps.
+    """
     values = np.asarray(seconds, dtype=np.float64)
     half = values.size // 2
     return float(values[:half].mean() / values[half:].mean() - 1) if values.size > 3 else None
 
 
 def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
-    """Returns how far the halves of [num_steps] steps differ, in standard errors; positive if the second is slower.
+    """Returns how far the halves of [num_steps] steps differ, in standard errors; positive if the
+    second is slower.
 
     nan with fewer than 4 steps in each of the num_blocks blocks of a half.
 
-    Steps close in time are correlated, so the variance of single steps would understate that of a half. Means of blocks
-    longer than this correlation are nearly independent (batch means: Law, Simulation Modeling and Analysis, chapter 9).
-    The variance is estimated from differences between neighbouring blocks of a half (von Neumann 1941, Distribution of
-    the Ratio of the Mean Square Successive Difference to the Variance), so that the trend does not count as noise.
+    Steps close in time are correlated, so the variance of single steps would understate that of a
+    half. Means of blocks longer than this correlation are nearly independent (batch means: Law,
+    Simulation Modeling and Analysis, chapter 9). The variance is estimated from differences between
+    neighbouring blocks of a half (von Neumann 1941, Distribution of the Ratio of the Mean Square
+    Successive Difference to the Variance), so that the trend does not count as noise.
     """
     values = np.asarray(seconds, dtype=np.float64)
     size = values.size // (2 * num_blocks)

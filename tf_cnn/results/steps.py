@@ -1,4 +1,6 @@
-"""Steps, evaluations, and the sections of a result that follow from them. Does not import TensorFlow."""
+"""Steps, evaluations, and the sections of a result that follow from them. Does not import
+TensorFlow.
+"""
 
 import enum
 import functools
@@ -7,13 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tf_cnn.results.sections import EvaluationRow, Phase, RunSection, StepsSection, ThroughputSection
+from tf_cnn.results.sections import (
+    EvaluationRow,
+    Phase,
+    RunSection,
+    StepsSection,
+    ThroughputSection,
+)
 from tf_cnn.results.statistics import summarize, throughput
 
 Values = TypeVar('Values')
 
 
-# Steps and their values are not frozen, since each step makes them, and a frozen object takes three times as long.
+# Steps and their values are not frozen, since each step makes them, and a frozen object takes three
+# times as long.
 @dataclass
 class Step(Generic[Values]):
     """One completed step.
@@ -47,8 +56,8 @@ class StepValues:
       top_1: the fraction of images whose label is the best guess.
       top_5: the fraction of images whose label is among the best five guesses.
       learning_rate: the learning rate of its update.
-      input_wait: the seconds at the end of the step when only the input pipeline was working, or before the step when
-        Python prepared its feed; None for images that stay on the device.
+      input_wait: the seconds at the end of the step when only the input pipeline was working, or
+        before the step when Python prepared its feed; None for images that stay on the device.
       steps_before: the global step before it, including the steps of other workers.
       steps_after: the global step after it, including the steps of other workers.
     """
@@ -63,7 +72,9 @@ class StepValues:
 
 
 class Cause(enum.Enum):
-    """The activities of a process between two steps. The time of EVALUATION does not count in the total."""
+    """The activities of a process between two steps. The time of EVALUATION does not count in the
+    total.
+    """
 
     PRINTING = 'printing'
     SUMMARY = 'summary'
@@ -72,7 +83,8 @@ class Cause(enum.Enum):
     OTHER = 'other'
 
 
-# The seconds between the end of one step and the start of the next, by cause. Causes that took no time may be missing.
+# The seconds between the end of one step and the start of the next, by cause. Causes that took no
+# time may be missing.
 Between = Mapping[Cause, float]
 
 
@@ -87,7 +99,8 @@ class Accuracy:
       num_top_5: how many images had their label among the best five guesses.
       seconds: wall seconds from the first batch to the last.
       prepare_seconds: what else it took; None if it was not part of a run.
-      end: when all workers knew its result, by the clock of the steps; None if it was not part of a run.
+      end: when all workers knew its result, by the clock of the steps; None if it was not part of a
+        run.
     """
 
     step: int
@@ -111,7 +124,9 @@ class Accuracy:
         return throughput(self.num_images, self.seconds)
 
     def as_row(self, unix_at_zero: float) -> EvaluationRow:
-        """The evaluation in a document; unix_at_zero is the Unix time at which the clock of the steps was at 0."""
+        """The evaluation in a document; unix_at_zero is the Unix time at which the clock of the
+        steps was at 0.
+        """
         return EvaluationRow(
             step=self.step,
             num_images=self.num_images,
@@ -133,8 +148,9 @@ class Measured:
       steps: all steps in order, including warm-up.
       between: for each step, the seconds between its end and the next step, by cause.
       num_workers: how many processes took steps.
-      cluster_total: the images of all workers, and the seconds from the start of the chief's first timed step to the
-        end of its last (or of the worker that reports an early end); None for a run of one process.
+      cluster_total: the images of all workers, and the seconds from the start of the chief's first
+        timed step to the end of its last (or of the worker that reports an early end); None for a
+        run of one process.
     """
 
     run: RunSection
@@ -150,19 +166,25 @@ class Measured:
 
     @property
     def between_seconds(self) -> dict[Cause, float]:
-        """The seconds between the first and the last timed step in which this process took no step, by cause."""
+        """The seconds between the first and the last timed step in which this process took no step,
+        by cause.
+        """
         totals: dict[Cause, float] = {}
         timed = self.timed_steps
-        for gap in self.between[len(self.steps) - len(timed) : len(self.steps) - 1] if timed else ():
+        for gap in (
+            self.between[len(self.steps) - len(timed) : len(self.steps) - 1] if timed else ()
+        ):
             for cause, seconds in gap.items():
                 totals[cause] = totals.get(cause, 0.0) + seconds
         return totals
 
     @property
     def own_wall_seconds(self) -> float:
-        """Seconds from the start of this process's first timed step to the end of its last, by its own clock.
+        """Seconds from the start of this process's first timed step to the end of its last, by its
+        own clock.
 
-        Excludes evaluations during which all workers wait; in asynchronous modes the others go on training.
+        Excludes evaluations during which all workers wait; in asynchronous modes the others go on
+        training.
         """
         if not (timed := self.timed_steps):
             return 0.0
@@ -171,15 +193,21 @@ class Measured:
 
     @property
     def own_images(self) -> int:
-        """Images of the global steps between the start of this process's first timed step and the end of its last."""
+        """Images of the global steps between the start of this process's first timed step and the
+        end of its last.
+        """
         timed = self.timed_steps
         if self.num_workers == 1 or not timed:
             return self.run.images_per_step * len(timed)
-        return self.run.images_per_step * (timed[-1].values.steps_after - timed[0].values.steps_before)
+        return self.run.images_per_step * (
+            timed[-1].values.steps_after - timed[0].values.steps_before
+        )
 
     @functools.cached_property
     def throughput(self) -> ThroughputSection:
-        """The rates and their spread: of all timed steps of all workers over the wall seconds of the chief."""
+        """The rates and their spread: of all timed steps of all workers over the wall seconds of
+        the chief.
+        """
         images, wall_seconds = self.cluster_total or (self.own_images, self.own_wall_seconds)
         rate = throughput(images, wall_seconds)
         seconds = [step.seconds for step in self.timed_steps]
@@ -197,7 +225,9 @@ class Measured:
         )
 
     def columns(self, unix_at_zero: float = 0.0) -> StepsSection:
-        """The steps in the document of the result; unix_at_zero is the Unix time at which their clock was at 0."""
+        """The steps in the document of the result; unix_at_zero is the Unix time at which their
+        clock was at 0.
+        """
         # Another thread may have ended the run while a step was stored.
         steps, between = self.steps, self.between[: len(self.steps)]
 

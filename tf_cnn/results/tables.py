@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-# The width of printed tables if standard output is not a terminal: each row stays one line, for grep and the like.
+# The width of printed tables if standard output is not a terminal: each row stays one line, for
+# grep and the like.
 _COLUMNS = 10_000
 _WRAPPED = 24
 # Values of flags that have a name of their own in the field.
@@ -32,7 +33,8 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class ValueColumn(TableColumn):
-    """A column of rows that are objects: the keys of its values there, and how they are written in a cell.
+    """A column of rows that are objects: the keys of its values there, and how they are written in
+    a cell.
 
     An optional column is left out where all of its cells are empty.
     """
@@ -64,12 +66,14 @@ class Table:
         # A table needs no height, but with TERM=dumb rich ignores a width without one.
         console = Console(file=stream, width=width, height=25, markup=False, highlight=False)
         least = self._least_widths()
-        # rich puts a space before and after each cell, and one between two. A narrow terminal breaks lines itself; rich
-        # would leave out columns and digits.
+        # rich puts a space before and after each cell, and one between two. A narrow terminal
+        # breaks lines itself; rich would leave out columns and digits.
         edges = 3 * len(least) + 1
         console.width = max(console.width, sum(least) + edges)
         # rich would take the room for a long cell from the words of another column.
-        room = (console.width - sum(least) - edges) // max(1, sum(column.wraps for column in self.columns))
+        room = (console.width - sum(least) - edges) // max(
+            1, sum(column.wraps for column in self.columns)
+        )
         drawing = Drawing(box=SIMPLE_HEAD)
         for column, width in zip(self.columns, least, strict=True):
             drawing.add_column(
@@ -86,7 +90,9 @@ class Table:
         return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
 
     def _least_widths(self) -> list[int]:
-        """The width of each column with every cell whole; of one that wraps, _WRAPPED or its longest word."""
+        """The width of each column with every cell whole; of one that wraps, _WRAPPED or its
+        longest word.
+        """
         titles = [column.title for column in self.columns]
         every = zip(titles, *self.rows, strict=True)
         return [
@@ -121,17 +127,23 @@ def table_of(columns: Sequence[ValueColumn], objects: Sequence[Mapping[str, Any]
         values = [found[key] for key in column.keys]
         return '' if None in values else printable(column.form.format(*values))
 
-    shown = [column for column in columns if not column.is_optional or any(cell(column, found) for found in objects)]
+    shown = [
+        column
+        for column in columns
+        if not column.is_optional or any(cell(column, found) for found in objects)
+    ]
     return Table(shown, [[cell(column, found) for column in shown] for found in objects])
 
 
-def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Sequence[str] = ()) -> None:
+def print_table(
+    table: Table, form: str, document: Mapping[str, Any], notes: Sequence[str] = ()
+) -> None:
     """Prints results on standard output.
 
     Args:
       table: what people read; with form text nothing of it is printed if it has no rows.
-      form: text or markdown: the table with the notes below it; csv: the objects in document['rows'], nothing if there
-        are none; json: the document.
+      form: text or markdown: the table with the notes below it; csv: the objects in
+        document['rows'], nothing if there are none; json: the document.
     """
     parts = []
     if form == 'json':
@@ -139,7 +151,11 @@ def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Seq
     elif form == 'csv':
         parts += [as_csv(document['rows'])] if document['rows'] else []
     elif form == 'markdown':
-        parts += [table.as_markdown(), *([''] if notes else []), *(f'- {as_markdown_text(note)}' for note in notes)]
+        parts += [
+            table.as_markdown(),
+            *([''] if notes else []),
+            *(f'- {as_markdown_text(note)}' for note in notes),
+        ]
     else:
         if table.rows:
             parts += [table.as_text(sys.stdout), *([''] if notes else [])]
@@ -148,13 +164,16 @@ def print_table(table: Table, form: str, document: Mapping[str, Any], notes: Seq
 
 
 def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Formats at least one object, all with the same keys, as CSV with a line of keys; lists and objects are JSON."""
+    """Formats at least one object, all with the same keys, as CSV with a line of keys; lists and
+    objects are JSON.
+    """
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
     writer.writeheader()
     for found in objects:
         cells = {
-            name: json.dumps(value) if isinstance(value, dict | list | bool) else value for name, value in found.items()
+            name: json.dumps(value) if isinstance(value, dict | list | bool) else value
+            for name, value in found.items()
         }
         writer.writerow(cells)
     return out.getvalue().rstrip('\n')
@@ -166,12 +185,18 @@ def as_markdown_text(text: str) -> str:
 
 
 def printable(text: object) -> str:
-    """Escapes unprintable characters, so that the text cannot control the terminal or break its line."""
-    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text))
+    """Escapes unprintable characters, so that the text cannot control the terminal or break its
+    line.
+    """
+    return ''.join(
+        char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text)
+    )
 
 
 def format_setting(name: str, value: object) -> str:
-    """Formats the value of a flag or a variable for a label: 'xla=True', or by its usual name: 'async'."""
+    """Formats the value of a flag or a variable for a label: 'xla=True', or by its usual name:
+    'async'.
+    """
     return _USUAL_NAMES.get((name, str(value).lower()), f'{name}={value}')
 
 

@@ -1,4 +1,6 @@
-"""Builds the graph of a step and of an evaluation from the plan: the one place that knows all parts of a run."""
+"""Builds the graph of a step and of an evaluation from the plan: the one place that knows all parts
+of a run.
+"""
 
 import functools
 import math
@@ -16,7 +18,14 @@ from tf_cnn.inputs.pipeline import InputParts, InputPipeline, WorkersInput
 from tf_cnn.inputs.pipelines import PIPELINE_CLASSES
 from tf_cnn.inputs.stages import TRANSFER
 from tf_cnn.inputs.synthetic import SyntheticInput
-from tf_cnn.inputs.validation import Dataset, Share, ValidationInput, array_examples, read_images, record_examples
+from tf_cnn.inputs.validation import (
+    Dataset,
+    Share,
+    ValidationInput,
+    array_examples,
+    read_images,
+    record_examples,
+)
 from tf_cnn.managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from tf_cnn.managers.buckets import Packing
 from tf_cnn.managers.classes import make_variable_mgr
@@ -41,32 +50,46 @@ _SEEDS_OF_RESTART = 1_000_003
 
 
 def build_step(plan: Plan, restart: int = 0) -> StepGraph:
-    """Adds a step to the current graph. restart is 0 when training starts, another number each time it continues."""
+    """Adds a step to the current graph. restart is 0 when training starts, another number each time
+    it continues.
+    """
     mode = plan.variables.mode
     with errors_of_manager(mode):
         manager = _make_manager(plan)
     chosen = plan.variables.optimizer
     optimizer = UPDATE_RULES[chosen.name](*chosen.arguments)
-    # Random ops begin anew in each session. A continued training drops other units than its first steps did.
+    # Random ops begin anew in each session. A continued training drops other units than its first
+    # steps did.
     settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
     frozen = None
     if plan.step.freezes:
         batch_shape = plan.counts.batch_size, *plan.data.image_shape
         num_classes = plan.data.data_set.num_classes
         frozen = freeze(
-            plan.step.network, batch_shape, num_classes, plan.step.seed, plan.step.precision, plan.session.config
+            plan.step.network,
+            batch_shape,
+            num_classes,
+            plan.step.seed,
+            plan.step.precision,
+            plan.session.config,
         )
     pipeline: InputPipeline
     if settings.exchange_only:
-        pipeline = GradientsInMemory(shapes_of(settings, plan.data.image_shape), settings.first_tower)
+        pipeline = GradientsInMemory(
+            shapes_of(settings, plan.data.image_shape), settings.first_tower
+        )
     else:
         pipeline = _make_pipeline(plan, manager.get_devices(), restart)
     with errors_of_manager(mode):
         return build_step_graph(settings, optimizer, manager, pipeline, frozen)
 
 
-def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int) -> Evaluation:
-    """Adds the evaluation of this process's share of the images; sources are the variables that each tower reads."""
+def build_evaluation(
+    plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int
+) -> Evaluation:
+    """Adds the evaluation of this process's share of the images; sources are the variables that
+    each tower reads.
+    """
     evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
     assert evaluations
     pipeline: InputPipeline
@@ -75,10 +98,15 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
     else:
         num_examples = evaluations.num_examples
         if evaluations.num_passes is not None:
-            # Counted here because it reads the lengths of all records, which only evaluating processes need.
-            num_examples = math.ceil(steps_of(evaluations.num_passes, data.validation.num_images, 1))
+            # Counted here because it reads the lengths of all records, which only evaluating
+            # processes need.
+            num_examples = math.ceil(
+                steps_of(evaluations.num_passes, data.validation.num_images, 1)
+            )
         share = Share(process, num_processes, num_examples)
-        options = replace(_image_options(plan, training=False), augmentation=data.validation_augmentation)
+        options = replace(
+            _image_options(plan, training=False), augmentation=data.validation_augmentation
+        )
         examples = _examples_of(plan, data.validation, options, share)
         pipeline = ValidationInput(devices, evaluations.batch_size, examples, _scale(plan))
     return Evaluation(
@@ -101,10 +129,16 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
 
 
 def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> str:
-    """Returns a run's banner. device_prefix names this task of a cluster; built is None if nothing is trained."""
+    """Returns a run's banner. device_prefix names this task of a cluster; built is None if nothing
+    is trained.
+    """
     run, counts, machine, row = run_section(plan), plan.counts, plan.machine, plan.data.input_row
     num_workers = plan.processes.num_trainers * len(machine.hosts)
-    num_batches: object = f'as many as take {counts.target_secs:g} seconds' if counts.target_secs else counts.num_timed
+    num_batches: object = (
+        f'as many as take {counts.target_secs:g} seconds'
+        if counts.target_secs
+        else counts.num_timed
+    )
     num_epochs = 'unknown' if counts.target_secs else f'{counts.num_epochs:.2f}'
     if plan.subject.role is Role.EVALUATION and (found := plan.evaluations):
         num_batches = 'all' if found.shown_batches is None else found.shown_batches
@@ -127,7 +161,11 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
             ('Steps/run', together if run.steps_per_run > 1 else ''),
             ('Devices', [f'{device_prefix}{tower}' for tower in machine.towers]),
             ('NUMA bind', plan.session.process.numa or False),
-            ('Data format', run.data_format + (f' ({reason})' if (reason := machine.data_format_reason) else '')),
+            (
+                'Data format',
+                run.data_format
+                + (f' ({reason})' if (reason := machine.data_format_reason) else ''),
+            ),
             ('Precision', f'{run.precision}{tf32}' if tf32 or run.precision != 'fp32' else ''),
             ('Optimizer', run.optimizer),
             ('Variables', run.variable_update),
@@ -141,7 +179,12 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
 
 
 def _make_manager(plan: Plan) -> VariableMgr:
-    processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
+    processes, machine, variables, precision = (
+        plan.processes,
+        plan.machine,
+        plan.variables,
+        plan.step.precision,
+    )
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
     parts = ManagerParts(
@@ -150,7 +193,9 @@ def _make_manager(plan: Plan) -> VariableMgr:
         parameter_devices=machine.parameter_devices,
         algorithm=_make_algorithm(plan, transfer),
         packing=packing,
-        server_devices=[f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else (),
+        server_devices=[f'{task.device}/cpu:0' for task in processes.cluster.servers]
+        if processes.cluster
+        else (),
         slices=variables.slices_variables,
         sync=processes.together,
         worker=processes.index,
@@ -160,7 +205,9 @@ def _make_manager(plan: Plan) -> VariableMgr:
         horovod=processes.horovod,
         horovod_device=variables.horovod_device,
         # The host needs the scalars of each step, unless it only starts a loop in the graph.
-        scalar_device=machine.parameter_devices[0] if plan.counts.steps_per_run > 1 else HOST_DEVICE,
+        scalar_device=machine.parameter_devices[0]
+        if plan.counts.steps_per_run > 1
+        else HOST_DEVICE,
         variable_dtype=precision.variables,
     )
     if variables.mode.manager:
@@ -185,15 +232,29 @@ def make_input(plan: Plan, until: str) -> InputPipeline:
     return _make_pipeline(plan, plan.machine.towers, restart=0, until=until)
 
 
-def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int, until: str = TRANSFER) -> InputPipeline:
+def _make_pipeline(
+    plan: Plan, devices: Sequence[str], restart: int, until: str = TRANSFER
+) -> InputPipeline:
     hosts, row, source = plan.machine.hosts, plan.data.input_row, plan.data.images
     if row.in_memory and source is not None:
         options = _image_options(plan, training=False)
-        source = read_images(source, _examples_of(plan, source, options, Share()), options, plan.session.config)
+        source = read_images(
+            source, _examples_of(plan, source, options, Share()), options, plan.session.config
+        )
     first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
     size = len(devices) // len(hosts)
     shares = [
-        _make_share(plan, row, source, devices[size * number :][:size], host, first + number, count, restart, until)
+        _make_share(
+            plan,
+            row,
+            source,
+            devices[size * number :][:size],
+            host,
+            first + number,
+            count,
+            restart,
+            until,
+        )
         for number, host in enumerate(hosts)
     ]
     return shares[0] if len(shares) == 1 else WorkersInput(shares, size)
@@ -218,8 +279,8 @@ def _make_share(
     if not isinstance(source, Arrays):
         seed += number * len(devices)
     if isinstance(source, Shards):
-        # Reading cannot resume in the middle of an epoch. A continued training reads the records in another order, so
-        # that it does not see the first ones more often.
+        # Reading cannot resume in the middle of an epoch. A continued training reads the records in
+        # another order, so that it does not see the first ones more often.
         seed += _SEEDS_OF_RESTART * restart
     parts = InputParts(
         source=source,
@@ -238,14 +299,18 @@ def _make_share(
     return PIPELINE_CLASSES[row.name](parts)
 
 
-def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Dataset]:
+def _examples_of(
+    plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share
+) -> Callable[[], Dataset]:
     num_classes = plan.data.data_set.num_classes
     if isinstance(source, Shards):
         return functools.partial(record_examples, source, num_classes, options, share)
     return functools.partial(array_examples, source, options, share)
 
 
-def _make_synthetic(plan: Plan, devices: Sequence[str], batch_size: int, seed: int) -> InputPipeline:
+def _make_synthetic(
+    plan: Plan, devices: Sequence[str], batch_size: int, seed: int
+) -> InputPipeline:
     num_classes, options = plan.data.data_set.num_classes, _image_options(plan, training=False)
     return SyntheticInput(InputParts(None, devices, batch_size, num_classes, options, seed))
 

@@ -1,4 +1,6 @@
-"""Inference with constant weights: the initial values of a network as constants, with batch norm folded."""
+"""Inference with constant weights: the initial values of a network as constants, with batch norm
+folded.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +28,9 @@ class _InitialValues(FixedVariables):
         self._seed = seed
         self._dtype = variable_dtype
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
         if name not in self.reads:
             value = initializer(shape, seed_of(name, self._seed))
             stored = tf.cast(value, self._dtype) if trainable else value
@@ -43,7 +47,9 @@ class _Constants(FixedVariables):
         self._device = device
         self._tensors: dict[str, Tensor] = {}
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
         del shape, initializer, trainable
         if name not in self._tensors:
             with tf.device(self._device):
@@ -53,7 +59,9 @@ class _Constants(FixedVariables):
 
 
 class FrozenNetwork:
-    """The constants of a network in the dtype that it computes in; norms are those of build_network."""
+    """The constants of a network in the dtype that it computes in; norms are those of
+    build_network.
+    """
 
     def __init__(self, folded: Folded, dtype: tf.DType) -> None:
         self.norms: Mapping[str, ConstantNorm] = folded.norms
@@ -62,7 +70,9 @@ class FrozenNetwork:
         self._by_device: dict[str, _Constants] = {}
 
     def constants_for(self, device: str) -> VariableSource:
-        """The constants of a tower, on its device; the virtual devices of a CPU share them, as they share memory."""
+        """The constants of a tower, on its device; the virtual devices of a CPU share them, as they
+        share memory.
+        """
         spec = tf.DeviceSpec.from_string(device)
         place = spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
         if place not in self._by_device:
@@ -72,7 +82,8 @@ class FrozenNetwork:
                 fits = _MOST_BYTES // own
                 way = f'write --num_gpus={fits} or less' if fits else 'leave it out'
                 raise UsageError(
-                    f'--freeze_when_forward_only: each device gets constants of {own / 1e9:.2f} GB, and a graph of '
+                    '--freeze_when_forward_only: each device gets constants of '
+                    f'{own / 1e9:.2f} GB, and a graph of '
                     f'TensorFlow has at most 2 GB; {way}'
                 )
         return self._by_device[place]
@@ -86,13 +97,22 @@ def freeze(
     precision: Precision,
     config: tf.ConfigProto,
 ) -> FrozenNetwork:
-    """Computes a network's initial values on this process's CPU, and folds them; batch_shape is N, H, W, C."""
+    """Computes a network's initial values on this process's CPU, and folds them; batch_shape is N,
+    H, W, C.
+    """
     own = tf.ConfigProto()
     own.CopyFrom(config)
     own.device_count['GPU'] = 0
     initial = _InitialValues(seed, precision.variables)
     with tf.Graph().as_default() as graph:
-        build_network(network, tf.placeholder(tf.float32, batch_shape), num_classes, initial, 'NHWC', is_training=False)
+        build_network(
+            network,
+            tf.placeholder(tf.float32, batch_shape),
+            num_classes,
+            initial,
+            'NHWC',
+            is_training=False,
+        )
     with tf.Session(graph=graph, config=own) as session:
         values = session.run(initial.reads)
     return FrozenNetwork(fold(graph, initial.reads, values), precision.compute)

@@ -34,7 +34,8 @@ class FixedVariables:
 
 
 class SavedVariables(FixedVariables):
-    """Gives a tower the values that a checkpoint would hold now: they are read again in each session.run.
+    """Gives a tower the values that a checkpoint would hold now: they are read again in each
+    session.run.
 
     slices are the parts of each variable, by name.
     """
@@ -43,7 +44,9 @@ class SavedVariables(FixedVariables):
         self._slices = slices
         self._values: dict[str, Tensor] = {}
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
         del shape, initializer, trainable
         if name not in self._values:
             self._values[name] = read_whole(self._slices[name])
@@ -51,7 +54,9 @@ class SavedVariables(FixedVariables):
 
 
 class OwnVariables(SavedVariables):
-    """Variables that belong to one tower; they must be restored from a checkpoint before they are read."""
+    """Variables that belong to one tower; they must be restored from a checkpoint before they are
+    read.
+    """
 
     def __init__(self, device: str, scope: str) -> None:
         self.slices: dict[str, list[Slice]] = {}
@@ -59,15 +64,21 @@ class OwnVariables(SavedVariables):
         self._device = device
         self._scope = scope
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
         if name not in self.slices:
-            variable = create_variable(name, shape, scope=self._scope, device=self._device, trainable=trainable)
+            variable = create_variable(
+                name, shape, scope=self._scope, device=self._device, trainable=trainable
+            )
             self.slices[name] = [whole(variable)]
         return super().read(name, shape, initializer, trainable=trainable)
 
 
 def read_whole(parts: Sequence[Slice]) -> Tensor:
-    """The value of a variable, read again in each session.run. Variable.value may be an older, staged value."""
+    """The value of a variable, read again in each session.run. Variable.value may be an older,
+    staged value.
+    """
     values = []
     for part in parts:
         variable = part.variable
@@ -79,7 +90,9 @@ def read_whole(parts: Sequence[Slice]) -> Tensor:
 
 
 class Evaluation:
-    """Adds ops that count correctly classified images in num_batches batches per tower; None: to the last image."""
+    """Adds ops that count correctly classified images in num_batches batches per tower; None: to
+    the last image.
+    """
 
     # Nine arguments: an evaluation needs a fact or two from each of several parts of the plan.
     def __init__(
@@ -112,10 +125,16 @@ class Evaluation:
                 ).logits
                 counted.append(_count(logits, batch.labels))
         with tf.device(HOST_DEVICE):
-            self._fetches = {name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]}
+            self._fetches = {
+                name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]
+            }
 
-    def run(self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter) -> Accuracy:
-        """Evaluates from the first image on. step is the global step of the variables, for the result."""
+    def run(
+        self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter
+    ) -> Accuracy:
+        """Evaluates from the first image on. step is the global step of the variables, for the
+        result.
+        """
         session.run(self._pipeline.initializers)
         self._pipeline.warm_up(session)
         totals = dict.fromkeys(self._fetches, 0)
@@ -125,7 +144,8 @@ class Evaluation:
             fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
             for name, count in fetched.items():
                 totals[name] += int(count)
-            # A batch without images means that the previous one was the last; its time does not count.
+            # A batch without images means that the previous one was the last; its time does not
+            # count.
             if fetched['num_images'] or number == 1:
                 seconds = clock() - start
             if fetched['num_images'] < self._images_per_run or number == self._num_batches:
@@ -134,7 +154,9 @@ class Evaluation:
 
 
 def share_accuracy(own: Accuracy, worker: Worker, name: str) -> Accuracy:
-    """Adds up the workers' counts of the evaluation `name`; in asynchronous modes the chief's are of all images."""
+    """Adds up the workers' counts of the evaluation `name`; in asynchronous modes the chief's are
+    of all images.
+    """
     if not worker.together:
         return own
     return _sum([Accuracy(**share) for share in worker.gather(name, asdict(own))])
@@ -160,7 +182,9 @@ def _sum(shares: Sequence[Accuracy]) -> Accuracy:
 
 
 def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Scalar int64 counts for logits [N, K] float32 and labels [N] int32; a negative label marks padding."""
+    """Scalar int64 counts for logits [N, K] float32 and labels [N] int32; a negative label marks
+    padding.
+    """
 
     def total(flags: Tensor) -> Tensor:
         return tf.reduce_sum(tf.cast(flags, tf.int64))

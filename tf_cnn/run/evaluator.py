@@ -46,10 +46,15 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
         worker = process.join()
         console.progress('Building the graph')
         with tf.Graph().as_default() as graph, tf.device(worker.device):
-            towers = [OwnVariables(device, f'tower_{number}') for number, device in enumerate(plan.machine.towers)]
+            towers = [
+                OwnVariables(device, f'tower_{number}')
+                for number, device in enumerate(plan.machine.towers)
+            ]
             evaluation = build_evaluation(plan, towers, worker.index, worker.num_trainers)
             folder = plan.checkpoints.folder or ''
-            saver = Checkpointer(folder, _slices_of(towers), HOST_DEVICE, plan.checkpoints.max_to_keep)
+            saver = Checkpointer(
+                folder, _slices_of(towers), HOST_DEVICE, plan.checkpoints.max_to_keep
+            )
             export_folder = plan.checkpoints.export_folder
             model_values = ModelValues(towers[0].slices) if export_folder else None
         console.result(make_banner(plan))
@@ -62,10 +67,14 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             for number, prefix in enumerate(_checkpoints(plan, worker, console)):
                 with measurement.doing(Cause.EVALUATION):
                     console.progress(f'Evaluating {prefix}')
-                    line = check_classes(prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir)
+                    line = check_classes(
+                        prefix, plan.checkpoints.class_names, plan.checkpoints.data_dir
+                    )
                     if line and last is None:
                         console.note(line)
-                    saver.restore(session, prefix, for_training=False, names_in_training=names_in_training)
+                    saver.restore(
+                        session, prefix, for_training=False, names_in_training=names_in_training
+                    )
                     own = evaluation.run(session, step_of(prefix))
                     found = share_accuracy(own, worker, f'accuracy/{number}')
                     measurement.add_evaluation(found)
@@ -79,7 +88,8 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             export(plan, values, export_folder)
         elif export_folder:
             console.warning(
-                f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; nothing is written'
+                f'{format_flag("export_saved_model", export_folder)}: no checkpoint '
+                'appeared; nothing is written'
             )
     return measurement.result
 
@@ -111,7 +121,8 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
         console.warning(line)
     if last is None and not interval:
         raise RunError(
-            f'--train_dir={folder}: it holds no checkpoint; train with this --train_dir first, or wait for one with '
+            f'--train_dir={folder}: it holds no checkpoint; train with this --train_dir '
+            'first, or wait for one with '
             '--eval_interval_secs=10'
         )
     if last:
@@ -119,7 +130,8 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
     # Older checkpoints are not evaluated.
     seen = {last, *named_checkpoints(folder)} if last else set()
     while interval:
-        # First the mark of the end, then the list: a checkpoint saved before the mark is always listed.
+        # First the mark of the end, then the list: a checkpoint saved before the mark is always
+        # listed.
         ended = has_ended(folder)
         new = [prefix for prefix in named_checkpoints(folder) if prefix not in seen]
         for prefix in new:
@@ -127,7 +139,10 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
             if Path(f'{prefix}.index').exists():
                 yield prefix
             else:
-                console.warning(f'{prefix} was deleted before it was evaluated; keep more with --max_ckpts_to_keep')
+                console.warning(
+                    f'{prefix} was deleted before it was evaluated; keep more with '
+                    '--max_ckpts_to_keep'
+                )
         if ended and not new:
             return
         if not new:
@@ -135,10 +150,18 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
 
 
 def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:
-    return {name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices}
+    return {
+        name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices
+    }
 
 
 def _names_in_training(plan: Plan) -> frozenset[str]:
-    """The names of all variables of the model in training, some of which an evaluation may not have."""
+    """The names of all variables of the model in training, some of which an evaluation may not
+    have.
+    """
     with errors_of_network(plan.step.network, plan.subject.model.name):
-        return frozenset(variables_in_training(plan.step.network, plan.data.image_shape, plan.step.num_classes).values)
+        return frozenset(
+            variables_in_training(
+                plan.step.network, plan.data.image_shape, plan.step.num_classes
+            ).values
+        )

@@ -1,4 +1,6 @@
-"""A step without a model (--exchange_only): gradients that are in memory already meet, and the update is applied."""
+"""A step without a model (--exchange_only): gradients that are in memory already meet, and the
+update is applied.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,9 +22,9 @@ ONE_TENSOR = 'tensor'
 class GradientsInMemory(InputPipeline):
     """Gives each tower gradients that are in the memory of its device, in place of a batch.
 
-    All values of the gradients of a tower are equal: (i + 1) / N for tower i of the N that share a model. So each value
-    of their sum is (N + 1) / 2, and a sum that lacks a tower is another one. i counts the towers of all processes;
-    first_tower is the first of this one.
+    All values of the gradients of a tower are equal: (i + 1) / N for tower i of the N that share a
+    model. So each value of their sum is (N + 1) / 2, and a sum that lacks a tower is another one. i
+    counts the towers of all processes; first_tower is the first of this one.
     """
 
     def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], first_tower: int) -> None:
@@ -36,8 +38,9 @@ class GradientsInMemory(InputPipeline):
     def gradients_of(self, manager: VariableMgr, tower: int) -> list[Tensor]:
         """Adds the variables of a tower and its gradients, in the same order.
 
-        A tower has gradients only after the values of all variables, as in training, where the backward pass begins
-        with the loss. So values and gradients never cross a link at the same time.
+        A tower has gradients only after the values of all variables, as in training, where the
+        backward pass begins with the loss. So values and gradients never cross a link at the same
+        time.
         """
         device, arrived, stored = manager.get_devices()[tower], [], []
         number = self._first_tower + tower if manager.num_averaged_towers > 1 else 0
@@ -45,17 +48,24 @@ class GradientsInMemory(InputPipeline):
             for name, shape in self._shapes:
                 value = variables.read(name, shape, zeros)
                 kept = create_variable(name, shape, scope=f'gradients_of_{tower}', device=device)
-                self.initializers.append(kept.assign(tf.fill(list(shape), (number + 1) / manager.num_averaged_towers)))
+                self.initializers.append(
+                    kept.assign(tf.fill(list(shape), (number + 1) / manager.num_averaged_towers))
+                )
                 stored.append(kept)
-                # Takes the value to the tower and computes nothing. Passes over the graph leave it alone, unlike
-                # Identity, and IdentityN, of which they remove outputs that nobody reads.
+                # Takes the value to the tower and computes nothing. Passes over the graph leave it
+                # alone, unlike Identity, and IdentityN, of which they remove outputs that nobody
+                # reads.
                 arrived.append(tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape))
             with tf.control_dependencies(arrived):
                 return [kept.read_again() for kept in stored]
 
 
-def shapes_of(settings: StepSettings, image_shape: Sequence[int]) -> list[tuple[str, Sequence[int]]]:
-    """Returns (name, shape) of each trainable variable, in the order of their first use. image_shape is [H, W, C]."""
+def shapes_of(
+    settings: StepSettings, image_shape: Sequence[int]
+) -> list[tuple[str, Sequence[int]]]:
+    """Returns (name, shape) of each trainable variable, in the order of their first use.
+    image_shape is [H, W, C].
+    """
     if settings.exchange_bytes is not None:
         return [(ONE_TENSOR, (settings.exchange_bytes // tf.float32.size,))]
     variables = variables_in_training(settings.network, image_shape, settings.num_classes)

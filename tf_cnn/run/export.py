@@ -31,8 +31,11 @@ class ModelValues:
 
     def read(self, session: tf.Session) -> dict[str, Array]:
         """Returns the values of the variables, float32 by name."""
-        # One by one: a message between processes may be too small for all variables of a large model.
-        return {name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()}
+        # One by one: a message between processes may be too small for all variables of a large
+        # model.
+        return {
+            name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()
+        }
 
 
 class _Constants(FixedVariables):
@@ -42,12 +45,17 @@ class _Constants(FixedVariables):
         self.variables: dict[str, tf.Variable] = {}
         self._values = values
 
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+    def read(
+        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
+    ) -> Tensor:
         del shape, initializer
         if name not in self.variables:
-            # On the host, since GPU memory may be full. init_scope creates it outside the function being traced.
+            # On the host, since GPU memory may be full. init_scope creates it outside the function
+            # being traced.
             with tf.init_scope(), tf.device(HOST_DEVICE):
-                self.variables[name] = tf.compat.v2.Variable(self._values[name], trainable, name=name)
+                self.variables[name] = tf.compat.v2.Variable(
+                    self._values[name], trainable, name=name
+                )
         return self.variables[name].read_value()
 
 
@@ -61,19 +69,21 @@ def export_saved_model(
 ) -> None:
     """Writes a SavedModel whose signature serving_default classifies images.
 
-    It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does (scale; None: to [-1, 1]), and
-    returns `logits` and `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable class of
-    each image. Its operations are NHWC and float32 and are not placed on a device; its variables are named as in the
-    model.
+    It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does (scale; None:
+    to [-1, 1]), and returns `logits` and `probabilities` [N, num_classes] float32, and `classes`
+    [N] int64, the most probable class of each image. Its operations are NHWC and float32 and are
+    not placed on a device; its variables are named as in the model.
 
-    The folder must be missing or empty, and is renamed into place when it is complete: a killed process leaves only a
-    hidden .tf_cnn_benchmarks-* beside it.
+    The folder must be missing or empty, and is renamed into place when it is complete: a killed
+    process leaves only a hidden .tf_cnn_benchmarks-* beside it.
     """
     variables = _Constants(values)
 
     def serve(images: Tensor) -> dict[str, Tensor]:
         pixels = preprocessing.normalize(images, scale)
-        logits = build_network(network, pixels, num_classes, variables, 'NHWC', is_training=False).logits
+        logits = build_network(
+            network, pixels, num_classes, variables, 'NHWC', is_training=False
+        ).logits
         return {
             'logits': tf.identity(logits),
             'probabilities': tf.nn.softmax(logits),
@@ -84,7 +94,9 @@ def export_saved_model(
     module = v2.Module()
     images = v2.TensorSpec([None, *image_shape], tf.uint8, name='images')
     # autograph=False: no Python control flow in it depends on tensors.
-    signature = v2.function(serve, input_signature=[images], autograph=False).get_concrete_function()
+    signature = v2.function(
+        serve, input_signature=[images], autograph=False
+    ).get_concrete_function()
     # After tracing, which created the variables. A module tracks the variables in a dict attribute.
     module.variables_by_name = variables.variables
     path = Path(folder).absolute()
@@ -93,7 +105,8 @@ def export_saved_model(
         tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=path.parent) as temporary,
     ):
         unfinished = Path(temporary, 'model')
-        # TensorFlow removes its temporary source files when Python exits, which processes of a cluster do not reach.
+        # TensorFlow removes its temporary source files when Python exits, which processes of a
+        # cluster do not reach.
         before, tempfile.tempdir = tempfile.tempdir, temporary
         try:
             v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})

@@ -24,7 +24,9 @@ from tf_cnn.system.signals import SIGNALS
 
 
 class _Stage:
-    """The input pipeline of a run up to a stage, in its own graph; `time` is that of all timed steps so far."""
+    """The input pipeline of a run up to a stage, in its own graph; `time` is that of all timed
+    steps so far.
+    """
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.name = name
@@ -35,11 +37,19 @@ class _Stage:
             self.pipeline = make_input(plan, name)
             self._ops = list(self.pipeline.per_step_ops)
             if name == TRANSFER:
-                batches = [self.pipeline.tower_batch(tower) for tower in range(len(plan.machine.towers))]
-                self._ops += [tensor.op for batch in batches for tensor in (batch.images, batch.labels)]
+                batches = [
+                    self.pipeline.tower_batch(tower) for tower in range(len(plan.machine.towers))
+                ]
+                self._ops += [
+                    tensor.op for batch in batches for tensor in (batch.images, batch.labels)
+                ]
 
     def turn(
-        self, worker: Worker, num_timed: int, is_over: Callable[[], bool], recording: Recording | None = None
+        self,
+        worker: Worker,
+        num_timed: int,
+        is_over: Callable[[], bool],
+        recording: Recording | None = None,
     ) -> Iterator[Step[StepValues]]:
         """Takes warm-up and timed steps in its own session, whose buffers end with it."""
         begin = recording.begin if recording else lambda phase: None
@@ -64,20 +74,29 @@ class _Stage:
             begin_timed = recording.begin_timed_steps if recording else lambda: None
             timed: list[Step[StepValues]] = []
             processor_end = processor_start
-            for steps in run_steps(take_steps, num_warmup, num_timed, is_over=is_over, begin_timed=begin_timed):
+            for steps in run_steps(
+                take_steps, num_warmup, num_timed, is_over=is_over, begin_timed=begin_timed
+            ):
                 processor_end = time.process_time()
                 timed += [step for step in steps if step.phase is Phase.TIMED]
                 yield from steps
             if timed:
-                images, wall_seconds = len(timed) * self._counts.images_of_step, timed[-1].end - timed[0].start
-                self.time += StageTime(self.name, images, wall_seconds, processor_end - processor_start)
+                images, wall_seconds = (
+                    len(timed) * self._counts.images_of_step,
+                    timed[-1].end - timed[0].start,
+                )
+                self.time += StageTime(
+                    self.name, images, wall_seconds, processor_end - processor_start
+                )
 
 
 def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
-    """Measures the input pipeline up to each stage; the steps of the result are those up to the last one.
+    """Measures the input pipeline up to each stage; the steps of the result are those up to the
+    last one.
 
-    The other stages take half of their steps before its steps and half after them, in reverse order, so that a machine
-    that becomes steadily slower or faster favours none of them. Only one pipeline is open at a time.
+    The other stages take half of their steps before its steps and half after them, in reverse
+    order, so that a machine that becomes steadily slower or faster favours none of them. Only one
+    pipeline is open at a time.
     """
     measurement = Measurement(plan, console, invocation)
     process = Process(plan, console, measurement)
@@ -92,7 +111,9 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         def take_half(stage: _Stage, num_timed: int) -> None:
             if num_timed:
                 console.progress(f'Running the input up to {stage.name}')
-                for _ in stage.turn(worker, num_timed, _after(counts.target_secs and counts.target_secs / 2)):
+                for _ in stage.turn(
+                    worker, num_timed, _after(counts.target_secs and counts.target_secs / 2)
+                ):
                     pass
 
         # Not part of the time to the first step.
@@ -100,7 +121,9 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         for stage in before:
             take_half(stage, (counts.num_timed + 1) // 2)
         console.progress(f'Running the input up to {last.name}')
-        for step in last.turn(worker, counts.num_timed, lambda: measurement.has_reached_target, recording):
+        for step in last.turn(
+            worker, counts.num_timed, lambda: measurement.has_reached_target, recording
+        ):
             measurement.add_steps([step])
             measurement.show_steps([step])
         recording.end_timed_steps()
@@ -111,7 +134,9 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
 
 
 def _after(seconds: float | None) -> Callable[[], bool]:
-    """Returns a function that returns True once these seconds have passed since its first call; None: never."""
+    """Returns a function that returns True once these seconds have passed since its first call;
+    None: never.
+    """
     begun: float | None = None
 
     def is_over() -> bool:

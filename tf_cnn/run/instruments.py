@@ -1,4 +1,6 @@
-"""Diagnostic files of a run: its graph, a trace and a profile of one step, profiles of several, summaries."""
+"""Diagnostic files of a run: its graph, a trace and a profile of one step, profiles of several,
+summaries.
+"""
 
 import contextlib
 import functools
@@ -24,7 +26,8 @@ from tf_cnn.system.errors import RunError, plural
 Tensor = Any
 Values = TypeVar('Values')
 
-# What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large, no such folder.
+# What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large,
+# no such folder.
 _WRITER_ERRORS = (RuntimeError, IndexError, ValueError)
 _file_numbers = itertools.count()
 
@@ -35,8 +38,14 @@ def writing(flag: str, path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError, *_WRITER_ERRORS) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(getattr(error, 'message', error)).splitlines()[0]
-        raise RunError(f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere') from error
+        reason = (
+            error.strerror
+            if isinstance(error, OSError)
+            else str(getattr(error, 'message', error)).splitlines()[0]
+        )
+        raise RunError(
+            f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere'
+        ) from error
 
 
 def write_graph(graph: tf.Graph, path: str) -> None:
@@ -47,7 +56,9 @@ def write_graph(graph: tf.Graph, path: str) -> None:
 
 
 class StepTracer:
-    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so it must not be timed."""
+    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so it
+    must not be timed.
+    """
 
     def __init__(self, instruments: Instruments) -> None:
         self._trace_file = instruments.trace_file
@@ -59,7 +70,9 @@ class StepTracer:
     def is_wanted(self) -> bool:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
-    def run(self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None) -> Any:
+    def run(
+        self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None
+    ) -> Any:
         traced = bool(self._trace_file or self._tfprof_file)
         options = tf.RunOptions(
             trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
@@ -84,12 +97,16 @@ class StepTracer:
 
     def _format_trace(self, metadata: tf.RunMetadata) -> str:
         if self._chrome_format:
-            return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True)
+            return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(
+                show_memory=True
+            )
         return str(metadata.step_stats)
 
 
 class StepProfiler:
-    """Profiles the timed steps from the first to the last of `steps`, for TensorBoard. That makes them slower."""
+    """Profiles the timed steps from the first to the last of `steps`, for TensorBoard. That makes
+    them slower.
+    """
 
     def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
         self._folder = folder
@@ -97,8 +114,12 @@ class StepProfiler:
         self._is_running = False
         self.warning: str | None = None
 
-    def profiled(self, runs: Iterator[list[Step[StepValues]]], num_warmup: int) -> Iterator[list[Step[StepValues]]]:
-        """Yields the steps of each run of the session; begins and ends the profile between two of them."""
+    def profiled(
+        self, runs: Iterator[list[Step[StepValues]]], num_warmup: int
+    ) -> Iterator[list[Step[StepValues]]]:
+        """Yields the steps of each run of the session; begins and ends the profile between two of
+        them.
+        """
         first, last = self._steps or (math.inf, -math.inf)
         num_timed = -num_warmup
         if num_timed == first - 1:
@@ -117,12 +138,16 @@ class StepProfiler:
     def _begin(self) -> None:
         with writing('profile_dir', self._folder):
             # A folder of its own until the profile is whole.
-            self._unfinished = tempfile.TemporaryDirectory(prefix='.tf_cnn_benchmarks-', dir=self._folder)
+            self._unfinished = tempfile.TemporaryDirectory(
+                prefix='.tf_cnn_benchmarks-', dir=self._folder
+            )
             tf.compat.v2.profiler.experimental.start(self._unfinished.name)
         self._is_running = True
 
     def marked(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
-        """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that of the first."""
+        """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that
+        of the first.
+        """
         if self._steps is None:
             return take_steps
 
@@ -146,25 +171,36 @@ class StepProfiler:
 
 
 class SummaryWriter:
-    """Writes TensorBoard summaries every few timed steps. Levels 1 and 2 add nothing to the timed seconds.
+    """Writes TensorBoard summaries every few timed steps. Levels 1 and 2 add nothing to the timed
+    seconds.
 
-    Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every trainable variable.
+    Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every
+      trainable variable.
     Level 3: also a histogram of every gradient, which is computed within the step.
     """
 
     def __init__(
-        self, summaries: Summaries, variables: Iterable[Variable], gradients: Sequence[tuple[Variable, Tensor]]
+        self,
+        summaries: Summaries,
+        variables: Iterable[Variable],
+        gradients: Sequence[tuple[Variable, Tensor]],
     ) -> None:
         train_dir, verbosity = summaries.folder, summaries.verbosity
         self._every = summaries.every
         self._variable_summary = self.gradient_summary = None
         if verbosity >= 2:
             self._variable_summary = tf.summary.merge(
-                [tf.summary.histogram(f'variables/{variable.name}', variable.value, []) for variable in variables]
+                [
+                    tf.summary.histogram(f'variables/{variable.name}', variable.value, [])
+                    for variable in variables
+                ]
             )
         if verbosity >= 3:
             self.gradient_summary = tf.summary.merge(
-                [tf.summary.histogram(f'gradients/{variable.name}', gradient, []) for variable, gradient in gradients]
+                [
+                    tf.summary.histogram(f'gradients/{variable.name}', gradient, [])
+                    for variable, gradient in gradients
+                ]
             )
         self._train_dir = train_dir
         with writing('train_dir', train_dir):
@@ -174,9 +210,15 @@ class SummaryWriter:
         return index % self._every == 0
 
     def write(
-        self, step: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
+        self,
+        step: int,
+        scalars: dict[str, float],
+        session: tf.Session,
+        gradient_summary: bytes | None = None,
     ) -> None:
-        """Writes the summary of one step. step is the global step, so that curves continue when training continues."""
+        """Writes the summary of one step. step is the global step, so that curves continue when
+        training continues.
+        """
         values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         summaries = [tf.Summary(value=values)]
         if self._variable_summary is not None:
@@ -194,7 +236,9 @@ class SummaryWriter:
 
 
 def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
-    """The scalars of a step's summary, by tag. num_images are those of the step; images_per_second is its own rate."""
+    """The scalars of a step's summary, by tag. num_images are those of the step; images_per_second
+    is its own rate.
+    """
     values = {
         loss_name: step.values.loss,
         'images_per_second': num_images / step.seconds,
@@ -208,16 +252,21 @@ def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[
 def _open_events(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
     """Opens a new event file in a folder.
 
-    TensorFlow names event files by the second, and a second file of the same second would replace the first; hence the
-    suffix. TensorBoard reads files in the order of their names, which for one process is the order of creation.
+    TensorFlow names event files by the second, and a second file of the same second would replace
+    the first; hence the suffix. TensorBoard reads files in the order of their names, which for one
+    process is the order of creation.
     """
     _silence_event_threads()
-    return tf.summary.FileWriter(folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}')
+    return tf.summary.FileWriter(
+        folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}'
+    )
 
 
 @functools.cache
 def _silence_event_threads() -> None:
-    """Keeps threads that write event files from printing a traceback: flush and close raise their error again."""
+    """Keeps threads that write event files from printing a traceback: flush and close raise their
+    error again.
+    """
     tf.get_logger().addFilter(lambda record: 'EventFileWriter' not in str(record.msg))
     report = threading.excepthook
 
@@ -229,8 +278,14 @@ def _silence_event_threads() -> None:
 
 
 def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Writes scalars of a step to the folder as a TensorBoard summary. Errors name the flag that gave the folder."""
+    """Writes scalars of a step to the folder as a TensorBoard summary. Errors name the flag that
+    gave the folder.
+    """
     values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
     # FileWriter needs graph mode, which tf.Graph().as_default() ensures.
-    with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(_open_events(folder)) as writer:
+    with (
+        writing(flag, folder),
+        tf.Graph().as_default(),
+        contextlib.closing(_open_events(folder)) as writer,
+    ):
         writer.add_summary(tf.Summary(value=values), step)

@@ -25,10 +25,15 @@ class Invocation:
 
     @property
     def wait_facts(self) -> dict[str, float | None]:
-        """The wait of --wait_for_idle in the object "disturbance" of the result document; empty without one."""
+        """The wait of --wait_for_idle in the object "disturbance" of the result document; empty
+        without one.
+        """
         if self.waited is None:
             return {}
-        return {'waited_seconds': self.waited.seconds, 'other_cpu_share_before': self.waited.other_cpu_share}
+        return {
+            'waited_seconds': self.waited.seconds,
+            'other_cpu_share_before': self.waited.other_cpu_share,
+        }
 
 
 def of_this_process(argv: Sequence[str]) -> Invocation:
@@ -37,31 +42,42 @@ def of_this_process(argv: Sequence[str]) -> Invocation:
 
 
 def after_waiting(invocation: Invocation, most_secs: float | None, console: Console) -> Invocation:
-    """Waits for idle cores, if most_secs is given (--wait_for_idle); the time to the first step begins afterwards."""
+    """Waits for idle cores, if most_secs is given (--wait_for_idle); the time to the first step
+    begins afterwards.
+    """
     if most_secs is None:
         return invocation
     console.progress('Waiting for idle cores')
     waited = wait_for_idle(
         most_secs,
         LOADED_SHARE,
-        lambda share: console.progress(f'Waiting for idle cores: other processes use {share:.0%} of them'),
+        lambda share: console.progress(
+            f'Waiting for idle cores: other processes use {share:.0%} of them'
+        ),
     )
     written = f'--wait_for_idle={most_secs:g}'
     if waited.other_cpu_share is None:
-        console.warning(f'{written}: this system does not tell what other processes use, so the run starts at once')
+        console.warning(
+            f'{written}: this system does not tell what other processes use, so the run '
+            'starts at once'
+        )
     elif waited.other_cpu_share > LOADED_SHARE:
         console.warning(
-            f'{written}: after {waited.seconds:.0f} s other processes still use {waited.other_cpu_share:.0%} of the '
+            f'{written}: after {waited.seconds:.0f} s other processes still use '
+            f'{waited.other_cpu_share:.0%} of the '
             'cores; the run starts all the same'
         )
     return replace(invocation, begun=invocation.begun + waited.seconds, waited=waited)
 
 
 def _seconds_since_start() -> float:
-    """How long this process has been running, 0 where the system does not tell; Linux rounds to hundredths."""
+    """How long this process has been running, 0 where the system does not tell; Linux rounds to
+    hundredths.
+    """
     try:
         with open('/proc/self/stat', encoding='utf-8') as file:
-            # Field 22, counted from 1; the name of the program, field 2, may contain blanks: proc(5).
+            # Field 22, counted from 1; the name of the program, field 2, may contain blanks:
+            # proc(5).
             ticks = int(file.read().rpartition(')')[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf('SC_CLK_TCK'))
     except (OSError, ValueError, IndexError, AttributeError):

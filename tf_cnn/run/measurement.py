@@ -72,14 +72,18 @@ class Measurement:
 
     @contextlib.contextmanager
     def file_reserved(self) -> Iterator[None]:
-        """Reserves the file of the result for the block; raises UsageError if another process has it."""
+        """Reserves the file of the result for the block; raises UsageError if another process has
+        it.
+        """
         reports = self._plan.reports
         if reports.result_file is None:
             yield
             return
         with reserved(reports.result_file, reports.numbered_result_file) as self._file:
             if self._file.path != reports.result_file:
-                self._console.note(f'{reports.result_file} is there, so the result goes to {self._file.path}')
+                self._console.note(
+                    f'{reports.result_file} is there, so the result goes to {self._file.path}'
+                )
             yield
 
     def join(self, worker: Worker) -> None:
@@ -87,7 +91,7 @@ class Measurement:
         if self._log:
             self._log.begin(self.recording.log_header())
 
-    # ---- steps ----------------------------------------------------------------------------------------------------
+    # ---- steps -----------------------------------------------------------------------------------
 
     def add_steps(self, steps: Sequence[Step[StepValues]]) -> None:
         """Stores the steps of one run of the session, as soon as it is done."""
@@ -96,7 +100,8 @@ class Measurement:
             self.recording.note_step(step)
         step = steps[-1]
         if step.phase is Phase.TIMED:
-            # One value for a run: its steps were not measured separately, and would look like more data than they are.
+            # One value for a run: its steps were not measured separately, and would look like more
+            # data than they are.
             self._rate.add(step.seconds, len(steps))
             if self._timed_start is None:
                 self._timed_start = steps[0].start
@@ -115,11 +120,15 @@ class Measurement:
         total = self._num_agreed or counts.num_timed
         if counts.target_secs and self._num_agreed is None and self._timed_start is not None:
             # As many as fit into the time if they go on like this.
-            total = math.ceil(counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9))
+            total = math.ceil(
+                counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9)
+            )
         self._console.steps('step', step.index, max(total, step.index), text)
 
     def begin_timed_steps(self) -> None:
-        """Reads the meters. Workers that train together agree on a number of timed steps for --target_seconds."""
+        """Reads the meters. Workers that train together agree on a number of timed steps for
+        --target_seconds.
+        """
         target, worker = self._plan.counts.target_secs, self._worker
         if target and self._steps and worker and worker.together and worker.num_trainers > 1:
             self._num_agreed = self._agree_on_end(target, worker)
@@ -157,12 +166,17 @@ class Measurement:
 
     def _gaps(self) -> Iterator[Between]:
         """Yields the seconds after each step, by cause; Cause.OTHER is the program's own work."""
-        for number, (step, following) in enumerate(itertools.zip_longest(self._steps, self._steps[1:])):
+        for number, (step, following) in enumerate(
+            itertools.zip_longest(self._steps, self._steps[1:])
+        ):
             known = self._known.get(number, {})
             if following is None:
                 yield known
             else:
-                yield {**known, Cause.OTHER: max(0.0, following.start - step.end - sum(known.values()))}
+                yield {
+                    **known,
+                    Cause.OTHER: max(0.0, following.start - step.end - sum(known.values())),
+                }
 
     def name_step(self, global_step: int) -> str:
         """The last step in words, as the step lines count it and as checkpoints do."""
@@ -173,7 +187,9 @@ class Measurement:
         return f'{phase} {last.index} (global step {global_step})'
 
     def show_steps(self, steps: Sequence[Step[StepValues]]) -> None:
-        """Prints the lines that are due among the steps of a run; the rates are those up to its end."""
+        """Prints the lines that are due among the steps of a run; the rates are those up to its
+        end.
+        """
         for step in steps:
             if step.phase is not Phase.TIMED:
                 return
@@ -187,7 +203,9 @@ class Measurement:
             with_accuracy = step.values.top_1 is not None
             loss_name = self._plan.reports.losses.name if self._has_losses else None
             self._console.result(
-                lines.format_step_header(loss_name, with_accuracy=with_accuracy, with_images=self._has_images)
+                lines.format_step_header(
+                    loss_name, with_accuracy=with_accuracy, with_images=self._has_images
+                )
             )
         self._num_shown = step.index
         rate = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight)
@@ -198,33 +216,46 @@ class Measurement:
         self._console.result(text)
 
     def _log_step(self, step: Step[StepValues]) -> None:
-        rate, values = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight), step.values
+        rate, values = (
+            self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight),
+            step.values,
+        )
         accuracies = {'top_1_accuracy': values.top_1, 'top_5_accuracy': values.top_5}
         losses = {self._plan.reports.losses.name: values.loss} if self._has_losses else {}
-        self._add_to_log(step.index, {'current_examples_per_sec': rate.images_per_second, **losses, **accuracies})
+        self._add_to_log(
+            step.index, {'current_examples_per_sec': rate.images_per_second, **losses, **accuracies}
+        )
 
     def _add_to_log(self, global_step: int, metrics: Mapping[str, float | None]) -> None:
         for name, value in metrics.items():
             if self._log and value is not None:
                 self._log.add(name, value, global_step)
 
-    # ---- evaluations ----------------------------------------------------------------------------------------------
+    # ---- evaluations -----------------------------------------------------------------------------
 
     def add_evaluation(self, found: Accuracy) -> None:
-        """Stores and prints an evaluation. Call it within doing(Cause.EVALUATION), which began with it."""
+        """Stores and prints an evaluation. Call it within doing(Cause.EVALUATION), which began with
+        it.
+        """
         now = self._clock()
         prepare_seconds = max(0.0, now - self._doing_since - found.seconds)
         self._evaluations.append(replace(found, end=now, prepare_seconds=prepare_seconds))
         is_asked_for = self._plan.subject.role is Role.EVALUATION
-        self._console.result((lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found))
+        self._console.result(
+            (lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found)
+        )
         accuracies = {'eval_top_1_accuracy': found.top_1, 'eval_top_5_accuracy': found.top_5}
-        self._add_to_log(found.step, {**accuracies, 'eval_average_examples_per_sec': found.images_per_second})
+        self._add_to_log(
+            found.step, {**accuracies, 'eval_average_examples_per_sec': found.images_per_second}
+        )
 
-    # ---- the end --------------------------------------------------------------------------------------------------
+    # ---- the end ---------------------------------------------------------------------------------
 
     @property
     def result(self) -> Result:
-        """The result of a run that has ended; without steps if training was over before it began."""
+        """The result of a run that has ended; without steps if training was over before it
+        began.
+        """
         if self._result is None:
             self._result = self._make_result(self.measured(), Ending(0, None))
         return self._result
@@ -270,7 +301,9 @@ class Measurement:
                 self._console.advice(warning.text)
 
     def _make_result(self, measured: Measured, ending: Ending) -> Result:
-        """The chief's has the steps of all workers, which pass them to it; that of another worker has its own."""
+        """The chief's has the steps of all workers, which pass them to it; that of another worker
+        has its own.
+        """
         own = self.recording.steps_of(measured)
         workers: Sequence[Mapping[str, Any] | None] = []
         if self._worker and measured.steps:
@@ -284,7 +317,9 @@ class Measurement:
             if self._is_line_due(measured):
                 self._log_step(timed[-1])
             if result.throughput.images:
-                self._add_to_log(timed[-1].index, {'average_examples_per_sec': result.images_per_second})
+                self._add_to_log(
+                    timed[-1].index, {'average_examples_per_sec': result.images_per_second}
+                )
         except RunError as error:
             faults.append(error)
         if self._file:
@@ -294,10 +329,15 @@ class Measurement:
                 if self._file.path == STDOUT:
                     self._console.document(text)
                 elif not self._file.write(text, result):
-                    self._console.warning(f'{flag}: the earlier result stays there, since this run timed no step')
+                    self._console.warning(
+                        f'{flag}: the earlier result stays there, since this run timed no step'
+                    )
             except OSError as error:
                 faults.append(
-                    RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
+                    RunError(
+                        f'{flag}: it cannot be written ({error.strerror}); make room or '
+                        'write elsewhere'
+                    )
                 )
             except RunError as error:
                 faults.append(error)
@@ -308,29 +348,38 @@ class Measurement:
         rate = throughput.images_per_second or 0.0
         if self._is_line_due(measured):
             self._print_step(timed[-1])
-        # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
-        # The total belongs to whole runs: what an incomplete one measured is in its warning, and in the document.
+        # In asynchronous modes a worker may still be warming up when the others have taken all
+        # timed steps. The total belongs to whole runs: what an incomplete one measured is in its
+        # warning, and in the document.
         if throughput.images and ending.is_complete:
             if self._has_images:
                 self._console.result(lines.format_total(rate))
             else:
-                self._console.result(lines.format_total_of_exchanges(throughput.wall_seconds / len(timed)))
+                self._console.result(
+                    lines.format_total_of_exchanges(throughput.wall_seconds / len(timed))
+                )
         if self.num_skipped:
             self._console.warning(lines.format_skipped(self.num_skipped))
         if not ending.is_complete and self._plan.subject.role is not Role.EVALUATION:
             counts = self._plan.counts
             asked = (
-                f'of as many as take {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
+                f'of as many as take {counts.target_secs:g} seconds'
+                if counts.target_secs
+                else f'of {counts.num_timed}'
             )
             global_step = measured.steps[-1].values.steps_after if measured.steps else None
             self._console.warning(lines.format_incomplete(len(timed), asked, rate, global_step))
 
     def _is_line_due(self, measured: Measured) -> bool:
-        """Whether the last timed step has no line yet. A process that joined after all steps has none to print."""
+        """Whether the last timed step has no line yet. A process that joined after all steps has
+        none to print.
+        """
         return self._timed_start is not None and measured.timed_steps[-1].index != self._num_shown
 
     def share_total(self) -> None:
-        """Takes over the chief's images and seconds, so that all workers of a cluster have the same rate."""
+        """Takes over the chief's images and seconds, so that all workers of a cluster have the same
+        rate.
+        """
         if self._worker and self._worker.cluster:
             own = self.measured()
             self._cluster_total = self._worker.share_total(own.own_images, own.own_wall_seconds)

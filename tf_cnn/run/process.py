@@ -1,4 +1,6 @@
-"""The part that training and evaluating runs share: joining and leaving the cluster, faults and signals."""
+"""The part that training and evaluating runs share: joining and leaving the cluster, faults and
+signals.
+"""
 
 import contextlib
 import math
@@ -35,7 +37,8 @@ Steps = TypeVar('Steps', bound=Sequence[Step[Any]])
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
 _SEARCH_SECS = 120.0
-# How long to check the lengths of records before a run and after it; a million take some seconds if they are in memory.
+# How long to check the lengths of records before a run and after it; a million take some seconds if
+# they are in memory.
 _WALK_SECS = 30.0
 # How often to look whether records are left.
 _WATCH_SECS = 5.0
@@ -45,7 +48,8 @@ class Process:
     """This process, from joining its cluster to leaving it.
 
     Args:
-      keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
+      keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run
+        early.
     """
 
     def __init__(
@@ -69,15 +73,20 @@ class Process:
         self._has_ended = threading.Event()
 
     def join(self, offer: Offer = NOTHING) -> Worker:
-        """Waits for the other processes of the cluster, then checks its shards and locks its folder of checkpoints."""
+        """Waits for the other processes of the cluster, then checks its shards and locks its folder
+        of checkpoints.
+        """
         self._measurement.recording.begin('join')
         self.worker = worker = self._make_worker()
         worker.join(offer)
-        # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
+        # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length
+        # that is wrong.
         self._check_lengths()
         # Shards that are read before the first step alone are not missed later.
         if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
-            threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
+            threading.Thread(
+                target=self._watch_shards, args=[shards], name='shards', daemon=True
+            ).start()
         checkpoints = self._plan.checkpoints
         if checkpoints.saves and checkpoints.folder:
             self._held.enter_context(locked(Path(checkpoints.folder)))
@@ -85,7 +94,8 @@ class Process:
             if newest != checkpoints.resume_from:
                 # The other tasks of a cluster already know from which step this one continues.
                 raise RunError(
-                    f'--train_dir={checkpoints.folder}: another run saved {newest} there while this one was starting; '
+                    f'--train_dir={checkpoints.folder}: another run saved {newest} there '
+                    'while this one was starting; '
                     'start it again'
                 )
         self._measurement.join(worker)
@@ -99,7 +109,9 @@ class Process:
             check_lengths(shards, self._shard_sizes, self._console.warning)
 
     def _watch_shards(self, shards: Shards) -> None:
-        """Ends this process if no record is left, since nothing can cancel the step that waits for one."""
+        """Ends this process if no record is left, since nothing can cancel the step that waits for
+        one.
+        """
         line = await_loss(shards, self._has_ended)
         if line is None:
             return
@@ -130,7 +142,9 @@ class Process:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks."""
+        """Runs the block. However it ends, prints the measurements and reports the outcome to the
+        other tasks.
+        """
         with self._measurement.file_reserved(), self._held, self._storing_signals():
             try:
                 yield
@@ -170,7 +184,9 @@ class Process:
             self.worker.end(0)
 
     def stoppable(self, runs: Iterator[Steps]) -> Iterator[Steps]:
-        """Yields the steps of each run of the session. Between runs it ends this process after a signal or a loss."""
+        """Yields the steps of each run of the session. Between runs it ends this process after a
+        signal or a loss.
+        """
         while True:
             self.is_in_step = True
             with self.worker.taking_steps():
@@ -186,7 +202,9 @@ class Process:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Runs the block, which evaluates. Its faults are explained by the images and batch size of evaluations."""
+        """Runs the block, which evaluates. Its faults are explained by the images and batch size of
+        evaluations.
+        """
         self._is_evaluating = True
         yield
         # Not after a fault, which `guarded` explains when it has left the block.
@@ -194,7 +212,9 @@ class Process:
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """Runs the block, which takes steps in an open session. Saves the variables if the user ends it early."""
+        """Runs the block, which takes steps in an open session. Saves the variables if the user
+        ends it early.
+        """
         try:
             try:
                 yield
@@ -217,17 +237,24 @@ class Process:
 
     def _storing_signals(self) -> contextlib.AbstractContextManager[None]:
         def tell(stop: Stopped, count: int) -> None:
-            # Other tasks may end because of the same signal; that must not stop this process from saving.
+            # Other tasks may end because of the same signal; that must not stop this process from
+            # saving.
             self.worker.begin_stop()
             if self._measurement.is_concluded or not self.is_in_step:
                 return
             if count == 1 and self._step_secs > GRACE_SECS:
-                self._console.note(f'{stop.reason}: ending after this step; a second signal does not wait for it')
+                self._console.note(
+                    f'{stop.reason}: ending after this step; a second signal does not wait for it'
+                )
             elif count == 2 and self._plan.checkpoints.saves:
-                self._console.note(f'{stop.reason}: saving after this step; a third signal ends at once, unsaved')
+                self._console.note(
+                    f'{stop.reason}: saving after this step; a third signal ends at once, unsaved'
+                )
 
         may_exit = self._plan.processes.cluster is not None
-        return SIGNALS.storing(self._finish_for_signal, tell=tell, grace=self._grace, may_exit=may_exit)
+        return SIGNALS.storing(
+            self._finish_for_signal, tell=tell, grace=self._grace, may_exit=may_exit
+        )
 
     def _grace(self, num_signals: int) -> float:
         """How many seconds a signal may remain without an answer of the main thread."""
@@ -246,7 +273,9 @@ class Process:
             self.worker.end(ending.exit_code, ending.reason or '')
 
     def _keep_measurements(self, error: Exception) -> None:
-        """Keeps what was measured if nothing can be printed, the processes differ, or this program has a defect."""
+        """Keeps what was measured if nothing can be printed, the processes differ, or this program
+        has a defect.
+        """
         exit_code, reason = 1, f'{type(error).__name__}: {error}'
         if isinstance(error, UsageError):
             exit_code, reason = error.exit_code, str(error)
@@ -262,7 +291,9 @@ class Process:
         return fault
 
     def _finish_for_signal(self, stop: Stopped) -> None:
-        """Keeps what was trained and measured while the main thread does something that nothing can interrupt."""
+        """Keeps what was trained and measured while the main thread does something that nothing can
+        interrupt.
+        """
         self._keep()
         ending = self._ending_of(stop)
         self._end(ending)
@@ -279,18 +310,29 @@ class Process:
         return Ending(1, 'the caller closed the generator of steps')
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
-        """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
+        """The error in one line: the failure of another task, a fault in the data, or TensorFlow's
+        own message.
+        """
         if failure := self.worker.peer_failure():
             return failure
-        line = explain_fault(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
+        line = explain_fault(
+            error, self._plan, self._console.progress, is_evaluating=self._is_evaluating
+        )
         return RunError(self.worker.explain(error, line))
 
 
-def explain_fault(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool) -> str:
-    """Returns the fault in the data that explains the error, else TensorFlow's message. Searching takes time."""
+def explain_fault(
+    error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool
+) -> str:
+    """Returns the fault in the data that explains the error, else TensorFlow's message. Searching
+    takes time.
+    """
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
     if is_evaluating and plan.evaluations:
-        shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
+        shards, batch_size = (
+            plan.data.validation_shards,
+            f'--eval_batch_size={plan.evaluations.batch_size}',
+        )
     cause = cause_of(error)
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
@@ -299,19 +341,31 @@ def explain_fault(error: tf.errors.OpError, plan: Plan, progress: Callable[[str]
         return line
     progress('A step failed; looking for the record that made it fail')
     fault = first_fault(shards.paths, plan.data.data_set.num_classes, _SEARCH_SECS)
-    return fault or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may find more)'
+    return (
+        fault
+        or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may '
+        'find more)'
+    )
 
 
 def quoting_bytes(error: UnicodeDecodeError) -> tf.errors.OpError:
-    """The error of TensorFlow that session.run could not raise, as its message quotes bytes of a damaged record."""
-    return tf.errors.InvalidArgumentError(None, None, bytes(error.object).decode(errors='backslashreplace'))
+    """The error of TensorFlow that session.run could not raise, as its message quotes bytes of a
+    damaged record.
+    """
+    return tf.errors.InvalidArgumentError(
+        None, None, bytes(error.object).decode(errors='backslashreplace')
+    )
 
 
-def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]) -> None:
-    """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not notice.
+def check_lengths(
+    shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]
+) -> None:
+    """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not
+    notice.
 
-    The first ends the process with signal 11 where TensorFlow reads it; the second silently drops records, and a run
-    waits for ever if no other is left. The first call fills sizes, the bytes of each shard; none may have fewer later.
+    The first ends the process with signal 11 where TensorFlow reads it; the second silently drops
+    records, and a run waits for ever if no other is left. The first call fills sizes, the bytes of
+    each shard; none may have fewer later.
     """
     if shards is None:
         return
@@ -320,36 +374,48 @@ def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[
         raise RunError(walked.fault)
     if walked.num_unknown:
         warn(
-            f'the record lengths of {walked.num_unknown} of the {shards.subset} shards could not be checked within '
+            f'the record lengths of {walked.num_unknown} of the {shards.subset} shards could '
+            'not be checked within '
             f'{_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
         )
     elif shards.num_recorded not in (None, walked.num_records):
         raise RunError(
-            f'{shards.folder / FACTS_FILE}: it says that there are {shards.num_recorded:,} {shards.subset} images, and '
+            f'{shards.folder / FACTS_FILE}: it says that there are {shards.num_recorded:,} '
+            f'{shards.subset} images, and '
             f'the shards hold {walked.num_records:,}; remove it, then the shards are counted'
         )
     if walked.empty and not sizes:
-        others = f', as do {plural(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
-        warn(f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it should have some')
+        others = (
+            f', as do {plural(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
+        )
+        warn(
+            f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it '
+            'should have some'
+        )
     for path in shards.paths:
         size = os.path.getsize(path)
         if size < sizes.setdefault(path, size):
             raise RunError(
-                f'{path}: the shard lost records during the run: it has {size:,} of {sizes[path]:,} bytes; '
+                f'{path}: the shard lost records during the run: it has {size:,} of '
+                f'{sizes[path]:,} bytes; '
                 'leave shards alone while a run reads them'
             )
 
 
 def await_loss(shards: Shards, has_ended: threading.Event) -> str | None:
-    """Waits until no shard has room for a record, and returns one line about it; None if has_ended is set before.
+    """Waits until no shard has room for a record, and returns one line about it; None if has_ended
+    is set before.
 
-    TensorFlow would look for records for ever, in a step that nothing can cancel. A shard that ends within the header
-    of its first record is empty to it.
+    TensorFlow would look for records for ever, in a step that nothing can cancel. A shard that ends
+    within the header of its first record is empty to it.
     """
     while not has_ended.wait(_WATCH_SECS):
         try:
             if all(Path(path).stat().st_size < FRAME_BYTES for path in shards.paths):
-                return f'--data_dir={shards.folder}: all shards became empty during the run; no record is left'
+                return (
+                    f'--data_dir={shards.folder}: all shards became empty during the run; no '
+                    'record is left'
+                )
         except OSError:
             # TensorFlow reports a shard that is missing.
             continue

@@ -22,13 +22,21 @@ from tf_cnn.results import VERSION, sections
 from tf_cnn.results.advice import advise
 from tf_cnn.results.benchmark_log import run_info
 from tf_cnn.results.document import SCHEMA_VERSION, Result, as_json
-from tf_cnn.results.sections import NO_TRANSFER, START_PHASES, Ending, Phase, StageRow, ThroughputSection, WarningRow
+from tf_cnn.results.sections import (
+    NO_TRANSFER,
+    START_PHASES,
+    Ending,
+    Phase,
+    StageRow,
+    ThroughputSection,
+    WarningRow,
+)
 from tf_cnn.results.steps import Accuracy, Measured, Step, StepValues
 from tf_cnn.run.invocation import Invocation
 from tf_cnn.system.errors import plural
 
-# Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
-# the gradients of the weights, one for those of the activations.
+# Multiply-adds are two operations. The backward pass has two products of the size of each of the
+# forward pass: one for the gradients of the weights, one for those of the activations.
 _FLOPS_OF_MULTIPLY_ADD = 2
 _PASSES_OF_TRAINING = 3
 
@@ -71,7 +79,9 @@ def run_section(plan: Plan, num_skipped_steps: int = 0) -> sections.RunSection:
 
 
 class Recording:
-    """What is known about a run besides its steps; the run fills in the public attributes. peak_flops is in FLOP/s."""
+    """What is known about a run besides its steps; the run fills in the public attributes.
+    peak_flops is in FLOP/s.
+    """
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
         self.transfer = NO_TRANSFER
@@ -93,10 +103,12 @@ class Recording:
         self._disturbance: sections.DisturbanceFacts = {}
         self._memory_of_steps: sections.MemorySection | None = None
 
-    # ---- the time to the first step -------------------------------------------------------------------------------
+    # ---- the time to the first step --------------------------------------------------------------
 
     def begin(self, phase: str | None, now: float | None = None) -> None:
-        """Ends a phase of the time to the first timed step and begins the next. Times are of time.perf_counter."""
+        """Ends a phase of the time to the first timed step and begins the next. Times are of
+        time.perf_counter.
+        """
         now = time.perf_counter() if now is None else now
         if self._phase:
             self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._phase_start
@@ -107,7 +119,7 @@ class Recording:
         if step.phase is Phase.TIMED and self._phase:
             self.begin(None, step.start)
 
-    # ---- the timed steps ------------------------------------------------------------------------------------------
+    # ---- the timed steps -------------------------------------------------------------------------
 
     def begin_timed_steps(self) -> None:
         self._disturbances.start()
@@ -128,16 +140,20 @@ class Recording:
         return self._memory_of_steps or sections.MemorySection(host_peak_bytes(), {})
 
     def _device_peaks(self) -> dict[str, int]:
-        """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a CPU."""
+        """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a
+        CPU.
+        """
         machine = self._plan.machine
         if machine.kind != 'gpu' or not machine.is_here:
             return {}
         return {
-            tower: int(tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak'])
+            tower: int(
+                tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak']
+            )
             for tower in machine.towers
         }
 
-    # ---- the document ---------------------------------------------------------------------------------------------
+    # ---- the document ----------------------------------------------------------------------------
 
     def steps_of(self, measured: Measured) -> dict[str, Any]:
         """The steps of this process, as an object of the document's list of workers."""
@@ -145,7 +161,9 @@ class Recording:
         task = self._plan.processes.cluster
         task_name = f'{task.job} {task.index}' if task else None
         steps = measured.columns(self._unix_at_zero)
-        return as_json(sections.WorkerSection(task_name, socket.gethostname(), self._memory(), steps))
+        return as_json(
+            sections.WorkerSection(task_name, socket.gethostname(), self._memory(), steps)
+        )
 
     # Long, because the document is one object, which reads best in one piece.
     def result(
@@ -155,7 +173,9 @@ class Recording:
         ending: Ending,
         workers: Sequence[Mapping[str, Any] | None],
     ) -> Result:
-        """Returns the result, see docs/results.md. workers have their steps_of(), or None if lost."""
+        """Returns the result, see docs/results.md. workers have their steps_of(), or None if
+        lost.
+        """
         plan, surroundings = self._plan, self._plan.surroundings
         # Counting may build a graph, for which a process that was stopped has no time.
         parameters, multiply_adds = self._costs() if ending.is_complete else (None, None)
@@ -163,7 +183,10 @@ class Recording:
         warnings = [WarningRow('settings', line) for line in plan.warnings]
         known = [convert(worker, sections.WorkerSection) for worker in workers if worker]
         if num_missing := len(workers) - len(known):
-            text = f'the steps of {plural(num_missing, "worker")} are missing: lost, or too late to reach the chief'
+            text = (
+                f'the steps of {plural(num_missing, "worker")} are missing: lost, or too late to '
+                'reach the chief'
+            )
             warnings.append(WarningRow('workers_missing', text))
         throughput = measured.throughput
         result = Result(
@@ -174,7 +197,9 @@ class Recording:
             started_at=_utc(self._started),
             ended_at=_utc(time.time()),
             program=sections.ProgramSection(VERSION, surroundings.git_commit),
-            command=sections.CommandSection(self._invocation.argv, self._flags(), dict(plan.params.given)),
+            command=sections.CommandSection(
+                self._invocation.argv, self._flags(), dict(plan.params.given)
+            ),
             run=measured.run,
             cluster=self._cluster(),
             model=sections.ModelSection(
@@ -184,7 +209,9 @@ class Recording:
             ),
             workers=known,
             throughput=throughput,
-            statistics=sections.StatisticsSection.of([step.seconds for step in measured.timed_steps]),
+            statistics=sections.StatisticsSection.of(
+                [step.seconds for step in measured.timed_steps]
+            ),
             phases={name: self._phases.get(name) for name in START_PHASES},
             compute=self._compute(multiply_adds, throughput),
             memory=self._memory(),
@@ -194,7 +221,9 @@ class Recording:
             evaluations=[found.as_row(self._unix_at_zero) for found in evaluations],
             machine=cast(sections.MachineFacts, surroundings.machine),
             environment=surroundings.environment,
-            disturbance=cast(sections.DisturbanceFacts, {**self._disturbance, **self._invocation.wait_facts}),
+            disturbance=cast(
+                sections.DisturbanceFacts, {**self._disturbance, **self._invocation.wait_facts}
+            ),
             warnings=warnings,
         )
         warnings += advise(result)
@@ -227,7 +256,11 @@ class Recording:
             'all_reduce_spec': plan.machine.all_reduce_spec,
             'init_learning_rate': plan.step.learning_rate.rates[0],
         }
-        return {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'}
+        return {
+            name: resolved.get(name, value)
+            for name, value in vars(params).items()
+            if name != 'given'
+        }
 
     def _cluster(self) -> sections.ClusterSection:
         shape, cluster = self._plan.processes.shape, self._plan.processes.cluster
@@ -236,11 +269,15 @@ class Recording:
             num_workers=shape.workers,
             devices_per_worker=shape.devices,
             num_ps=shape.num_ps,
-            tasks=[f'{task.job} {task.index}' for task in (*cluster.trainers, *cluster.servers)] if cluster else [],
+            tasks=[f'{task.job} {task.index}' for task in (*cluster.trainers, *cluster.servers)]
+            if cluster
+            else [],
         )
 
     def _costs(self) -> tuple[int | None, int | None]:
-        """The parameters of the model and the multiply-adds of one image, with the images and classes of this run."""
+        """The parameters of the model and the multiply-adds of one image, with the images and
+        classes of this run.
+        """
         model, data = self._plan.subject.model, self._plan.data
         if (size := self._plan.subject.exchange_bytes) is not None:
             return size // 4, None
@@ -256,36 +293,53 @@ class Recording:
             return None, None
         return cost.parameters, cost.multiply_adds
 
-    def _compute(self, multiply_adds: int | None, throughput: ThroughputSection) -> sections.ComputeSection:
+    def _compute(
+        self, multiply_adds: int | None, throughput: ThroughputSection
+    ) -> sections.ComputeSection:
         flops, role = None, self._plan.subject.role
         if multiply_adds is not None and role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY):
-            flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds * (_PASSES_OF_TRAINING if role is Role.TRAINING else 1)
+            flops = (
+                _FLOPS_OF_MULTIPLY_ADD
+                * multiply_adds
+                * (_PASSES_OF_TRAINING if role is Role.TRAINING else 1)
+            )
         rate = throughput.images_per_second
         reached = flops * rate if flops is not None and rate is not None else None
         return sections.ComputeSection(
             flops_per_image=flops,
             flops_per_second=reached,
             peak_flops_per_second=self.peak_flops,
-            share_of_peak=reached / self.peak_flops if reached is not None and self.peak_flops else None,
+            share_of_peak=reached / self.peak_flops
+            if reached is not None and self.peak_flops
+            else None,
         )
 
     def _input(self, measured: Measured, throughput: ThroughputSection) -> sections.InputSection:
-        waits = [step.values.input_wait for step in measured.timed_steps if step.values.input_wait is not None]
+        waits = [
+            step.values.input_wait
+            for step in measured.timed_steps
+            if step.values.input_wait is not None
+        ]
         seconds = math.fsum(waits) if waits else None
         buffers = self.input_buffers
         return sections.InputSection(
             wait_seconds=seconds,
-            wait_share=seconds / throughput.step_seconds if seconds is not None and throughput.step_seconds else None,
+            wait_share=seconds / throughput.step_seconds
+            if seconds is not None and throughput.step_seconds
+            else None,
             stages=self.input_stages,
             memory=sections.BuffersSection(most_bytes(buffers), buffers) if buffers else None,
         )
 
     def _energy(self, throughput: ThroughputSection, num_missing: int) -> sections.EnergySection:
         source, joules = self._joules or (None, None)
-        # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of all.
+        # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of
+        # all.
         cluster = self._plan.processes.cluster
         is_of_all = not cluster or (not num_missing and source == 'RAPL' and cluster.is_on_one_host)
-        per_image = joules / throughput.images if joules and throughput.images and is_of_all else None
+        per_image = (
+            joules / throughput.images if joules and throughput.images and is_of_all else None
+        )
         return sections.EnergySection(source, joules, per_image)
 
 

@@ -18,7 +18,9 @@ from tf_cnn.run.steps_in_graph import StepsInGraph
 
 @contextlib.contextmanager
 def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
-    """Closes the session after the block, except after an error in a cluster: closing could wait for a lost task."""
+    """Closes the session after the block, except after an error in a cluster: closing could wait
+    for a lost task.
+    """
     session = tf.Session(target, graph=graph, config=config)
     try:
         yield session
@@ -43,11 +45,13 @@ class _Fetched:
 
 
 class Stepper:
-    """Runs steps in a session: the last warm-up step with tracing if requested, some steps with a gradient summary.
+    """Runs steps in a session: the last warm-up step with tracing if requested, some steps with a
+    gradient summary.
 
     Attributes:
       steps_after: the global step after the last step, including the steps of other workers.
-      num_skipped: how many steps the loss scale skipped in this run; the last step may not be counted yet.
+      num_skipped: how many steps the loss scale skipped in this run; the last step may not be
+        counted yet.
     """
 
     def __init__(
@@ -70,7 +74,9 @@ class Stepper:
         self._pipeline = pipeline
         self._fed = pipeline.fed if pipeline else []
         if in_graph:
-            self._loop = session.make_callable(dict(in_graph.values), feed_list=[in_graph.num_steps])
+            self._loop = session.make_callable(
+                dict(in_graph.values), feed_list=[in_graph.num_steps]
+            )
         else:
             # An empty list would make TensorFlow prepare the fetches again in each step.
             self._plain_step = session.make_callable(self._fetches, feed_list=self._fed or None)
@@ -84,11 +90,15 @@ class Stepper:
             )
 
     def run(self, phase: Phase, indices: range) -> list[StepValues]:
-        """Takes the steps with these indices in one run of the session, and returns the values of each."""
+        """Takes the steps with these indices in one run of the session, and returns the values of
+        each.
+        """
         if self._in_graph is None:
             return [self._run_one(phase, index) for index in indices]
         if phase is Phase.WARMUP and self._traced_index in indices:
-            values = self._tracer.run(self._session, self._in_graph.values, {self._in_graph.num_steps: len(indices)})
+            values = self._tracer.run(
+                self._session, self._in_graph.values, {self._in_graph.num_steps: len(indices)}
+            )
         else:
             values = self._loop(len(indices))
         return [
@@ -99,7 +109,9 @@ class Stepper:
     def _run_one(self, phase: Phase, index: int) -> StepValues:
         feeds, seconds_of_feeds = self._draw()
         if phase is Phase.WARMUP and index == self._traced_index:
-            values = self._tracer.run(self._session, self._fetches, dict(zip(self._fed, feeds, strict=True)))
+            values = self._tracer.run(
+                self._session, self._fetches, dict(zip(self._fed, feeds, strict=True))
+            )
         elif self._summarized_step and self._is_summarized(phase, index):
             values, self.gradient_summary = self._summarized_step(*feeds)
         else:
@@ -117,7 +129,9 @@ class Stepper:
         return self._pipeline.feeds(), time.perf_counter() - start
 
     def _note(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
-        """The values of a step from those fetched; ended_at is the Unix time in seconds when it ended, if known."""
+        """The values of a step from those fetched; ended_at is the Unix time in seconds when it
+        ended, if known.
+        """
         fetched = _Fetched(**values)
         before = int(fetched.global_step)
         self.steps_after = before + 1 if fetched.steps_after is None else int(fetched.steps_after)
@@ -140,12 +154,19 @@ class Stepper:
         self.num_skipped = total - self._skipped_at_start
 
     def _is_summarized(self, phase: Phase, index: int) -> bool:
-        # The first warm-up step too, so that TensorFlow prepares this graph outside the timed steps.
-        return index == 1 if phase is Phase.WARMUP else self._summaries is not None and self._summaries.is_due(index)
+        # The first warm-up step too, so that TensorFlow prepares this graph outside the timed
+        # steps.
+        return (
+            index == 1
+            if phase is Phase.WARMUP
+            else self._summaries is not None and self._summaries.is_due(index)
+        )
 
 
 def _wait(updated_at: float | None, ended_at: float | None) -> float | None:
-    return None if updated_at is None or ended_at is None else max(0.0, ended_at - float(updated_at))
+    return (
+        None if updated_at is None or ended_at is None else max(0.0, ended_at - float(updated_at))
+    )
 
 
 def _as_float(value: float | None) -> float | None:

@@ -18,7 +18,9 @@ from tf_cnn.training.contents import check_classes, read_class_names
 
 
 class RunState:
-    """Adds ops that initialise and save the variables of a run. steps_taken counts the steps of all workers."""
+    """Adds ops that initialise and save the variables of a run. steps_taken counts the steps of all
+    workers.
+    """
 
     def __init__(
         self,
@@ -36,7 +38,11 @@ class RunState:
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = built.global_step.assign(self._new_step)
-        self._saver = self._make_saver(checkpoints.folder) if checkpoints.saves and checkpoints.folder else None
+        self._saver = (
+            self._make_saver(checkpoints.folder)
+            if checkpoints.saves and checkpoints.folder
+            else None
+        )
         self._warm_start = None
         if checkpoints.warm_start:
             self._warm_start = WarmStart(
@@ -52,7 +58,9 @@ class RunState:
         if names is None and resumed:
             # Steps on images without class names do not make the checkpoint lose its names.
             names = read_class_names(resumed)
-        return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep, names)
+        return Checkpointer(
+            folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep, names
+        )
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
         """Gives the variables their first values, and returns the steps that follow."""
@@ -76,7 +84,9 @@ class RunState:
         return schedule
 
     def _set_variables(self, session: tf.Session) -> int:
-        """Sets the first values, or those of a checkpoint or a warm start; returns the step where training begins."""
+        """Sets the first values, or those of a checkpoint or a warm start; returns the step where
+        training begins.
+        """
         cluster = self._worker.cluster
         session.run(self._built.initializers)
         if self._worker.is_chief:
@@ -108,21 +118,29 @@ class RunState:
         return int(session.run(self._built.global_step.value))
 
     def _completed_step(self, session: tf.Session) -> int | None:
-        """The global step if the variables contain whole steps only; None while an update is being applied."""
+        """The global step if the variables contain whole steps only; None while an update is being
+        applied.
+        """
         step = self._read_step(session)
         begun = session.run([begun.value for begun in self._built.begun])
         return step if all(number <= step for number in begun) else None
 
     def prepare_evaluation(self, session: tf.Session) -> None:
-        """Gives this worker the values that a checkpoint would hold now. All workers that evaluate together call it."""
+        """Gives this worker the values that a checkpoint would hold now. All workers that evaluate
+        together call it.
+        """
         if self._built.before_evaluation is not None:
             session.run(self._built.before_evaluation)
 
     def is_save_due(self, taken_before: int) -> bool:
-        """Whether to save now; taken_before is the global step at the last call, which other workers increase too."""
+        """Whether to save now; taken_before is the global step at the last call, which other
+        workers increase too.
+        """
         every, every_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
         by_step = every is not None and self.steps_taken // every > taken_before // every
-        return self._saver is not None and (by_step or 0 < every_secs <= time.monotonic() - self._last_save)
+        return self._saver is not None and (
+            by_step or 0 < every_secs <= time.monotonic() - self._last_save
+        )
 
     def save(self, session: tf.Session) -> None:
         if self._saver:
@@ -130,9 +148,11 @@ class RunState:
             self._last_save = time.monotonic()
 
     def keep(self, session: tf.Session, *, within_step: bool) -> None:
-        """Saves a checkpoint while a step may be running, which may itself be waiting for other workers.
+        """Saves a checkpoint while a step may be running, which may itself be waiting for other
+        workers.
 
-        In asynchronous modes updates are always being applied, and the checkpoint is saved all the same.
+        In asynchronous modes updates are always being applied, and the checkpoint is saved all the
+        same.
 
         Raises:
           RunError: in synchronous modes, the update of a step is being applied.
@@ -141,7 +161,8 @@ class RunState:
             self.save(session)
         elif self._saver:
             step = self._completed_step(session)
-            # Only `begun` says whether an update has begun; a process alone and a controller have none.
+            # Only `begun` says whether an update has begun; a process alone and a controller have
+            # none.
             if step is None or (within_step and not self._built.begun):
                 raise RunError('a step is being applied')
             self._saver.save(session, step, lambda: self._completed_step(session) == step)
@@ -159,7 +180,9 @@ class RunState:
 
 
 def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> Offer:
-    """Returns what this process brings from an earlier training: its newest checkpoint, and its end if not reached."""
+    """Returns what this process brings from an earlier training: its newest checkpoint, and its end
+    if not reached.
+    """
     if not checkpoints.resume_from or not checkpoints.folder:
         return NOTHING
     step = step_of(checkpoints.resume_from)
@@ -170,10 +193,14 @@ def offer_of(checkpoints: Checkpoints, counts: Counts, processes: Processes) -> 
 
 
 def _length(counts: Counts, num_counting: int) -> list[int] | None:
-    """What makes two runs equally long; None if the clock decides. num_counting: see make_schedule."""
+    """What makes two runs equally long; None if the clock decides. num_counting: see
+    make_schedule.
+    """
     return None if counts.target_secs else [counts.num_warmup, counts.num_timed, num_counting]
 
 
 def restart_number(worker: Worker) -> int:
-    """0 when training starts; a different number each time it continues, or a worker joins it later."""
+    """0 when training starts; a different number each time it continues, or a worker joins it
+    later.
+    """
     return (worker.agreed['step'] or 0) + worker.restart

@@ -1,4 +1,6 @@
-"""The graph of one step: the losses and gradients of the towers, and the update of the variables."""
+"""The graph of one step: the losses and gradients of the towers, and the update of the
+variables.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +25,8 @@ from variable_mgr import VariableMgr
 
 Tensor = Any
 
-# The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) give no value; published code uses 0.4.
+# The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) give no value;
+# published code uses 0.4.
 _AUXILIARY_WEIGHT = 0.4
 # Networks have fewer dropout layers.
 _SEEDS_OF_TOWER = 1000
@@ -31,13 +34,14 @@ _SEEDS_OF_TOWER = 1000
 
 @dataclass(frozen=True)
 class Fetches:
-    """What a session fetches in every step: ops, and scalars, float32 unless stated; None if not computed.
+    """What a session fetches in every step: ops, and scalars, float32 unless stated; None if not
+    computed.
 
     Attributes:
       global_step: int64, before this step.
       steps_after: int64, after this step, if other workers may increment it meanwhile.
-      updated_at: float64, the Unix time in seconds when the update was done and only the input pipeline was still
-        working; None if the input takes no work, and in deterministic runs.
+      updated_at: float64, the Unix time in seconds when the update was done and only the input
+        pipeline was still working; None if the input takes no work, and in deterministic runs.
       num_skipped: int64, how many steps the loss scale had skipped before this one.
     """
 
@@ -63,9 +67,12 @@ class StepGraph:
     Attributes:
       initializers: give the variables their first values; then start() prepares the first step.
       post_init: makes the towers alike; None if they are.
-      prologue: computes on the first batch what the first step takes from the step before; None if it takes nothing.
-      variables: the trainable variables of the first model; gradients has (variable, gradient) pairs for them.
-      slices: the parts of each variable in a checkpoint, by name; model_slices those of the model only.
+      prologue: computes on the first batch what the first step takes from the step before; None if
+        it takes nothing.
+      variables: the trainable variables of the first model; gradients has (variable, gradient)
+        pairs for them.
+      slices: the parts of each variable in a checkpoint, by name; model_slices those of the model
+        only.
       begun: see VariableMgr.
       num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
       before_evaluation: makes the slices of all workers equal; None if they always are.
@@ -90,13 +97,16 @@ class StepGraph:
 
     @property
     def drawing_ops(self) -> list[tf.Operation]:
-        """The ops of start() whose kernels keep what the steps continue: readers, the state of random numbers."""
+        """The ops of start() whose kernels keep what the steps continue: readers, the state of
+        random numbers.
+        """
         return [*self.pipeline.drawing_ops, *([self.prologue] if self.prologue is not None else [])]
 
     def start(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         """Prepares the first step, once the variables have their values.
 
-        steps_before includes those before a restored checkpoint. If given, `run` runs drawing_ops, and nothing is fed.
+        steps_before includes those before a restored checkpoint. If given, `run` runs drawing_ops,
+        and nothing is fed.
         """
         session.run(self.pipeline.initializers)
         if self.post_init is not None:
@@ -106,15 +116,17 @@ class StepGraph:
             if run:
                 run(self.prologue)
             else:
-                session.run(self.prologue, dict(zip(self.pipeline.fed, self.pipeline.feeds(), strict=True)))
+                session.run(
+                    self.prologue, dict(zip(self.pipeline.fed, self.pipeline.feeds(), strict=True))
+                )
 
 
 @dataclass(frozen=True)
 class _Tower:
     """The tensors of one tower.
 
-    The objectives of all towers of a model add up to its loss. penalty, the model's weight decay, is None on towers
-    that do not compute it.
+    The objectives of all towers of a model add up to its loss. penalty, the model's weight decay,
+    is None on towers that do not compute it.
     """
 
     base_loss: Tensor
@@ -135,7 +147,8 @@ def build_step_graph(
     """Adds a step to the current graph; a forward-only one may compute with frozen constants.
 
     Raises:
-      ValueError: the network has no trainable variables, or its loss does not depend on one of them.
+      ValueError: the network has no trainable variables, or its loss does not depend on one of
+        them.
     """
     with tf.device(manager.scalar_device):
         loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
@@ -162,7 +175,9 @@ def build_step_graph(
                 loss_scale,
                 [tower.base_loss for tower in towers],
             )
-            train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
+            train_op, pairs = manager.build_update(
+                step, global_step, [tower.gradients for tower in towers]
+            )
             gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
             counted = train_op
             if manager.initializes:
@@ -194,7 +209,9 @@ def build_step_graph(
             learning_rate=learning_rate,
             top_1=top_1,
             top_5=top_5,
-            num_skipped=None if loss_scale.num_skipped is None else tf.identity(loss_scale.num_skipped),
+            num_skipped=None
+            if loss_scale.num_skipped is None
+            else tf.identity(loss_scale.num_skipped),
         )
         post_init = manager.get_post_init_ops(slots)
         before_evaluation = manager.get_before_evaluation_ops()
@@ -202,9 +219,13 @@ def build_step_graph(
             pipeline=pipeline,
             initializers=tf.group(*initializers),
             post_init=tf.group(*post_init) if post_init else None,
-            prologue=tf.group(*manager.prologue, *pipeline.per_step_ops) if manager.prologue else None,
+            prologue=tf.group(*manager.prologue, *pipeline.per_step_ops)
+            if manager.prologue
+            else None,
             fetches=fetches,
-            variables=[variable for variable in manager.savable_variables().values() if variable.trainable],
+            variables=[
+                variable for variable in manager.savable_variables().values() if variable.trainable
+            ],
             gradients=gradients,
             global_step=global_step,
             synchronous_step=manager.synchronous_step,
@@ -243,14 +264,21 @@ def _build_towers(
     devices = manager.get_devices()
     if isinstance(pipeline, GradientsInMemory):
         nothing = tf.constant(float('nan'))
-        return [_Tower(nothing, nothing, None, None, pipeline.gradients_of(manager, n)) for n in range(len(devices))]
+        return [
+            _Tower(nothing, nothing, None, None, pipeline.gradients_of(manager, n))
+            for n in range(len(devices))
+        ]
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)
         # Each tower has its own dropout seeds.
         seed = settings.seed + _SEEDS_OF_TOWER * (settings.first_tower + number)
         with manager.create_outer_variable_scope(number) as variables:
             source: VariableSource = frozen.constants_for(device) if frozen else variables
-            towers.append(_build_tower(settings, optimizer, manager, number, batch, loss_scale, source, seed, frozen))
+            towers.append(
+                _build_tower(
+                    settings, optimizer, manager, number, batch, loss_scale, source, seed, frozen
+                )
+            )
     return towers
 
 
@@ -291,16 +319,24 @@ def _build_tower(
         raise ValueError('the network has no trainable variable')
     penalty = None
     trains_with_penalty = manager.leads(number) and not optimizer.decays_weights
-    reports_penalty = settings.loss_type_to_report == 'total_loss' and (manager.leads(number) or number == 0)
+    reports_penalty = settings.loss_type_to_report == 'total_loss' and (
+        manager.leads(number) or number == 0
+    )
     if settings.weight_decay and (trains_with_penalty or reports_penalty):
         kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if variable.decays]
         if settings.single_l2_loss_op and kernels:
             kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
-        penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])
+        penalty = settings.weight_decay * tf.add_n(
+            [tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])]
+        )
         if trains_with_penalty:
             objective += penalty
-    gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
-    unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]
+    gradients = tf.gradients(
+        objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value]
+    )
+    unused = [
+        variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None
+    ]
     if unused:
         raise ValueError(f'the loss does not depend on {", ".join(unused)}')
     # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
@@ -309,19 +345,28 @@ def _build_tower(
 
 
 def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
-    """Scalar float32: the mean over this process's images, with weight decay unless base_loss is asked for."""
+    """Scalar float32: the mean over this process's images, with weight decay unless base_loss is
+    asked for.
+    """
     loss = _mean([tower.base_loss for tower in towers])
     penalties = [tower.penalty for tower in towers if tower.penalty is not None]
-    return loss + _mean(penalties) if penalties and settings.loss_type_to_report == 'total_loss' else loss
+    return (
+        loss + _mean(penalties)
+        if penalties and settings.loss_type_to_report == 'total_loss'
+        else loss
+    )
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N].
 
-    smoothing is the part of a label spread over all K classes: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
+    smoothing is the part of a label spread over all K classes: Szegedy et al. 2015
+    (arXiv:1512.00567), section 7.
     """
     if not smoothing:
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+        return tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels)
+        )
     num_classes = int(logits.shape[1])
     share = smoothing / num_classes
     targets = tf.one_hot(labels, num_classes, on_value=1 - smoothing + share, off_value=share)
@@ -329,9 +374,13 @@ def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def _top_k(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Scalars float32: the fractions of images whose label is the best one, and among the best 5."""
+    """Scalars float32: the fractions of images whose label is the best one, and among the best
+    5.
+    """
     ranks = rank_of_labels(logits, labels)
-    top_1, top_5 = tf.unstack(tf.reduce_mean(tf.cast(ranks[:, tf.newaxis] < [1.0, 5.0], tf.float32), axis=0))
+    top_1, top_5 = tf.unstack(
+        tf.reduce_mean(tf.cast(ranks[:, tf.newaxis] < [1.0, 5.0], tf.float32), axis=0)
+    )
     return top_1, top_5
 
 

@@ -16,13 +16,16 @@ def run_steps(
     is_over: Callable[[], bool] = lambda: False,
     begin_timed: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Step[Values]]]:
-    """Takes num_warmup warm-up steps, then num_batches timed ones, and yields those of each run as soon as it is done.
+    """Takes num_warmup warm-up steps, then num_batches timed ones, and yields those of each run as
+    soon as it is done.
 
-    The work of the consumer (printing, summaries, traces) happens between two runs and is not timed. The time of a run
-    is divided equally among its steps, as nobody sees when one of several ends.
+    The work of the consumer (printing, summaries, traces) happens between two runs and is not
+    timed. The time of a run is divided equally among its steps, as nobody sees when one of several
+    ends.
 
     Args:
-      take_steps: takes the steps with these indices within the phase (from 1); returns the values of each.
+      take_steps: takes the steps with these indices within the phase (from 1); returns the values
+        of each.
       is_over: called before each run of timed steps; returns True to stop.
       begin_timed: called once between the warm-up and the timed steps.
     """

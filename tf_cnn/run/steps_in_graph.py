@@ -14,14 +14,16 @@ Tensor = Any
 class StepsInGraph:
     """Adds a loop to the current graph whose body is a copy of a step.
 
-    Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a name, which the copy
-    shares with the step, so nothing that builds a step has to know about the loop. What a kernel keeps within itself
-    (the reader of RecordInput, the state of random numbers) it keeps by the name of its node: `runner` has the copy run
-    `before`, so that the loop takes the steps that as many runs of the session would take.
+    Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a
+    name, which the copy shares with the step, so nothing that builds a step has to know about the
+    loop. What a kernel keeps within itself (the reader of RecordInput, the state of random numbers)
+    it keeps by the name of its node: `runner` has the copy run `before`, so that the loop takes the
+    steps that as many runs of the session would take.
 
-    The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of functions: a run of
-    the session then leaves out of the body whatever its fetches do not need, as elsewhere in the graph. It counts its
-    steps on the device of the loss, and keeps each value on the device that computes it, until the last step.
+    The loop consists of the frames of TensorFlow 1 (Enter, Merge, Switch, NextIteration), not of
+    functions: a run of the session then leaves out of the body whatever its fetches do not need, as
+    elsewhere in the graph. It counts its steps on the device of the loss, and keeps each value on
+    the device that computes it, until the last step.
 
     `values` are what the steps computed, by the names of Fetches without ops: tensors [num_steps].
     """
@@ -32,7 +34,9 @@ class StepsInGraph:
         scalars.pop('updated_at', None)
         ops = [value if isinstance(value, tf.Operation) else value.op for value in fetches.ops]
         copied = [*(value.op for value in scalars.values()), *ops, *before]
-        step = _with_gates(tf.graph_util.extract_sub_graph(tf.get_default_graph().as_graph_def(), _names(copied)))
+        step = _with_gates(
+            tf.graph_util.extract_sub_graph(tf.get_default_graph().as_graph_def(), _names(copied))
+        )
         returned = [*(value.name for value in scalars.values()), *_names(ops), *_names(before)]
 
         def take_step(index: Tensor, lists: list[tf.TensorArray], done: list[Tensor]) -> list[Any]:
@@ -98,7 +102,9 @@ def _names(ops: Sequence[tf.Operation]) -> list[str]:
 
 
 def _with_gates(step: tf.GraphDef) -> tf.GraphDef:
-    """Makes nodes without inputs wait for one node per device, so that the loop sends one signal to each device."""
+    """Makes nodes without inputs wait for one node per device, so that the loop sends one signal to
+    each device.
+    """
     gates: dict[str, str] = {}
     for node in step.node:
         if not node.input:

@@ -53,7 +53,14 @@ class Configuration:
         if not self.in_cluster:
             return self.argv
         servers = [format_flag('ps', self.shape.num_ps)] if self.shape.num_ps else []
-        return ('cluster', *self.launch, format_flag('workers', self.shape.workers), *servers, '--', *self.argv)
+        return (
+            'cluster',
+            *self.launch,
+            format_flag('workers', self.shape.workers),
+            *servers,
+            '--',
+            *self.argv,
+        )
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,8 @@ class LeftOut:
 class SweepPlan:
     """The plan of a sweep.
 
-    columns are the flags that differ between configurations, and the shape, in the order of the table; published_in is
-    the source of the published rates, or empty.
+    columns are the flags that differ between configurations, and the shape, in the order of the
+    table; published_in is the source of the published rates, or empty.
     """
 
     name: str
@@ -87,11 +94,14 @@ def caption(varied: Mapping[str, str]) -> str:
 def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
     """Combines the values of a request, in its order.
 
-    A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.
-    Raises UsageError if no combination of a grid can run.
+    A combination that cannot run, such as parameter servers for a mode without any, is left out
+    with the reason. Raises UsageError if no combination of a grid can run.
     """
     if not request.axes:
-        raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
+        raise UsageError(
+            f'{request.source}: it names nothing to compare; add a [grid] such as batch_size '
+            '= [32, 64]'
+        )
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     found: dict[tuple[str, ...], Configuration] = {}
     left_out: list[LeftOut] = []
@@ -108,12 +118,17 @@ def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
                 left_out.append(LeftOut(varied, reason))
                 continue
             num_usable += 1
-            quoted = replace(made, published=axes.published, published_speed_up=axes.published_speed_up)
+            quoted = replace(
+                made, published=axes.published, published_speed_up=axes.published_speed_up
+            )
             found.setdefault((*made.argv, str(shape)), quoted)
         if not num_usable:
-            raise UsageError(f'{axes.where}: it cannot run: {reason}; change it, or the flags of all runs')
+            raise UsageError(
+                f'{axes.where}: it cannot run: {reason}; change it, or the flags of all runs'
+            )
     configurations = tuple(
-        replace(one, id=_id(number, one, len(found))) for number, one in enumerate(found.values(), start=1)
+        replace(one, id=_id(number, one, len(found)))
+        for number, one in enumerate(found.values(), start=1)
     )
     return SweepPlan(
         request.name,
@@ -143,9 +158,13 @@ def _text(name: str, values: Mapping[str, object]) -> str:
     return 'default' if value is None or (name == 'batch_size' and not value) else str(value)
 
 
-def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check) -> Configuration:
+def _configure(
+    values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check
+) -> Configuration:
     assert isinstance(shape, Shape)
-    argv = tuple(format_flag(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
+    argv = tuple(
+        format_flag(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items()
+    )
     params = parse_argv(argv).params
     mode = MODES[params.variable_update]
     if reason := shape.why_not(mode):
@@ -154,7 +173,9 @@ def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[st
     for name in outputs_that_are():
         if getattr(params, name) and not (params.eval and name == 'train_dir'):
             written = format_flag(name, getattr(params, name))
-            raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')
+            raise UsageError(
+                f'{written}: all runs of the sweep would use the same path; leave it out'
+            )
     check(params, alone)
     return Configuration(
         id='',

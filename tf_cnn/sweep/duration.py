@@ -1,16 +1,21 @@
-"""Guesses how long a sweep on processors takes, so that nobody starts one of days by mistake. Without TensorFlow."""
+"""Guesses how long a sweep on processors takes, so that nobody starts one of days by mistake.
+Without TensorFlow.
+"""
 
 from models.costs import list_costs
 from tf_cnn.params import parse_argv
 from tf_cnn.params.run_flags import NUM_BATCHES
 from tf_cnn.sweep.configurations import Configuration, SweepPlan
 
-# Fast processors: the guess is a lower bound. AVX-512 computes fp32 convolutions at 50 to 150 GFLOP/s on a core.
+# Fast processors: the guess is a lower bound. AVX-512 computes fp32 convolutions at 50 to 150
+# GFLOP/s on a core.
 _FLOPS_OF_A_CORE = 1.5e11
 
 
 def guess_seconds(plan: SweepPlan, num_cores: int, *, has_gpu: bool) -> float:
-    """Returns at least how many seconds the runs on the CPU compute; GPUs and models of users count nothing."""
+    """Returns at least how many seconds the runs on the CPU compute; GPUs and models of users count
+    nothing.
+    """
     flops = sum(_flops(one, has_gpu=has_gpu) for one in plan.configurations)
     return plan.settings.repeats * flops / (_FLOPS_OF_A_CORE * num_cores)
 
@@ -19,10 +24,20 @@ def _flops(one: Configuration, *, has_gpu: bool) -> float:
     params = parse_argv(one.argv).params
     costs = list_costs(params.model)
     # A model may have a network for each of several data sets.
-    cost = next((found for found in costs if found.facts.data_set == params.data_name), costs[0] if costs else None)
+    cost = next(
+        (found for found in costs if found.facts.data_set == params.data_name),
+        costs[0] if costs else None,
+    )
     on_gpu = params.device == 'gpu' or (has_gpu and params.device is None)
     if on_gpu or not cost or params.target_seconds or params.num_epochs:
         return 0.0
     images = (params.batch_size or cost.facts.batch_size) * one.shape.workers * one.shape.devices
     passes = 1 if params.forward_only else 3
-    return images * ((params.num_batches or NUM_BATCHES) + params.num_warmup_batches) * 2 * passes * cost.gmacs * 1e9
+    return (
+        images
+        * ((params.num_batches or NUM_BATCHES) + params.num_warmup_batches)
+        * 2
+        * passes
+        * cost.gmacs
+        * 1e9
+    )

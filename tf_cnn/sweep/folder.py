@@ -53,31 +53,44 @@ class Folder:
         return shlex.join(['tf_cnn_benchmarks', 'sweep', '--resume', str(self.path)])
 
     def create(self, plan: SweepPlan) -> None:
-        """Makes the folder, which must be missing or empty, and writes the plan; raises UsageError or RunError."""
+        """Makes the folder, which must be missing or empty, and writes the plan; raises UsageError
+        or RunError.
+        """
         self._check_new()
         self._make(self.path)
-        # First of all: if the disk is full, the folder stays empty, and the same command can start again.
-        self.write(self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False))
+        # First of all: if the disk is full, the folder stays empty, and the same command can start
+        # again.
+        self.write(
+            self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False)
+        )
         self.make()
 
     def make(self) -> None:
         self._make(self.path, self.results, self.logs)
 
     def begin(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Makes the folder for commands by name; that of the same commands goes on, another one is a UsageError."""
+        """Makes the folder for commands by name; that of the same commands goes on, another one is
+        a UsageError.
+        """
         path = self.path / COMMANDS_FILE
         text = '\n'.join(f'{name}: {shlex.join(words)}' for name, words in commands.items())
         if not path.is_file():
             self._check_new()
         elif read_regular(path).decode(errors='replace').rstrip() != text:
-            raise UsageError(f'--output={self.path}: it has results of other commands, see {path}; write another path')
+            raise UsageError(
+                f'--output={self.path}: it has results of other commands, see {path}; write '
+                'another path'
+            )
         self._make(self.path)
         self.write(path, text)
         self._make(self.logs, *((self.results / name).parent for name in commands))
 
     def _check_new(self) -> None:
         if '{' in str(self.path):
-            raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
+            raise UsageError(
+                f'--output={self.path}: runs read braces in a path as fields; write a path '
+                'without any'
+            )
         try:
             if not self.path.exists() or not any(self.path.iterdir()):
                 return
@@ -88,41 +101,56 @@ class Folder:
         if (self.path / SWEEP_FILE).exists():
             hint = f'continue it with {self.resume_command}, or write another --output'
             raise UsageError(f'--output={self.path}: there is a sweep in it; {hint}')
-        raise UsageError(f'--output={self.path}: the folder is not empty; write the name of a new one')
+        raise UsageError(
+            f'--output={self.path}: the folder is not empty; write the name of a new one'
+        )
 
     def _make(self, *folders: Path) -> None:
         try:
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f'{self.path}: the folder cannot be made ({error.strerror}); write another path') from None
+            raise UsageError(
+                f'{self.path}: the folder cannot be made ({error.strerror}); write another path'
+            ) from None
 
     def read_plan(self) -> SweepPlan:
         path = self.path / SWEEP_FILE
         try:
             document = read_json(path, dict[str, Any])
             if document['schema'] != _SCHEMA or document['schema_version'] > _SCHEMA_VERSION:
-                raise UsageError(f'{path}: it was written by a newer version of this program; install that one')
+                raise UsageError(
+                    f'{path}: it was written by a newer version of this program; install that one'
+                )
             return _plan_of(document)
         except FileNotFoundError:
             raise UsageError(
-                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write sweep --resume DIR'
+                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write '
+                'sweep --resume DIR'
             ) from None
         except DocumentError as error:
-            raise UsageError(f'{path}: it cannot be read ({error}); start the sweep again') from None
+            raise UsageError(
+                f'{path}: it cannot be read ({error}); start the sweep again'
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             reason = f'{type(error).__name__}: {" ".join(str(error).split())}'
-            raise UsageError(f'{path}: it cannot be read ({reason}); start the sweep again') from None
+            raise UsageError(
+                f'{path}: it cannot be read ({reason}); start the sweep again'
+            ) from None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Excludes other sweeps during the block; UsageError if one is running. A killed process leaves no lock."""
+        """Excludes other sweeps during the block; UsageError if one is running. A killed process
+        leaves no lock.
+        """
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UsageError(f'{self.path}: another sweep is running in it; wait for its end') from None
+                raise UsageError(
+                    f'{self.path}: another sweep is running in it; wait for its end'
+                ) from None
             except OSError:
                 # Some network file systems do not support locks.
                 pass
@@ -131,14 +159,18 @@ class Folder:
             os.close(descriptor)
 
     def outcome(self, path: Path) -> Outcome | None:
-        """Reads the result or failure in a file; None if there is no complete one, such as after a power failure."""
+        """Reads the result or failure in a file; None if there is no complete one, such as after a
+        power failure.
+        """
         try:
             return read_result(path)
         except UsageError:
             return None
 
     def adopt(self, unfinished: Path, path: Path) -> Outcome:
-        """Moves the complete document of a run to its final name, and returns it; raises RunError as write()."""
+        """Moves the complete document of a run to its final name, and returns it; raises RunError
+        as write().
+        """
         with self._writing(path):
             move_whole(unfinished, path)
         return read_result(path)
@@ -161,7 +193,9 @@ class Folder:
         """Raises RunError if the disk is full, or the reason for which a run failed says so."""
         is_full = shutil.disk_usage(self.path).free < _FEWEST_FREE_BYTES
         # This program's own error lines may have it in lower case.
-        if is_full or any(os.strerror(code).lower() in reason.lower() for code in (errno.ENOSPC, errno.EDQUOT)):
+        if is_full or any(
+            os.strerror(code).lower() in reason.lower() for code in (errno.ENOSPC, errno.EDQUOT)
+        ):
             raise self._failed(self.path, os.strerror(errno.ENOSPC))
 
     @contextlib.contextmanager
@@ -177,13 +211,16 @@ class Folder:
         if not (self.path / SWEEP_FILE).exists():
             return RunError(f'{path}: it cannot be written ({reason}); make room and start again')
         return RunError(
-            f'{path}: it cannot be written ({reason}); what was measured before is kept: make room, then write '
+            f'{path}: it cannot be written ({reason}); what was measured before is kept: '
+            'make room, then write '
             f'{self.resume_command}'
         )
 
 
 def unfinished_name(path: Path) -> Path:
-    """Returns the name of a file until it is complete. Readers of results skip names that begin with a dot."""
+    """Returns the name of a file until it is complete. Readers of results skip names that begin
+    with a dot.
+    """
     return path.with_name(f'.{path.name}')
 
 
@@ -199,5 +236,7 @@ def _document_of(plan: SweepPlan) -> dict[str, Any]:
 
 
 def _plan_of(document: Mapping[str, Any]) -> SweepPlan:
-    configurations = [{**one, 'shape': Shape.parse(one['shape'])} for one in document['configurations']]
+    configurations = [
+        {**one, 'shape': Shape.parse(one['shape'])} for one in document['configurations']
+    ]
     return convert({**document, 'configurations': configurations}, SweepPlan)

@@ -23,14 +23,19 @@ from tf_cnn.system.errors import RunError, UsageError, plural
 from tf_cnn.system.signals import SIGNALS
 
 
-def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
+def repeat(
+    argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None
+) -> int:
     """Makes the runs of --repeat and prints their total; returns the exit code, 1 if a run failed.
 
-    The total is all images over all seconds of the complete runs. The banner of the first run and the warnings of all
-    runs go to standard error. Raises RunError if no run succeeded, or a result cannot be written.
+    The total is all images over all seconds of the complete runs. The banner of the first run and
+    the warnings of all runs go to standard error. Raises RunError if no run succeeded, or a result
+    cannot be written.
     """
     outcomes: list[Outcome] = []
-    starter = starter or Starter(environment=environment_of_runs(os.environ, f'--repeat={params.repeat}'))
+    starter = starter or Starter(
+        environment=environment_of_runs(os.environ, f'--repeat={params.repeat}')
+    )
     console.phase(f'Run 1 of {params.repeat}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():
         folder = Folder(Path(path))
@@ -60,7 +65,9 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
 
 
 def files_of_runs(params: Params) -> list[str]:
-    """Returns the paths of the runs' results; none if there are none, or they cannot be known before the runs."""
+    """Returns the paths of the runs' results; none if there are none, or they cannot be known
+    before the runs.
+    """
     if not params.result_file:
         return []
     try:
@@ -68,11 +75,18 @@ def files_of_runs(params: Params) -> list[str]:
     except UsageError:
         return []
     facts = (model.name, params.batch_size or model.batch_size, f'1*{params.num_gpus or 1}')
-    return [_file_of(params, params.result_file, *facts, number) for number in range(1, params.repeat + 1)]
+    return [
+        _file_of(params, params.result_file, *facts, number)
+        for number in range(1, params.repeat + 1)
+    ]
 
 
 def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
-    runs = {f'run {i}': run for i, run in enumerate(outcomes, 1) if isinstance(run, Result) and run.is_complete}
+    runs = {
+        f'run {i}': run
+        for i, run in enumerate(outcomes, 1)
+        if isinstance(run, Result) and run.is_complete
+    }
     found = estimate([*runs.values()])
     console.result(format_total(found.images_per_second))
     console.note(format_runs(found))
@@ -87,13 +101,19 @@ def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
 
 def _banner(log: Path) -> str | None:
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
-    begin = next((number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines))
-    end = next((number for number, line in enumerate(lines[begin:], begin) if line == BANNER_END), None)
+    begin = next(
+        (number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines)
+    )
+    end = next(
+        (number for number, line in enumerate(lines[begin:], begin) if line == BANNER_END), None
+    )
     return None if end is None else '\n'.join(lines[begin : end + 1])
 
 
 def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
-    """Returns a line for each code of the runs' warnings, with the number of runs; `settings` has one for each text."""
+    """Returns a line for each code of the runs' warnings, with the number of runs; `settings` has
+    one for each text.
+    """
     found: dict[str, dict[int, str]] = {}
     for number, outcome in enumerate(outcomes):
         for warning in outcome.warnings if isinstance(outcome, Result) else ():
@@ -110,19 +130,26 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _keep(result: Result, params: Params, path: str, number: int, console: Console) -> None:
     facts = (result.model.name, result.run.batch_size, result.shape)
-    target, numbered = _file_of(params, path, *facts, number), _file_of(params, path, *facts, RUN_FIELD)
+    target, numbered = (
+        _file_of(params, path, *facts, number),
+        _file_of(params, path, *facts, RUN_FIELD),
+    )
     try:
         with reserved(target, numbered, number + 1) as file:
             write_whole(json.dumps(as_json(result)), file.path)
     except UsageError as error:
         raise RunError(str(error)) from error
     except OSError as error:
-        raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error
+        raise RunError(
+            f'--result_file={target}: it cannot be written ({error.strerror})'
+        ) from error
     if file.path != target:
         console.note(f'{target} is there, so the result goes to {file.path}')
 
 
-def _file_of(params: Params, path: str, model: str, batch_size: int, shape: str, number: int | str) -> str:
+def _file_of(
+    params: Params, path: str, model: str, batch_size: int, shape: str, number: int | str
+) -> str:
     values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
     if RUN_FIELD not in path:
         # Without a field for it, the number goes before the last dot.

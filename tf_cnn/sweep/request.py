@@ -1,4 +1,6 @@
-"""The request of a sweep, from a file or from flags: values of flags, checked one by one before they are combined."""
+"""The request of a sweep, from a file or from flags: values of flags, checked one by one before
+they are combined.
+"""
 
 import json
 import re
@@ -23,15 +25,21 @@ AFTER_DASHES = '--'
 
 @dataclass(frozen=True)
 class Settings:
-    """How a sweep runs its configurations: flags of the subcommand, and keys of the same names in a file."""
+    """How a sweep runs its configurations: flags of the subcommand, and keys of the same names in a
+    file.
+    """
 
     repeats: int = flag(1, 'Runs of each configuration.', lower_bound=1, unit='runs')
     timeout_secs: float | None = flag(
-        None, 'End a run that takes longer, and go on with the next.', lower_bound=0.1, unit='seconds'
+        None,
+        'End a run that takes longer, and go on with the next.',
+        lower_bound=0.1,
+        unit='seconds',
     )
     find_batch_size: bool = flag(
         False,
-        'Find the largest batch size of each configuration that fits into the memory, with a few steps of each size '
+        'Find the largest batch size of each configuration that fits into the memory, with a '
+        'few steps of each size '
         'that is tried.',
     )
 
@@ -40,8 +48,8 @@ class Settings:
 class Axes:
     """Flags and shapes with their values; the sweep takes all combinations of these.
 
-    `where` is the table or flag that contains them, for errors; `published` is images/sec that others published for a
-    single combination, with their speed-up.
+    `where` is the table or flag that contains them, for errors; `published` is images/sec that
+    others published for a single combination, with their speed-up.
     """
 
     where: str
@@ -71,7 +79,9 @@ class Request:
 
 
 def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Setting, ...]:
-    """Reads the values of a flag, or of a shape; errors begin with `where`, the source and the table."""
+    """Reads the values of a flag, or of a shape; errors begin with `where`, the source and the
+    table.
+    """
     if name in SPECS and (reason := SPECS[name].in_sweep):
         value = values[0] if len(values) == 1 else values
         remedy = f'use {_as_shapes(values, where)}' if name == 'num_gpus' else f'leave {name} out'
@@ -85,8 +95,12 @@ def read_settings(name: str, values: Sequence[object], where: str) -> tuple[Sett
 
 
 def _as_shapes(num_gpus: Sequence[object], where: str) -> str:
-    """Formats the shapes of one process with these numbers of devices, as a flag or as in a file."""
-    shapes = [f'1*{number}' for number in num_gpus if re.fullmatch('[1-9][0-9]*', str(number))] or ['1*2']
+    """Formats the shapes of one process with these numbers of devices, as a flag or as in a
+    file.
+    """
+    shapes = [f'1*{number}' for number in num_gpus if re.fullmatch('[1-9][0-9]*', str(number))] or [
+        '1*2'
+    ]
     if where.startswith('--'):
         return f'--grid={SHAPE}={",".join(shapes)}'
     return shown(SHAPE, shapes[0] if len(shapes) == 1 else shapes)
@@ -140,23 +154,30 @@ def read_grid(texts: Sequence[str]) -> Request:
         name, equals, several = text.lstrip('-').partition('=')
         with refusals.collecting():
             if not equals:
-                raise UsageError(f'{where} it must be FLAG=VALUE,VALUE..., such as --grid=--batch_size=32,64')
+                raise UsageError(
+                    f'{where} it must be FLAG=VALUE,VALUE..., such as --grid=--batch_size=32,64'
+                )
             if name in values:
-                raise UsageError(f'{where} {name} was given before; write all of its values in one --grid')
+                raise UsageError(
+                    f'{where} {name} was given before; write all of its values in one --grid'
+                )
             values[name] = read_settings(name, several.split(','), where)
     refusals.raise_all()
     return Request('grid', 'Grid', 'sweep', axes=[Axes('--grid', values)])
 
 
 def override(request: Request, argv: Sequence[str], settings: Mapping[str, object]) -> Request:
-    """Overrides the flags of all runs by those after --, and the settings by those on the command line."""
+    """Overrides the flags of all runs by those after --, and the settings by those on the command
+    line.
+    """
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
         (value,) = read_settings(name, [text], AFTER_DASHES)
         for axes in request.axes:
             if name in axes.values:
                 raise UsageError(
-                    f'-- --{name}={text} clashes with {axes.where} {name}, of which the sweep compares several values; '
+                    f'-- --{name}={text} clashes with {axes.where} {name}, of which the '
+                    'sweep compares several values; '
                     'leave one out'
                 )
         flags[name] = value
@@ -165,13 +186,20 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
 
 
 def with_device_cpu(request: Request) -> Request:
-    """Adapts a request to a machine without a GPU: adds --device=cpu if runs need a --device and have none."""
+    """Adapts a request to a machine without a GPU: adds --device=cpu if runs need a --device and
+    have none.
+    """
 
     def values(name: str) -> list[Setting | None]:
-        return [request.flags.get(name), *(value for axes in request.axes for value in axes.values.get(name, ()))]
+        return [
+            request.flags.get(name),
+            *(value for axes in request.axes for value in axes.values.get(name, ())),
+        ]
 
     has_towers = any(isinstance(shape, Shape) and shape.devices > 1 for shape in values(SHAPE))
-    has_controller = any(mode.has_controller for name, mode in MODES.items() if name in values('variable_update'))
+    has_controller = any(
+        mode.has_controller for name, mode in MODES.items() if name in values('variable_update')
+    )
     if any(values('device')) or not (has_towers or has_controller):
         return request
     return replace(request, flags={**request.flags, 'device': 'cpu'})

@@ -15,7 +15,14 @@ from msgspec.structs import replace
 
 from tf_cnn.params import parse_argv
 from tf_cnn.params.result_flags import STDOUT
-from tf_cnn.results.document import SCHEMA_VERSION, FailedCluster, FailedCommand, Failure, Result, as_json
+from tf_cnn.results.document import (
+    SCHEMA_VERSION,
+    FailedCluster,
+    FailedCommand,
+    Failure,
+    Result,
+    as_json,
+)
 from tf_cnn.sweep.configurations import Configuration
 from tf_cnn.sweep.folder import Folder, Outcome, unfinished_name
 from tf_cnn.system.errors import format_flag
@@ -30,10 +37,12 @@ class Contestant:
     """A command that takes turns with others.
 
     Attributes:
-      name: unique; its results are NAME.1.json, NAME.2.json ... of the folder's results/, and may have a folder there.
+      name: unique; its results are NAME.1.json, NAME.2.json ... of the folder's results/, and may
+        have a folder there.
       words: the words after the program; --result_file is added to them.
       failure: the document of a failure, without what the run makes known.
-      is_elsewhere: whether the process with the result is on another host, which may have other files.
+      is_elsewhere: whether the process with the result is on another host, which may have other
+        files.
     """
 
     name: str
@@ -55,14 +64,17 @@ class Turn:
 
 @dataclass(frozen=True)
 class Starter:
-    """Starts processes of a program with its whole environment (None: that of this process), within some seconds."""
+    """Starts processes of a program with its whole environment (None: that of this process), within
+    some seconds.
+    """
 
     program: Sequence[str] = PROGRAM
     environment: Mapping[str, str] | None = None
     timeout_secs: float | None = None
 
     def run(self, folder: Folder, contestant: Contestant, path: Path) -> tuple[Outcome, float]:
-        """Runs a contestant to its end, with its result or the document of its failure in a file of the folder.
+        """Runs a contestant to its end, with its result or the document of its failure in a file of
+        the folder.
 
         Returns the outcome, and the seconds it took. Raises RunError if the disk is full, or fails.
         """
@@ -105,20 +117,27 @@ class Starter:
 
 
 class Rounds:
-    """Contestants that take turns. Results that the folder, which exists, already has are not measured again.
+    """Contestants that take turns. Results that the folder, which exists, already has are not
+    measured again.
 
     A contestant of which only failures are known is not run again. Call it from the main thread.
     """
 
     def __init__(
-        self, contestants: Sequence[Contestant], count: int, folder: Folder, starter: Starter = Starter()
+        self,
+        contestants: Sequence[Contestant],
+        count: int,
+        folder: Folder,
+        starter: Starter = Starter(),
     ) -> None:
         self._contestants = contestants
         self._count = count
         self._folder = folder
         self._starter = starter
         # Name of the contestant -> number of the round -> outcome.
-        self._found: dict[str, dict[int, Outcome]] = {contestant.name: {} for contestant in contestants}
+        self._found: dict[str, dict[int, Outcome]] = {
+            contestant.name: {} for contestant in contestants
+        }
         for contestant in contestants:
             for number in range(1, count + 1):
                 if found := folder.outcome(self._path(contestant, number)):
@@ -127,7 +146,9 @@ class Rounds:
     @property
     def outcomes(self) -> dict[str, list[Outcome]]:
         """The outcomes of each contestant so far, by its name, in the order of the rounds."""
-        return {name: [found[number] for number in sorted(found)] for name, found in self._found.items()}
+        return {
+            name: [found[number] for number in sorted(found)] for name, found in self._found.items()
+        }
 
     @property
     def num_done(self) -> int:
@@ -148,7 +169,9 @@ class Rounds:
 
     def run(self) -> Iterator[Turn]:
         for contestant, number in self.left():
-            outcome, seconds = self._starter.run(self._folder, contestant, self._path(contestant, number))
+            outcome, seconds = self._starter.run(
+                self._folder, contestant, self._path(contestant, number)
+            )
             self._found[contestant.name][number] = outcome
             yield Turn(contestant, number, outcome, seconds)
 
@@ -176,7 +199,9 @@ def succeeded(outcome: Outcome) -> bool:
 
 
 def describe(outcome: Outcome) -> str:
-    """Describes how a run ended: '123.4 images/sec', for an exchange alone '1.234 ms/step', or why it failed."""
+    """Describes how a run ended: '123.4 images/sec', for an exchange alone '1.234 ms/step', or why
+    it failed.
+    """
     if isinstance(outcome, Result) and outcome.is_complete:
         if outcome.run.role == 'exchange-only':
             return f'{1e3 * outcome.step_seconds().mean():.3f} ms/step'
@@ -187,11 +212,12 @@ def describe(outcome: Outcome) -> str:
 def order_of_round(count: int, round_number: int) -> list[int]:
     """Returns the indices of all configurations in the order in which one round runs them.
 
-    The speed of a machine that warms up, or has other load, changes over minutes, and would look like a difference
-    between configurations that make all their runs in a row. So each round runs every configuration once, and every
-    second round runs backwards, so that a steady drift over two rounds cancels (ABBA; Box, Hunter & Hunter, Statistics
-    for Experimenters, on counterbalancing). The first round is in the order of the plan; each later pair of rounds is
-    shuffled, so that no configuration always follows the same one.
+    The speed of a machine that warms up, or has other load, changes over minutes, and would look
+    like a difference between configurations that make all their runs in a row. So each round runs
+    every configuration once, and every second round runs backwards, so that a steady drift over two
+    rounds cancels (ABBA; Box, Hunter & Hunter, Statistics for Experimenters, on counterbalancing).
+    The first round is in the order of the plan; each later pair of rounds is shuffled, so that no
+    configuration always follows the same one.
     """
     order = list(range(count))
     pair, is_second = divmod(round_number - 1, 2)

@@ -40,7 +40,9 @@ def find_file(name: str) -> Path:
     if name in known:
         return known[name]
     near = nearest(name, known)
-    hint = f'did you mean {near}?' if near else f'write the path of a TOML file, or {", ".join(known)}'
+    hint = (
+        f'did you mean {near}?' if near else f'write the path of a TOML file, or {", ".join(known)}'
+    )
     raise UsageError(f'{name}: there is no such file, and no sweep of this name; {hint}')
 
 
@@ -48,13 +50,18 @@ def read_sweep_file(path: Path) -> Request:
     try:
         file = read_toml(path, _File)
         # Read first, since --variable_mgr_file defines values of --variable_update.
-        flags = {name: read_settings(name, [value], f'{path}: [flags]')[0] for name, value in file.flags.items()}
+        flags = {
+            name: read_settings(name, [value], f'{path}: [flags]')[0]
+            for name, value in file.flags.items()
+        }
         grids = [('[grid]', file.grid)] if file.grid else []
         grids += [(f'[[grids]] {number}', grid) for number, grid in enumerate(file.grids, 1)]
         grids += [(f'[[include]] {number}', row) for number, row in enumerate(file.include, 1)]
         axes = [_axes(grid, f'{path}: {where}') for where, grid in grids]
     except (OSError, ValueError, msgspec.MsgspecError) as error:
-        raise UsageError(f'{path}: it is no sweep ({" ".join(str(error).split())}); see docs/sweeps.md') from None
+        raise UsageError(
+            f'{path}: it is no sweep ({" ".join(str(error).split())}); see docs/sweeps.md'
+        ) from None
     settings = {
         name: read_value(spec, getattr(file, name), f'{path}:')
         for name, spec in specs_of(Settings).items()
@@ -81,6 +88,8 @@ def _axes(table: Mapping[str, Any], where: str) -> Axes:
             published[name] = msgspec.convert(value, Annotated[float, Meta(gt=0)])
             continue
         if not (several := value if isinstance(value, list) else [value]):
-            raise UsageError(f'{where} {name} = []: it has no value; write one, or leave {name} out')
+            raise UsageError(
+                f'{where} {name} = []: it has no value; write one, or leave {name} out'
+            )
         values[name] = read_settings(name, several, where)
     return Axes(where, values, **published)

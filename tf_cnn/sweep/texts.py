@@ -35,12 +35,17 @@ _OF_EXCHANGES = (
     ValueColumn('algbw GB/s', is_number=True, keys=('algbw',), form='{:.4g}'),
     ValueColumn('busbw GB/s', is_number=True, keys=('busbw',), form='{:.4g}'),
 )
-_NOTHING = dict.fromkeys(('mark', 'doubtful', 'rate', 'low', 'high', 'speed_up', 'verdict', 'ms', 'algbw', 'busbw'))
+_NOTHING = dict.fromkeys(
+    ('mark', 'doubtful', 'rate', 'low', 'high', 'speed_up', 'verdict', 'ms', 'algbw', 'busbw')
+)
 
 
 def format_plan(plan: SweepPlan, num_left: int) -> str:
     count = len(plan.configurations)
-    runs = f'{plural(count, "configuration")}, {plural(plan.settings.repeats, "run")} of each; {num_left} to be made'
+    runs = (
+        f'{plural(count, "configuration")}, {plural(plan.settings.repeats, "run")} of each; '
+        f'{num_left} to be made'
+    )
     if plan.settings.find_batch_size:
         runs = f'the largest batch size of {plural(num_left, "configuration")} is to be found'
     lines = [f'{plan.title}: {runs}']
@@ -60,29 +65,41 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
         shown = captions[:_MOST_SHOWN]
         if (others := len(captions) - _MOST_SHOWN) > 0:
             shown.append(f'{others} more')
-        lines.append(f'left out {plural(len(captions), "combination")}: {reason} ({"; ".join(shown)})')
+        lines.append(
+            f'left out {plural(len(captions), "combination")}: {reason} ({"; ".join(shown)})'
+        )
     return lines
 
 
 def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> Table:
     """Makes the table of configurations.
 
-    The columns are the values that differ between rows, images/sec, its 95 % interval if there are repeats, the
-    speed-up over another row (see baselines), what `compare` concludes about both, and the status if
-    a row lacks runs. Exchanges alone have their milliseconds and bandwidths instead of images/sec.
+    The columns are the values that differ between rows, images/sec, its 95 % interval if there are
+    repeats, the speed-up over another row (see baselines), what `compare` concludes about both, and
+    the status if a row lacks runs. Exchanges alone have their milliseconds and bandwidths instead
+    of images/sec.
     """
     rows: list[dict[str, Any]] = []
     counting: list[Sequence[Result]] = []
     for one in plan.configurations:
         found = outcomes[one.id]
-        results = [outcome for outcome in found if isinstance(outcome, Result) and outcome.is_complete]
+        results = [
+            outcome for outcome in found if isinstance(outcome, Result) and outcome.is_complete
+        ]
         failed = next((outcome for outcome in found if not succeeded(outcome)), None)
         status = describe(failed) if failed else 'ok' if found else 'not run'
         if len(groups := grouped(results)) > 1:
-            # A sweep that went on elsewhere, or under another limit; the newest runs are those of the machine as it is.
+            # A sweep that went on elsewhere, or under another limit; the newest runs are those of
+            # the machine as it is.
             changes = machine_differences([groups[-2][-1], groups[-1][0]])
-            shown = ', '.join(f'{name} {" -> ".join(map(format_fact, values))}' for name, values in changes.items())
-            status = f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no repeats: {shown}'
+            shown = ', '.join(
+                f'{name} {" -> ".join(map(format_fact, values))}'
+                for name, values in changes.items()
+            )
+            status = (
+                f'{len(results) - len(groups[-1])} of {plural(len(results), "run")} left out, no '
+                f'repeats: {shown}'
+            )
             results = groups[-1]
         row = {**_NOTHING, **one.varied, _FOUND_SIZE: None, 'runs': len(results), 'status': status}
         if results:
@@ -106,18 +123,26 @@ def result_table(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> 
         measured_rows[index] |= {'speed_up': ratio.value, 'verdict': verdict}
     numbers: Sequence[ValueColumn] = _OF_EXCHANGES
     if not any(row['ms'] for row in rows):
-        numbers = (_RATE, *(_OF_REPEATS if any(row['runs'] > 1 for row in rows) else ()), *_SPEED_UP)
+        numbers = (
+            _RATE,
+            *(_OF_REPEATS if any(row['runs'] > 1 for row in rows) else ()),
+            *_SPEED_UP,
+        )
     statuses = ['status'] if any(row['status'] != 'ok' for row in rows) else []
     names = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     columns = [*(ValueColumn(_TITLES.get(name, name), keys=(name,)) for name in names), *numbers]
-    return table_of([*columns, DOUBTFUL, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows)
+    return table_of(
+        [*columns, DOUBTFUL, *(ValueColumn(name, keys=(name,)) for name in statuses)], rows
+    )
 
 
 def _exchange(results: Sequence[Result]) -> dict[str, float]:
-    """Returns the mean milliseconds of an exchange alone and its bandwidths; nothing for other runs.
+    """Returns the mean milliseconds of an exchange alone and its bandwidths; nothing for other
+    runs.
 
-    algbw and busbw are defined in PERFORMANCE.md of github.com/NVIDIA/nccl-tests: the bytes of one device over the
-    seconds, and this times 2 (n - 1) / n for n devices, which is what each link of a ring carries.
+    algbw and busbw are defined in PERFORMANCE.md of github.com/NVIDIA/nccl-tests: the bytes of one
+    device over the seconds, and this times 2 (n - 1) / n for n devices, which is what each link of
+    a ring carries.
     """
     if results[0].run.role != 'exchange-only' or not (size := results[0].gradient_bytes):
         return {}

@@ -1,1 +1,3 @@
-"""What every room needs of Python and the operating system: errors, files, processes, signals. Uses no other room."""
+"""What every room needs of Python and the operating system: errors, files, processes, signals. Uses
+no other room.
+"""

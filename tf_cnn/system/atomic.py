@@ -1,4 +1,6 @@
-"""Files and folders that appear as a whole or not at all, even after a power failure. Every room may import it."""
+"""Files and folders that appear as a whole or not at all, even after a power failure. Every room
+may import it.
+"""
 
 import contextlib
 import errno
@@ -11,9 +13,11 @@ from tf_cnn.system.errors import FULL_DISK_ERRORS
 
 
 def write_whole(content: str | bytes, path: str | Path) -> None:
-    """Writes a file as a whole or not at all; text as UTF-8. A file that it replaces keeps its mode and owner.
+    """Writes a file as a whole or not at all; text as UTF-8. A file that it replaces keeps its mode
+    and owner.
 
-    A process that is killed while it writes leaves a hidden .tf_cnn_benchmarks-*.part beside the file.
+    A process that is killed while it writes leaves a hidden .tf_cnn_benchmarks-*.part beside the
+    file.
     """
     data = content.encode() if isinstance(content, str) else content
     target = follow(Path(path))
@@ -29,7 +33,8 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
             file.write(data)
         move_whole(part, target)
     except OSError as error:
-        # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
+        # A file that is mounted by itself, or whose folder is read-only, can only be written in
+        # place.
         if error.errno in FULL_DISK_ERRORS or not target.exists():
             raise
         target.write_bytes(data)
@@ -39,21 +44,31 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
 
 
 def follow(path: Path) -> Path:
-    """Returns the file to which a path leads; OSError if a link on the way could be of another user.
+    """Returns the file to which a path leads; OSError if a link on the way could be of another
+    user.
 
-    Who can write to a folder such as /tmp could lead a file of this process to one that only this user may write.
+    Who can write to a folder such as /tmp could lead a file of this process to one that only this
+    user may write.
     """
     path = path.absolute()
     for part in (path, *path.parents):
         if part.is_symlink():
             owner, is_open = part.lstat().st_uid, part.parent.stat().st_mode & 0o002
             if is_open or owner not in (0, os.geteuid()):
-                raise OSError(errno.EPERM, 'it leads through a link in a folder that others can write')
-    return follow(path.parent / path.readlink()) if path.is_symlink() and path.exists() else path.resolve()
+                raise OSError(
+                    errno.EPERM, 'it leads through a link in a folder that others can write'
+                )
+    return (
+        follow(path.parent / path.readlink())
+        if path.is_symlink() and path.exists()
+        else path.resolve()
+    )
 
 
 def _copy_access(source: Path, target: Path | int) -> None:
-    """Gives a file the owner, group and mode of another one, if that exists, as far as the system allows."""
+    """Gives a file the owner, group and mode of another one, if that exists, as far as the system
+    allows.
+    """
     with contextlib.suppress(OSError):
         status = source.stat()
         # OSError: in a user namespace only the owner and group of the process have a number.
@@ -63,7 +78,8 @@ def _copy_access(source: Path, target: Path | int) -> None:
 
 
 def move_whole(source: Path, target: Path) -> None:
-    """Renames a file, or a folder with its files, once it is on disk: so it cannot be empty after a power failure.
+    """Renames a file, or a folder with its files, once it is on disk: so it cannot be empty after a
+    power failure.
 
     target, on the same file system, may be a file or an empty folder; its mode and owner are kept.
     """
@@ -86,9 +102,11 @@ def sync(path: Path) -> None:
 
 
 def clear_own(folder: Path, is_own: Callable[[str], object]) -> int:
-    """Removes the files that a killed process of this program left in a folder, and returns their number.
+    """Removes the files that a killed process of this program left in a folder, and returns their
+    number.
 
-    is_own tells their names. If the folder is a link, or holds anything else, raises OSError and removes nothing.
+    is_own tells their names. If the folder is a link, or holds anything else, raises OSError and
+    removes nothing.
     """
     if folder.is_symlink():
         raise OSError(f'{folder} is a link; remove it')

@@ -1,4 +1,6 @@
-"""Runs commands, each in a session of its own, and ends each with all its descendants. Linux only."""
+"""Runs commands, each in a session of its own, and ends each with all its descendants. Linux
+only.
+"""
 
 import contextlib
 import os
@@ -15,25 +17,28 @@ import psutil
 from tf_cnn.system.signals import SIGNALS
 from tf_cnn.system.tether import die_with_parent
 
-# How long to wait for the last lines of a process that has ended. They come at once, unless a descendant that left its
-# session still has the pipe open.
+# How long to wait for the last lines of a process that has ended. They come at once, unless a
+# descendant that left its session still has the pipe open.
 _LAST_LINES_SECS = 5.0
 # The most bytes of a log that are read: its last lines say why a process ended.
 _END_BYTES = 65536
 
 
 class ChildProcess:
-    """A running command and its descendants; as a context manager it ends with the block, together with them.
+    """A running command and its descendants; as a context manager it ends with the block, together
+    with them.
 
-    It has a session of its own, so that the Ctrl-C of a terminal does not reach it. The kernel kills it when the thread
-    that started it ends, so start it from the main thread. The kernel keeps its exit code until reap(), so that no
-    other process gets its number before its descendants are killed.
+    It has a session of its own, so that the Ctrl-C of a terminal does not reach it. The kernel
+    kills it when the thread that started it ends, so start it from the main thread. The kernel
+    keeps its exit code until reap(), so that no other process gets its number before its
+    descendants are killed.
 
     Args:
       stdin: PIPE for `input`.
       cores: the logical cores it may run on; empty for all that this process may use.
       network: the process whose network it uses; None for the network of this process.
-      grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
+      grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for
+        SIGKILL at once.
     """
 
     def __init__(
@@ -62,7 +67,8 @@ class ChildProcess:
         self.pid = self._popen.pid
         self._grace_secs = grace_secs
         self._readers: list[threading.Thread] = []
-        # Becomes readable when the process ends. Opened when it is first needed: kernels before 5.3 lack it.
+        # Becomes readable when the process ends. Opened when it is first needed: kernels before 5.3
+        # lack it.
         self._ended: int | None = None
 
     def __enter__(self) -> 'ChildProcess':
@@ -79,16 +85,23 @@ class ChildProcess:
         show_error: Callable[[str], None] | None = None,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts threads that call show and show_error with each line, and closed at the end of standard output."""
+        """Starts threads that call show and show_error with each line, and closed at the end of
+        standard output.
+        """
 
-        def read(stream: IO[str] | None, receiver: Callable[[str], None], at_end: Callable[[], None]) -> None:
+        def read(
+            stream: IO[str] | None, receiver: Callable[[str], None], at_end: Callable[[], None]
+        ) -> None:
             assert stream is not None
             with stream:
                 for line in stream:
                     receiver(line.removesuffix('\n'))
             at_end()
 
-        for arguments in ((self._popen.stdout, show, closed), (self._popen.stderr, show_error, lambda: None)):
+        for arguments in (
+            (self._popen.stdout, show, closed),
+            (self._popen.stderr, show_error, lambda: None),
+        ):
             if arguments[1]:
                 reader = threading.Thread(target=read, args=arguments, daemon=True)
                 reader.start()
@@ -108,7 +121,9 @@ class ChildProcess:
         return bool(select.select([self._descriptor], [], [], secs)[0])
 
     def wait_or_stop(self, secs: float | None = None) -> bool:
-        """Waits like wait(), but raises Stopped if a signal asks this process to end; for the main thread."""
+        """Waits like wait(), but raises Stopped if a signal asks this process to end; for the main
+        thread.
+        """
         return SIGNALS.wait(secs, self._descriptor)
 
     @property
@@ -130,7 +145,9 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     def stop(self, grace_secs: float) -> None:
-        """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run after grace_secs."""
+        """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run
+        after grace_secs.
+        """
         # Descendants in other sessions could not be found once their parent has ended.
         descendants = psutil.Process(self.pid).children(recursive=True)
         try:
@@ -146,7 +163,9 @@ class ChildProcess:
             self.wait()
 
     def reap(self) -> int:
-        """Waits for its end, kills its group, waits for its last lines; returns the same code as exit_code()."""
+        """Waits for its end, kills its group, waits for its last lines; returns the same code as
+        exit_code().
+        """
         self.wait()
         self.signal(signal.SIGKILL)
         code = self._popen.wait()

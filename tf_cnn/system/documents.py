@@ -1,4 +1,6 @@
-"""Reads JSON and TOML, so that a document that is damaged in any way is one error of one line. Without TensorFlow."""
+"""Reads JSON and TOML, so that a document that is damaged in any way is one error of one line.
+Without TensorFlow.
+"""
 
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -11,7 +13,9 @@ T = TypeVar('T')
 
 
 class DocumentError(ValueError):
-    """Why a text is not the document that it should be, in one line without the name of its file."""
+    """Why a text is not the document that it should be, in one line without the name of its
+    file.
+    """
 
 
 @overload
@@ -21,7 +25,9 @@ def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any: ..
 
 
 def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any:
-    """Reads JSON as a type, as msgspec does; raises DocumentError. Not strict, a text such as "3" is also a number."""
+    """Reads JSON as a type, as msgspec does; raises DocumentError. Not strict, a text such as "3"
+    is also a number.
+    """
     try:
         return msgspec.json.decode(text, type=kind, strict=strict)
     except (RecursionError, ValueError) as error:
@@ -29,12 +35,16 @@ def decode_json(text: str | bytes, kind: Any, *, strict: bool = True) -> Any:
 
 
 def read_json(path: str | Path, kind: type[T]) -> T:
-    """Reads a JSON file as a type; raises FileNotFoundError, or DocumentError if it cannot be read."""
+    """Reads a JSON file as a type; raises FileNotFoundError, or DocumentError if it cannot be
+    read.
+    """
     return decode_json(_content(path), kind)
 
 
 def read_toml(path: str | Path, kind: type[T]) -> T:
-    """Reads a TOML file as a type; raises FileNotFoundError, or DocumentError if it cannot be read."""
+    """Reads a TOML file as a type; raises FileNotFoundError, or DocumentError if it cannot be
+    read.
+    """
     try:
         return msgspec.toml.decode(_content(path), type=kind)
     except (RecursionError, ValueError) as error:
@@ -51,5 +61,9 @@ def _content(path: str | Path) -> bytes:
 
 
 def _why(error: Exception) -> DocumentError:
-    reason = 'it is nested too deeply' if isinstance(error, RecursionError) else ' '.join(str(error).split())
+    reason = (
+        'it is nested too deeply'
+        if isinstance(error, RecursionError)
+        else ' '.join(str(error).split())
+    )
     return DocumentError(reason)

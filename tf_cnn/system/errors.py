@@ -1,4 +1,6 @@
-"""The two kinds of error with their exit codes; how messages spell flags, count things and name what to install."""
+"""The two kinds of error with their exit codes; how messages spell flags, count things and name
+what to install.
+"""
 
 import contextlib
 import difflib
@@ -25,7 +27,9 @@ _PACKAGES = {'PIL': 'pillow', 'absl': 'absl-py', 'google': 'protobuf', 'grpc': '
 
 
 class BenchmarkError(Exception):
-    """An error that is printed without a traceback, each of its messages in one line; most have one message."""
+    """An error that is printed without a traceback, each of its messages in one line; most have one
+    message.
+    """
 
     exit_code: int
 
@@ -39,7 +43,8 @@ class BenchmarkError(Exception):
 
 
 class UsageError(BenchmarkError):
-    """Wrong use: found before the run. Each line names the flag, its value, why, and what to write instead.
+    """Wrong use: found before the run. Each line names the flag, its value, why, and what to write
+    instead.
 
     Independent mistakes that are found together are one error with several messages (see Refusals).
     """
@@ -48,7 +53,9 @@ class UsageError(BenchmarkError):
 
 
 class RunError(BenchmarkError):
-    """A fault during the run: data, disk, network. The line names the file, record, host or task, then the cause."""
+    """A fault during the run: data, disk, network. The line names the file, record, host or task,
+    then the cause.
+    """
 
     exit_code = 1
     # What was measured before a run failed, a results.document.Result.
@@ -62,18 +69,26 @@ def format_flag(name: str, value: object) -> str:
 
 
 def plural(number: int, noun: str, suffix: str = 's') -> str:
-    """Returns a number of things: '1 step', '2 steps'; suffix is the ending for all numbers except 1."""
+    """Returns a number of things: '1 step', '2 steps'; suffix is the ending for all numbers except
+    1.
+    """
     return f'{number} {noun}{"" if number == 1 else suffix}'
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that is most similar to this one, the first of several, or None if none is similar."""
+    """Returns the known name that is most similar to this one, the first of several, or None if
+    none is similar.
+    """
     return next(iter(similar(name, known, 1)), None)
 
 
 def similar(name: str, known: Iterable[str], at_most: int) -> list[str]:
-    """Returns the known names that are most similar to this one, the nearest first; equally similar ones in order."""
-    similarities = {other: difflib.SequenceMatcher(None, other, name.lower()).ratio() for other in known}
+    """Returns the known names that are most similar to this one, the nearest first; equally similar
+    ones in order.
+    """
+    similarities = {
+        other: difflib.SequenceMatcher(None, other, name.lower()).ratio() for other in known
+    }
     near = [other for other, similarity in similarities.items() if similarity >= _SIMILAR]
     return sorted(near, key=similarities.__getitem__, reverse=True)[:at_most]
 
@@ -84,14 +99,17 @@ def alternatives(names: Sequence[str]) -> str:
 
 
 def not_installed(module: str) -> str:
-    """Returns the message that the package of a module is missing, with the command that installs it."""
+    """Returns the message that the package of a module is missing, with the command that installs
+    it.
+    """
     name = module.partition('.')[0]
     package = _PACKAGES.get(name, name)
     return f'the package {package} is not installed in this Python; run: {to_install(package)}'
 
 
 def to_install(*packages: str, again: bool = False) -> str:
-    """Returns the command that installs packages into the environment of this process: of make, pipx or pip.
+    """Returns the command that installs packages into the environment of this process: of make,
+    pipx or pip.
 
     Args:
       again: whether the packages are installed, but damaged.
@@ -109,7 +127,9 @@ def to_install(*packages: str, again: bool = False) -> str:
         if importlib.util.find_spec('tensorflow') is None:
             activate = f'source {shlex.quote(str(Path(*folder[1:], ".venv", "bin", "activate")))}'
             # The file is the last that `make install` makes.
-            return activate if (program / '.venv' / '.installed').exists() else f'{make} && {activate}'
+            return (
+                activate if (program / '.venv' / '.installed').exists() else f'{make} && {activate}'
+            )
     options = ['--force-reinstall'] if again else []
     return shlex.join([sys.executable, '-m', 'pip', 'install', *options, *packages])
 
@@ -133,7 +153,10 @@ def _one_line(message: str) -> str:
     line = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     if (left_out := len(line) - _LONGEST) <= 0:
         return line
-    return f'{line[: _LONGEST // 2]} ... ({left_out} characters are left out) ... {line[-(_LONGEST // 2) :]}'
+    return (
+        f'{line[: _LONGEST // 2]} ... ({left_out} characters are left out) ... '
+        f'{line[-(_LONGEST // 2) :]}'
+    )
 
 
 class Refusals:
@@ -164,8 +187,8 @@ def read_regular(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
     """Returns the whole content of a file that a user names.
 
     Raises:
-      OSError: it cannot be read, is not a regular file (reading a pipe, or /dev/zero, might never end), or is larger
-        than most_bytes.
+      OSError: it cannot be read, is not a regular file (reading a pipe, or /dev/zero, might never
+        end), or is larger than most_bytes.
     """
     # O_NONBLOCK, so as not to wait for the writer of a pipe.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -177,5 +200,8 @@ def read_regular(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
             raise OSError(errno.EINVAL, 'it is no regular file')
         found = content.read(most_bytes + 1) if status.st_size <= most_bytes else b''
         if max(status.st_size, len(found)) > most_bytes:
-            raise OSError(errno.EFBIG, f'it has {status.st_size} bytes, more than the {most_bytes} that are read')
+            raise OSError(
+                errno.EFBIG,
+                f'it has {status.st_size} bytes, more than the {most_bytes} that are read',
+            )
         return found

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-# The folder with proc/, sys/, dev/ and etc/. Tests hand in another one, with the files of another machine.
+# The folder with proc/, sys/, dev/ and etc/. Tests hand in another one, with the files of another
+# machine.
 ROOT = Path('/')
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file without white space around it; empty if it cannot be read, as on other systems."""
+    """Returns the text of a file without white space around it; empty if it cannot be read, as on
+    other systems.
+    """
     try:
         return path.read_text(encoding='utf-8', errors='replace').strip()
     except OSError:
@@ -24,7 +27,9 @@ def read_number(path: Path) -> int | None:
 
 
 def read_key_values(path: Path) -> dict[str, str]:
-    """Returns the rows 'name: value', 'name=value' or 'name value' of a file, by name; the last one of each name."""
+    """Returns the rows 'name: value', 'name=value' or 'name value' of a file, by name; the last one
+    of each name.
+    """
     rows = {}
     for line in read_text(path).splitlines():
         separator = next((mark for mark in line if mark in ':= \t'), '')
@@ -34,7 +39,9 @@ def read_key_values(path: Path) -> dict[str, str]:
 
 
 def numbers_in(text: str) -> Iterator[int]:
-    """Yields the numbers in a list such as '0-3,8'; raises ValueError if the text is not such a list."""
+    """Yields the numbers in a list such as '0-3,8'; raises ValueError if the text is not such a
+    list.
+    """
     for part in text.split(','):
         if part.strip():
             first, _, last = part.partition('-')

@@ -16,8 +16,12 @@ from tf_cnn.system.errors import RunError, UsageError
 _GRACE_SECS = 20.0
 
 # An error line of the program, or of a process in a cluster, which the process's name precedes.
-_ERROR = re.compile(r'^(?P<process>[\w ]+\| )?tf_cnn_benchmarks: error: (?P<text>.+)$', re.MULTILINE)
-_OUT_OF_MEMORY = re.compile(r'ResourceExhausted|RESOURCE_EXHAUSTED|OOM when allocating|MemoryError|std::bad_alloc')
+_ERROR = re.compile(
+    r'^(?P<process>[\w ]+\| )?tf_cnn_benchmarks: error: (?P<text>.+)$', re.MULTILINE
+)
+_OUT_OF_MEMORY = re.compile(
+    r'ResourceExhausted|RESOURCE_EXHAUSTED|OOM when allocating|MemoryError|std::bad_alloc'
+)
 
 # The causes of failed runs, for other programs.
 TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
@@ -25,7 +29,9 @@ TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code (128 + n if signal n ended it), and if it failed why, and the cause."""
+    """How a process ended: its exit code (128 + n if signal n ended it), and if it failed why, and
+    the cause.
+    """
 
     exit_code: int
     seconds: float
@@ -40,17 +46,24 @@ def run_process(
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> Ended:
-    """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main thread.
+    """Runs a command to its end, as a ChildProcess, with its output in a log. Call it from the main
+    thread.
 
-    A signal to this process stops the command first: SIGTERM, and SIGKILL after grace_secs. Then it raises Stopped.
-    Raises RunError if the command cannot be started, UsageError if this is not Linux.
+    A signal to this process stops the command first: SIGTERM, and SIGKILL after grace_secs. Then it
+    raises Stopped. Raises RunError if the command cannot be started, UsageError if this is not
+    Linux.
     """
     if sys.platform != 'linux':
-        raise UsageError(f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by itself instead')
+        raise UsageError(
+            f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by '
+            'itself instead'
+        )
     started = time.monotonic()
     try:
         with log.open('wb') as file:
-            child = ChildProcess(argv, stdout=file, stderr=subprocess.STDOUT, env=environment, grace_secs=grace_secs)
+            child = ChildProcess(
+                argv, stdout=file, stderr=subprocess.STDOUT, env=environment, grace_secs=grace_secs
+            )
     except OSError as error:
         raise RunError(f'{log}: the run cannot be started ({error.strerror})') from error
     with child:
@@ -67,7 +80,9 @@ def run_process(
 
 
 def explain_end(output: str, return_code: int) -> tuple[str, str]:
-    """Returns why a process failed, in one line, and the cause, from its output and its return code in subprocess."""
+    """Returns why a process failed, in one line, and the cause, from its output and its return code
+    in subprocess.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     memory = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), None)
     errors = list(_ERROR.finditer(output))

@@ -1,4 +1,6 @@
-"""Runs tasks in worker processes, with results in order and bounded memory. Workers exit with their parent."""
+"""Runs tasks in worker processes, with results in order and bounded memory. Workers exit with their
+parent.
+"""
 
 import concurrent.futures
 import contextlib
@@ -14,10 +16,18 @@ from typing import TypeVar
 Item = TypeVar('Item')
 Result = TypeVar('Result')
 
-# Enough that workers do not wait for the consumer of the results, and few enough for images of many megabytes.
+# Enough that workers do not wait for the consumer of the results, and few enough for images of many
+# megabytes.
 _TASKS_PER_WORKER = 4
 # What ends a process may reach its workers as well; they end with it.
-_DELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+_DELAYED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
 
 
 def num_cores() -> int:
@@ -25,15 +35,21 @@ def num_cores() -> int:
 
 
 def ordered_map(
-    executor: concurrent.futures.Executor, num_workers: int, function: Callable[[Item], Result], items: Iterable[Item]
+    executor: concurrent.futures.Executor,
+    num_workers: int,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
 ) -> Iterator[Result]:
-    """Yields function(item) for each item, in order. Starts at once, and always has a few tasks per worker running."""
+    """Yields function(item) for each item, in order. Starts at once, and always has a few tasks per
+    worker running.
+    """
     remaining = iter(items)
     under_way: deque[concurrent.futures.Future[Result]] = deque()
 
     def start_next() -> None:
         for item in remaining:
-            # This may start a worker. Signals may reach the whole group, but only this process should react.
+            # This may start a worker. Signals may reach the whole group, but only this process
+            # should react.
             with signals_delayed():
                 under_way.append(executor.submit(function, item))
             break
@@ -52,7 +68,9 @@ def ordered_map(
 
 @contextlib.contextmanager
 def signals_delayed() -> Iterator[None]:
-    """Delays signals to this thread until the block ends. Processes that are started in the block receive none."""
+    """Delays signals to this thread until the block ends. Processes that are started in the block
+    receive none.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _DELAYED)
     try:
         yield
@@ -62,7 +80,9 @@ def signals_delayed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
-    """Spawns worker processes. They exit when the block ends, also on Ctrl-C, and if this process is killed."""
+    """Spawns worker processes. They exit when the block ends, also on Ctrl-C, and if this process
+    is killed.
+    """
     executor = concurrent.futures.ProcessPoolExecutor(
         num_processes, mp_context=multiprocessing.get_context('spawn'), initializer=_end_with_parent
     )
@@ -73,7 +93,9 @@ def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
 
 
 def _end_with_parent() -> None:
-    """Makes this worker exit when its parent dies. Otherwise the siblings keep the queue open, and it waits forever."""
+    """Makes this worker exit when its parent dies. Otherwise the siblings keep the queue open, and
+    it waits forever.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,4 +1,6 @@
-"""Where the program stands: in the folder of a checkout, or among the packages of an installation."""
+"""Where the program stands: in the folder of a checkout, or among the packages of an
+installation.
+"""
 
 from pathlib import Path
 

@@ -1,7 +1,8 @@
 """The signals that ask this process to end. They are stored, and each phase of a run asks for them.
 
-An exception that a handler raises is lost where native code calls Python and swallows it. So the handlers only store
-the signal: SIGNALS.ask() raises it, and phases call that wherever they can stop. A thread answers when no phase asks.
+An exception that a handler raises is lost where native code calls Python and swallows it. So the
+handlers only store the signal: SIGNALS.ask() raises it, and phases call that wherever they can
+stop. A thread answers when no phase asks.
 """
 
 import contextlib
@@ -19,7 +20,8 @@ _NUMBERS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
 )
-# `timeout` sends its signal twice at once, and a terminal may reach a process by two ways: that is one request.
+# `timeout` sends its signal twice at once, and a terminal may reach a process by two ways: that is
+# one request.
 _SAME_SECS = 0.2
 # How long a phase has to ask before the thread answers, and how often the thread looks.
 GRACE_SECS = 1.5
@@ -29,7 +31,9 @@ _HANDLER, _THREAD = 0, 1
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has asked this process to end. exit_code is the one that shells use: 128 + the number of the signal."""
+    """A signal has asked this process to end. exit_code is the one that shells use: 128 + the
+    number of the signal.
+    """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
@@ -49,8 +53,8 @@ def _default_grace(count: int) -> float:
 class Signals:
     """The signals that this process has received. There is one object, SIGNALS.
 
-    Methods that install handlers do nothing outside the main thread. Handlers that the user installed stay, and ignored
-    signals stay ignored, such as SIGHUP under nohup.
+    Methods that install handlers do nothing outside the main thread. Handlers that the user
+    installed stay, and ignored signals stay ignored, such as SIGHUP under nohup.
     """
 
     def __init__(self) -> None:
@@ -69,7 +73,7 @@ class Signals:
         # The ends of the pipe that wakes wait(), while handlers are installed.
         self._wakes: tuple[int, int] | None = None
 
-    # ---- for phases -----------------------------------------------------------------------------------------------
+    # ---- for phases ------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -98,7 +102,8 @@ class Signals:
         return stop
 
     def wait(self, secs: float | None, descriptor: int | None = None) -> bool:
-        """Waits until a descriptor can be read, at most this long; returns whether it can. Raises Stopped like ask().
+        """Waits until a descriptor can be read, at most this long; returns whether it can. Raises
+        Stopped like ask().
 
         For the main thread.
         """
@@ -106,7 +111,11 @@ class Signals:
         while True:
             self.ask()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            files = [number for number in (descriptor, self._wakes and self._wakes[0]) if number is not None]
+            files = [
+                number
+                for number in (descriptor, self._wakes and self._wakes[0])
+                if number is not None
+            ]
             readable = select.select(files, [], [], left)[0]
             if descriptor in readable:
                 return True
@@ -114,10 +123,12 @@ class Signals:
                 return False
             os.read(readable[0], 64)
 
-    # ---- for what runs phases -------------------------------------------------------------------------------------
+    # ---- for what runs phases --------------------------------------------------------------------
 
     def end_at_once(self) -> None:
-        """From now on a signal ends this process with one line, until the first storing(). For the command's start."""
+        """From now on a signal ends this process with one line, until the first storing(). For the
+        command's start.
+        """
         if not self._is_command:
             self._is_command = self._ends_at_once = True
             self._install()
@@ -131,15 +142,18 @@ class Signals:
         grace: Callable[[int], float] = _default_grace,
         may_exit: bool = False,
     ) -> Iterator[None]:
-        """Stores signals within the block, for ask(). Later ones are stored as well if this process is the command.
+        """Stores signals within the block, for ask(). Later ones are stored as well if this process
+        is the command.
 
         In another program, a signal for which nobody asked is raised at the end of the block.
 
         Args:
-          finish: called on another thread, before it ends the process, if no phase has asked in time. Only if the
-            process is the command, or may_exit.
-          tell: called on another thread at each signal, with the first one and the number of signals so far.
-          grace: returns how many seconds after the first signal that is, given the number of signals so far.
+          finish: called on another thread, before it ends the process, if no phase has asked in
+            time. Only if the process is the command, or may_exit.
+          tell: called on another thread at each signal, with the first one and the number of
+            signals so far.
+          grace: returns how many seconds after the first signal that is, given the number of
+            signals so far.
         """
         installed = self._install() if self._wakes is None else {}
         before = self._tell, self._finish, self._grace
@@ -165,12 +179,16 @@ class Signals:
             self._is_suspended = False
 
     def held(self, function: Callable[[], object]) -> None:
-        """Calls a function that native code may leave in another way if a signal's exception is raised in it."""
+        """Calls a function that native code may leave in another way if a signal's exception is
+        raised in it.
+        """
         with contextlib.nullcontext() if self._is_command else self.storing():
             function()
 
     def ignore(self) -> None:
-        """Lets the process end undisturbed: while Python exits, its handlers are gone, but ignored signals stay so."""
+        """Lets the process end undisturbed: while Python exits, its handlers are gone, but ignored
+        signals stay so.
+        """
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 signal.signal(number, signal.SIG_IGN)
@@ -181,22 +199,29 @@ class Signals:
         sys.stderr.flush()
         os._exit(exit_code)
 
-    # ---- handlers and threads -------------------------------------------------------------------------------------
+    # ---- handlers and threads --------------------------------------------------------------------
 
     def _install(self) -> dict[signal.Signals, Any]:
         """Installs the handlers and starts the thread; returns the handlers before."""
         if threading.current_thread() is not threading.main_thread():
             return {}
         defaults = (signal.SIG_DFL, signal.default_int_handler)
-        replaced = {number: before for number in _NUMBERS if (before := signal.getsignal(number)) in defaults}
+        replaced = {
+            number: before
+            for number in _NUMBERS
+            if (before := signal.getsignal(number)) in defaults
+        }
         self._wakes = _pipe()
         reading, self._wakeup = _pipe()
-        # Python runs handlers only between calls to native code, but writes the number of the signal at once.
+        # Python runs handlers only between calls to native code, but writes the number of the
+        # signal at once.
         for number in replaced:
             signal.signal(number, self._handle)
         self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         os.set_blocking(reading, True)
-        self._thread = threading.Thread(target=self._watch, args=(reading, {*replaced}), name='signals', daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, args=(reading, {*replaced}), name='signals', daemon=True
+        )
         self._thread.start()
         return replaced
 
@@ -219,7 +244,9 @@ class Signals:
     def _store(self, number: int, by: int) -> bool:
         """Stores a signal; returns whether it is a new request."""
         now = time.monotonic()
-        is_same = self._seen[by] and (now - self._seen_at[by] < _SAME_SECS or number == signal.SIGXCPU)
+        is_same = self._seen[by] and (
+            now - self._seen_at[by] < _SAME_SECS or number == signal.SIGXCPU
+        )
         self._seen_at[by] = now
         if is_same:
             # The kernel repeats SIGXCPU each second.
@@ -241,7 +268,9 @@ class Signals:
                 if self._is_command and (self._ends_at_once or count > 2):
                     _end_at_once(stop)
                 if count == 1:
-                    threading.Thread(target=self._answer, args=(stop,), name='answer', daemon=True).start()
+                    threading.Thread(
+                        target=self._answer, args=(stop,), name='answer', daemon=True
+                    ).start()
                 self._tell(stop, count)
 
     def _answer(self, stop: Stopped) -> None:

@@ -1,8 +1,10 @@
-"""Runs a command that dies with its parent: `tether.py PARENT_PID CORES NETWORK_PID COMMAND...`. Linux only.
+"""Runs a command that dies with its parent: `tether.py PARENT_PID CORES NETWORK_PID COMMAND...`.
+Linux only.
 
-The kernel kills the command when its parent ends, even by SIGKILL, and runs it on CORES (such as 0,1,2; empty for all)
-in the network of the process NETWORK_PID (empty for the network of the parent). This is a separate script because code
-between fork and exec is not safe in a process with threads.
+The kernel kills the command when its parent ends, even by SIGKILL, and runs it on CORES (such as
+0,1,2; empty for all) in the network of the process NETWORK_PID (empty for the network of the
+parent). This is a separate script because code between fork and exec is not safe in a process with
+threads.
 """
 
 import ctypes
@@ -16,8 +18,11 @@ _NOT_FOUND = 127  # the exit code of a shell
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent(argv: Sequence[str], cores: Iterable[int] = (), network: int | None = None) -> list[str]:
-    """Returns the command line for argv on these cores (empty: all); it also dies with the thread that starts it.
+def die_with_parent(
+    argv: Sequence[str], cores: Iterable[int] = (), network: int | None = None
+) -> list[str]:
+    """Returns the command line for argv on these cores (empty: all); it also dies with the thread
+    that starts it.
 
     network: the process whose network argv uses; None for the network of this process.
     """
@@ -26,7 +31,9 @@ def die_with_parent(argv: Sequence[str], cores: Iterable[int] = (), network: int
 
 
 def _enter_network(pid: str) -> None:
-    """Moves this process into the network namespace of another one, and before into the user namespace that owns it."""
+    """Moves this process into the network namespace of another one, and before into the user
+    namespace that owns it.
+    """
     for kind in ('user', 'net'):
         path = f'/proc/{pid}/ns/{kind}'
         # A process cannot enter its own user namespace again.
@@ -43,7 +50,10 @@ def _main() -> None:
         try:
             _enter_network(network)
         except OSError as error:
-            sys.exit(f'{command[0]}: the network of process {network} cannot be entered ({error.strerror})')
+            sys.exit(
+                f'{command[0]}: the network of process {network} cannot be entered '
+                f'({error.strerror})'
+            )
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         # The parent ended before prctl was called.

@@ -1,16 +1,20 @@
 """The files of checkpoints. A kill at any moment leaves the last complete checkpoint intact.
 
-A checkpoint is two files, .index and .data-00000-of-00001, and no file system renames two files at once. Hence stages:
+A checkpoint is two files, .index and .data-00000-of-00001, and no file system renames two files at
+once. Hence stages:
 
-  .unfinished-checkpoint/   TensorFlow writes the files here; after a kill, the next save discards them;
-  .ready-checkpoint/        the same folder, renamed; after a kill, the next save repeats the stages below;
-  model.ckpt-STEP.*         links to the same files, the index last: without its index a checkpoint does not exist;
-  checkpoint                the state file, which now names the checkpoint as the newest. Then expired checkpoints and
-                            the ready folder are deleted.
+  .unfinished-checkpoint/   TensorFlow writes the files here; after a kill, the next save discards
+                            them;
+  .ready-checkpoint/        the same folder, renamed; after a kill, the next save repeats the
+                            stages below;
+  model.ckpt-STEP.*         links to the same files, the index last: without its index a
+                            checkpoint does not exist;
+  checkpoint                the state file, which now names the checkpoint as the newest. Then
+                            expired checkpoints and the ready folder are deleted.
 
-training-ended means that no run is training in the folder and that the last one reached its end; training-begun, that a
-cluster has begun a training there and did not reach the end that the file names. TensorFlow, which takes seconds to
-import, is imported only for the state file.
+training-ended means that no run is training in the folder and that the last one reached its end;
+training-begun, that a cluster has begun a training there and did not reach the end that the file
+names. TensorFlow, which takes seconds to import, is imported only for the state file.
 """
 
 import contextlib
@@ -37,7 +41,8 @@ _STATE = 'checkpoint'
 _ENDED, _BEGUN = 'training-ended', 'training-begun'
 _STEPS = Meta(ge=0, le=2**63 - 1)
 _PREFIX = re.compile(r'model\.ckpt-\d+')
-# The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is writing.
+# The files in the folders of both stages; TensorFlow adds an ending of its own to a file that it is
+# writing.
 _STAGE_FILES = re.compile(r'model\.ckpt-\d+\..+|checkpoint|twin')
 
 
@@ -49,11 +54,17 @@ class _Begun(Struct):
 
 
 def latest_checkpoint(folder: str) -> str | None:
-    """Returns the prefix of the newest complete checkpoint: by the state file, else by the highest step."""
+    """Returns the prefix of the newest complete checkpoint: by the state file, else by the highest
+    step.
+    """
     state = _read_state(Path(folder))
     if state and _is_complete(state[-1]):
         return state[-1]
-    found = [prefix for parent in (folder, os.path.join(folder, READY)) for prefix in _checkpoints_in(parent)]
+    found = [
+        prefix
+        for parent in (folder, os.path.join(folder, READY))
+        for prefix in _checkpoints_in(parent)
+    ]
     return max(filter(_is_complete, found), key=step_of, default=None)
 
 
@@ -74,39 +85,53 @@ def describe_incomplete(folder: str, checkpoint: str | None) -> str | None:
 
 
 def named_checkpoints(folder: str) -> list[str]:
-    """Returns the prefixes of the complete checkpoints that the state file names, the newest last."""
+    """Returns the prefixes of the complete checkpoints that the state file names, the newest
+    last.
+    """
     return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]
 
 
 def find_checkpoint(path: str, written: str) -> str:
-    """Returns the prefix of a checkpoint. path is a prefix, a file of a checkpoint, or a folder for its newest one.
+    """Returns the prefix of a checkpoint. path is a prefix, a file of a checkpoint, or a folder for
+    its newest one.
 
-    `written` is the path or flag as the user wrote it, for errors: UsageError if there is no such folder or checkpoint,
-    RunError if the folder holds none.
+    `written` is the path or flag as the user wrote it, for errors: UsageError if there is no such
+    folder or checkpoint, RunError if the folder holds none.
     """
     if os.path.isdir(path):
         newest = latest_checkpoint(path)
         if newest is None:
-            raise RunError(f'{written}: the folder holds no checkpoint; give the --train_dir of a run that saved one')
+            raise RunError(
+                f'{written}: the folder holds no checkpoint; give the --train_dir of a run '
+                'that saved one'
+            )
         return newest
     prefix = re.sub(r'\.(index|data-\d+-of-\d+)$', '', path)
     if not os.path.isfile(f'{prefix}.index'):
-        raise UsageError(f'{written}: there is no such folder or checkpoint; give the --train_dir of a run')
+        raise UsageError(
+            f'{written}: there is no such folder or checkpoint; give the --train_dir of a run'
+        )
     return prefix
 
 
 def named_checkpoint(path: str) -> str | None:
-    """Returns the prefix if a path is one, as DIR/model.ckpt-100, which may be missing; None if it is a folder.
+    """Returns the prefix if a path is one, as DIR/model.ckpt-100, which may be missing; None if it
+    is a folder.
 
-    A name that ends with ckpt-STEP is a prefix, as in the original program, unless there is a folder of this name.
+    A name that ends with ckpt-STEP is a prefix, as in the original program, unless there is a
+    folder of this name.
     """
     prefix = path.rstrip('/')
-    is_prefix = os.path.isfile(f'{prefix}.index') or (re.search(r'ckpt-\d+$', prefix) and not os.path.isdir(prefix))
+    is_prefix = os.path.isfile(f'{prefix}.index') or (
+        re.search(r'ckpt-\d+$', prefix) and not os.path.isdir(prefix)
+    )
     return prefix if is_prefix else None
 
 
 def mark_ended(folder: str, ended: bool) -> None:
-    """Records whether training in the folder has ended, for evaluators that wait for checkpoints. Ignores OS errors."""
+    """Records whether training in the folder has ended, for evaluators that wait for checkpoints.
+    Ignores OS errors.
+    """
     file = Path(folder) / _ENDED
     with contextlib.suppress(OSError):
         if ended:
@@ -116,7 +141,8 @@ def mark_ended(folder: str, ended: bool) -> None:
 
 
 def mark_begun(folder: str, length: Sequence[int] | None, end: int) -> None:
-    """Records that a training is under way, and where it ends, for the run that continues it. Ignores OS errors.
+    """Records that a training is under way, and where it ends, for the run that continues it.
+    Ignores OS errors.
 
     length is what makes two runs equally long; None if no other run will continue to this end.
     """
@@ -129,13 +155,16 @@ def mark_begun(folder: str, length: Sequence[int] | None, end: int) -> None:
 
 
 def forget_begun(folder: str) -> None:
-    """Records that a training has done everything to its end, so that the next run trains anew. Ignores OS errors."""
+    """Records that a training has done everything to its end, so that the next run trains anew.
+    Ignores OS errors.
+    """
     with contextlib.suppress(OSError):
         (Path(folder) / _BEGUN).unlink(missing_ok=True)
 
 
 def read_end(folder: str, length: Sequence[int] | None) -> int | None:
-    """Returns the last step of a training of a cluster that did not reach it; None if there is none of this length.
+    """Returns the last step of a training of a cluster that did not reach it; None if there is none
+    of this length.
 
     Raises UsageError if the file that says so is damaged.
     """
@@ -146,7 +175,8 @@ def read_end(folder: str, length: Sequence[int] | None) -> int | None:
         return None
     except DocumentError as error:
         raise UsageError(
-            f'{path}: it cannot be used ({error}), so the step at which the training should end is unknown; remove '
+            f'{path}: it cannot be used ({error}), so the step at which the training should '
+            'end is unknown; remove '
             'it, then the run takes all of its steps'
         ) from None
     return begun.end if begun.length == length else None
@@ -157,10 +187,15 @@ def has_ended(folder: str) -> bool:
 
 
 def step_of(prefix: str) -> int:
-    """Returns the step in the name of a checkpoint, 100 for DIR/model.ckpt-100; raises RunError if there is none."""
+    """Returns the step in the name of a checkpoint, 100 for DIR/model.ckpt-100; raises RunError if
+    there is none.
+    """
     match = re.search(r'-(\d+)$', prefix)
     if match is None:
-        raise RunError(f'{prefix}: the name does not end with a step; rename the checkpoint like model.ckpt-100')
+        raise RunError(
+            f'{prefix}: the name does not end with a step; rename the checkpoint like '
+            'model.ckpt-100'
+        )
     return int(match[1])
 
 
@@ -184,14 +219,17 @@ def publish_checkpoint(folder: Path, max_to_keep: int) -> None:
         if kept != names:
             for expired in set(names) - set(kept):
                 _delete(str(folder / expired))
-            # Drop the names only after the files: after a kill in between, no save would delete unnamed files.
+            # Drop the names only after the files: after a kill in between, no save would delete
+            # unnamed files.
             _write_state(folder, kept)
     if os.path.lexists(ready):
         remove_stage(ready)
 
 
 def remove_stage(folder: Path) -> None:
-    """Removes the folder of a stage; raises OSError, without changes, if it is a link or holds other files."""
+    """Removes the folder of a stage; raises OSError, without changes, if it is a link or holds
+    other files.
+    """
     clear_own(folder, _STAGE_FILES.fullmatch)
     folder.rmdir()
 
@@ -209,13 +247,17 @@ def _link(file: Path, target: Path) -> None:
 
 
 def _delete(prefix: str) -> None:
-    """Deletes the files of a checkpoint, the index first, so that a kill leaves no checkpoint with missing data."""
+    """Deletes the files of a checkpoint, the index first, so that a kill leaves no checkpoint with
+    missing data.
+    """
     for file in (f'{prefix}.index', *data_files(prefix), f'{prefix}.meta'):
         Path(file).unlink(missing_ok=True)
 
 
 def _checkpoints_in(folder: str) -> list[str]:
-    """Returns the prefixes of the checkpoints with names like ours (model.ckpt-STEP), complete or not."""
+    """Returns the prefixes of the checkpoints with names like ours (model.ckpt-STEP), complete or
+    not.
+    """
     found = [path.with_suffix('') for path in Path(folder).glob('*.index')]
     return [str(prefix) for prefix in found if _PREFIX.fullmatch(prefix.name)]
 
@@ -227,7 +269,11 @@ def data_files(prefix: str) -> list[str]:
 def _is_complete(prefix: str) -> bool:
     """Whether the index and all data files exist. Other programs may write several data files."""
     files = data_files(prefix)
-    return os.path.isfile(f'{prefix}.index') and bool(files) and len(files) == int(files[0].rpartition('-')[2])
+    return (
+        os.path.isfile(f'{prefix}.index')
+        and bool(files)
+        and len(files) == int(files[0].rpartition('-')[2])
+    )
 
 
 def _is_same(ready: str, published: str) -> bool:
@@ -240,7 +286,9 @@ def _is_same(ready: str, published: str) -> bool:
 
 
 def _read_state(folder: Path) -> list[str]:
-    """Returns the prefixes that the state file names, the newest last; empty if it is missing or malformed."""
+    """Returns the prefixes that the state file names, the newest last; empty if it is missing or
+    malformed.
+    """
     import_tensorflow()
     import tensorflow.compat.v1 as tf
 
@@ -255,7 +303,9 @@ def _read_state(folder: Path) -> list[str]:
 
 
 def _named(folder: Path) -> list[str]:
-    """Returns the names of the checkpoints in the folder that its state file lists. Only these may be deleted."""
+    """Returns the names of the checkpoints in the folder that its state file lists. Only these may
+    be deleted.
+    """
     prefixes = [Path(prefix) for prefix in _read_state(folder)]
     return [prefix.name for prefix in prefixes if prefix.parent.resolve() == folder.resolve()]
 
@@ -263,7 +313,8 @@ def _named(folder: Path) -> list[str]:
 def _write_state(folder: Path, names: Sequence[str]) -> None:
     import tensorflow.compat.v1 as tf
 
-    # Relative names remain valid when the folder is moved; TensorFlow keeps them relative if the folder is absolute.
+    # Relative names remain valid when the folder is moved; TensorFlow keeps them relative if the
+    # folder is absolute.
     state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
     written = folder / READY / _STATE
     written.write_text(str(state))
@@ -272,17 +323,22 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Reserves a folder until the block or process ends, if it supports locks; RunError if another run has it."""
+    """Reserves a folder until the block or process ends, if it supports locks; RunError if another
+    run has it.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise RunError(f'--train_dir={folder}: it cannot be opened ({error.strerror}); write another path') from error
+        raise RunError(
+            f'--train_dir={folder}: it cannot be opened ({error.strerror}); write another path'
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(
-                f'--train_dir={folder}: another run saves its checkpoints there; give each run a folder of its own, or '
+                f'--train_dir={folder}: another run saves its checkpoints there; give each '
+                'run a folder of its own, or '
                 'wait until that one ends'
             ) from None
         except OSError:

@@ -1,4 +1,6 @@
-"""Saves and restores variables in TensorFlow's checkpoint format. checkpoint_files manages the files."""
+"""Saves and restores variables in TensorFlow's checkpoint format. checkpoint_files manages the
+files.
+"""
 
 import contextlib
 import os
@@ -13,7 +15,13 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.graph.variables import Variable
 from tf_cnn.system.atomic import move_whole
 from tf_cnn.system.errors import RunError, plural
-from tf_cnn.training.checkpoint_files import READY, UNFINISHED, data_files, publish_checkpoint, remove_stage
+from tf_cnn.training.checkpoint_files import (
+    READY,
+    UNFINISHED,
+    data_files,
+    publish_checkpoint,
+    remove_stage,
+)
 from tf_cnn.training.contents import (
     CLASS_NAMES,
     OPTIONAL,
@@ -48,10 +56,15 @@ class Slice:
 
     @property
     def spec(self) -> str:
-        """The slice in the notation of SaveV2: '6 4 2,3:0,4' for rows 2 to 4 of [6, 4]; empty for a full variable."""
+        """The slice in the notation of SaveV2: '6 4 2,3:0,4' for rows 2 to 4 of [6, 4]; empty for a
+        full variable.
+        """
         if self.variable.shape == self.full:
             return ''
-        parts = (f'{start},{length}' for start, length in zip(self.offset, self.variable.shape, strict=True))
+        parts = (
+            f'{start},{length}'
+            for start, length in zip(self.offset, self.variable.shape, strict=True)
+        )
         return f'{" ".join(map(str, self.full))} {":".join(parts)}'
 
 
@@ -64,21 +77,27 @@ def joined(parts: Sequence[Slice], values: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return values[0]
     first = parts[0]
-    (axis,) = (number for number, length in enumerate(first.full) if first.variable.shape[number] != length)
+    (axis,) = (
+        number for number, length in enumerate(first.full) if first.variable.shape[number] != length
+    )
     return tf.concat(values, axis)
 
 
 class Checkpointer:
-    """Saves and restores variables. The constructor adds the ops to the current graph; save and restore add none.
+    """Saves and restores variables. The constructor adds the ops to the current graph; save and
+    restore add none.
 
-    Only one process may save in a folder, see checkpoint_files.locked. Checkpoints store 16-bit variables as float32,
-    so that a run of any precision can read them.
+    Only one process may save in a folder, see checkpoint_files.locked. Checkpoints store 16-bit
+    variables as float32, so that a run of any precision can read them.
 
     Args:
       folder: on the machine of this process; it must exist when a checkpoint is saved.
-      variables: the slices of each variable, by its name in the checkpoint, which stores them as one tensor.
-      max_to_keep: the number of checkpoints to keep, of those that the state file of the folder names.
-      class_names: the names of labels 0, 1, ..., which checkpoints keep for contents.check_classes; None for none.
+      variables: the slices of each variable, by its name in the checkpoint, which stores them as
+        one tensor.
+      max_to_keep: the number of checkpoints to keep, of those that the state file of the folder
+        names.
+      class_names: the names of labels 0, 1, ..., which checkpoints keep for contents.check_classes;
+        None for none.
     """
 
     def __init__(
@@ -93,26 +112,35 @@ class Checkpointer:
         self._max_to_keep = max_to_keep
         self._saving = threading.Lock()
         self._expected = {
-            name: (_stored_dtype(slices[0].variable).name, list(slices[0].full)) for name, slices in variables.items()
+            name: (_stored_dtype(slices[0].variable).name, list(slices[0].full))
+            for name, slices in variables.items()
         }
         parts = [(name, part) for name, parts in variables.items() for part in parts]
         with tf.name_scope('checkpoint'):
             with tf.device(device):
                 self._prefix = tf.placeholder(tf.string, [])
                 names = [] if class_names is None else [tf.constant(list(class_names), tf.string)]
-                values = [tf.cast(part.variable.value, _stored_dtype(part.variable)) for _, part in parts]
+                values = [
+                    tf.cast(part.variable.value, _stored_dtype(part.variable)) for _, part in parts
+                ]
                 self._save = tf.raw_ops.SaveV2(
                     prefix=self._prefix,
                     tensor_names=[name for name, _ in parts] + [CLASS_NAMES] * len(names),
                     shape_and_slices=[part.spec for _, part in parts] + [''] * len(names),
                     tensors=values + names,
                 )
-            self._restore = self._add_restore([entry for entry in parts if not _is_optional(entry[0])], device)
+            self._restore = self._add_restore(
+                [entry for entry in parts if not _is_optional(entry[0])], device
+            )
             optional = [entry for entry in parts if _is_optional(entry[0])]
             self._restore_optional = self._add_restore(optional, device) if optional else None
 
-    def _add_restore(self, parts: Sequence[tuple[str, Slice]], device: str) -> tuple[tf.Operation, tf.Operation]:
-        """Returns the op that restores these (name, slice) pairs, and the op that reads their values from the files."""
+    def _add_restore(
+        self, parts: Sequence[tuple[str, Slice]], device: str
+    ) -> tuple[tf.Operation, tf.Operation]:
+        """Returns the op that restores these (name, slice) pairs, and the op that reads their
+        values from the files.
+        """
         with tf.device(device):
             restored = tf.raw_ops.RestoreV2(
                 prefix=self._prefix,
@@ -126,15 +154,19 @@ class Checkpointer:
         ]
         return tf.group(*assigned, name='restore'), restored[0].op
 
-    def save(self, session: tf.Session, step: int, is_unchanged: Callable[[], bool] = lambda: True) -> str:
-        """Writes the variables after `step` steps, and returns the prefix; a checkpoint of the same step is replaced.
+    def save(
+        self, session: tf.Session, step: int, is_unchanged: Callable[[], bool] = lambda: True
+    ) -> str:
+        """Writes the variables after `step` steps, and returns the prefix; a checkpoint of the same
+        step is replaced.
 
-        Any thread may save while others run steps. Each variable is read once, but a step may run between two reads:
-        is_unchanged, called after all reads, returns whether no variable changed meanwhile.
+        Any thread may save while others run steps. Each variable is read once, but a step may run
+        between two reads: is_unchanged, called after all reads, returns whether no variable changed
+        meanwhile.
 
         Raises:
-          RunError: the folder is missing or cannot be written, the disk is full, or the variables changed meanwhile.
-            Existing checkpoints stay intact.
+          RunError: the folder is missing or cannot be written, the disk is full, or the variables
+            changed meanwhile. Existing checkpoints stay intact.
         """
         name = f'model.ckpt-{step}'
         unfinished, ready = self._folder / UNFINISHED, self._folder / READY
@@ -146,7 +178,9 @@ class Checkpointer:
             try:
                 session.run(self._save, {self._prefix: str(unfinished / name)})
                 if not is_unchanged():
-                    raise RunError(f'{name} was not saved: a step changed the variables during the save')
+                    raise RunError(
+                        f'{name} was not saved: a step changed the variables during the save'
+                    )
                 move_whole(unfinished, ready)
             except BaseException:
                 # The incomplete files would take up the rest of a full disk.
@@ -165,16 +199,20 @@ class Checkpointer:
         names_in_training: Callable[[], Collection[str]] = frozenset,
         partly: bool = False,
     ) -> None:
-        """Restores every variable, initialized or not. Optional variables that the checkpoint omits stay unchanged.
+        """Restores every variable, initialized or not. Optional variables that the checkpoint omits
+        stay unchanged.
 
         Args:
-          for_training: if False, the checkpoint may also hold training state: optimizer slots and the global step.
-          names_in_training: returns all variables of the model in training. If not for_training, the checkpoint may
-            also hold these and their slots. Called only if it holds unexpected variables, since it may take a second.
+          for_training: if False, the checkpoint may also hold training state: optimizer slots and
+            the global step.
+          names_in_training: returns all variables of the model in training. If not for_training,
+            the checkpoint may also hold these and their slots. Called only if it holds unexpected
+            variables, since it may take a second.
           partly: if True, the checkpoint may also hold any other variables.
 
         Raises:
-          RunError: the checkpoint is missing, damaged or of other names, shapes or dtypes. Then no variable is changed.
+          RunError: the checkpoint is missing, damaged or of other names, shapes or dtypes. Then no
+            variable is changed.
         """
         found: Tensors = read_contents(prefix)
         if not for_training:
@@ -200,13 +238,19 @@ class Checkpointer:
             for restore, _ in restores:
                 session.run(restore, {self._prefix: prefix})
         except tf.errors.OpError as error:
-            if error.op not in [read for _, read in restores] or isinstance(error, _NOT_FILE_ERRORS):
+            if error.op not in [read for _, read in restores] or isinstance(
+                error, _NOT_FILE_ERRORS
+            ):
                 raise
             files = ', '.join(data_files(prefix)) or f'{prefix}.data-*'
-            raise RunError(f'{files}: cannot be read ({cause(error)}); restore another checkpoint') from error
+            raise RunError(
+                f'{files}: cannot be read ({cause(error)}); restore another checkpoint'
+            ) from error
 
     def _without_training(self, found: Tensors, variables: Collection[str]) -> Tensors:
-        """Leaves out the global step, and those of the variables and of their optimizer slots that are not expected."""
+        """Leaves out the global step, and those of the variables and of their optimizer slots that
+        are not expected.
+        """
         return {
             name: facts
             for name, facts in found.items()
@@ -226,7 +270,8 @@ class Checkpointer:
 
     def _unwritable(self, name: str, reason: str) -> RunError:
         return RunError(
-            f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be written ({reason}); '
+            f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be '
+            f'written ({reason}); '
             'free disk space there, or use another folder'
         )
 
@@ -241,11 +286,13 @@ def _is_optional(name: str) -> bool:
 
 
 class WarmStart:
-    """Restores the variables of a checkpoint that match the model's by name and shape. Adds its ops to the graph.
+    """Restores the variables of a checkpoint that match the model's by name and shape. Adds its ops
+    to the graph.
 
     Args:
       flag: the flag and its value as the user wrote them, for messages.
-      variables: the slices of the model's variables by name, including moving averages but not optimizer slots.
+      variables: the slices of the model's variables by name, including moving averages but not
+        optimizer slots.
       class_names: the names of labels 0, 1, ... of this training; None if unknown.
 
     Raises:
@@ -273,11 +320,13 @@ class WarmStart:
                 unmatched.append(f'{name} ({known} there, float32 {list(slices[0].full)} here)')
         if not matching:
             raise RunError(
-                f'{flag}: no variable of the checkpoint has the name and the shape of a variable of this model, '
+                f'{flag}: no variable of the checkpoint has the name and the shape of a '
+                'variable of this model, '
                 f'such as {first_names(variables)}; give a checkpoint of a similar model'
             )
         self.summary = (
-            f'{flag}: training starts from {len(matching)} of the {plural(len(variables), "variable")} of this model '
+            f'{flag}: training starts from {len(matching)} of the '
+            f'{plural(len(variables), "variable")} of this model '
             f'in {prefix}: {first_names(matching, _MAX_NAMES)}'
         )
         of_model = [name for name in found if is_of_model(name, found)]
@@ -285,20 +334,30 @@ class WarmStart:
         self.warnings = []
         if unmatched:
             self.warnings.append(
-                f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of this model will start from '
+                f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of '
+                'this model will start from '
                 f'initial values (absent there, or different): {first_names(unmatched, _MAX_NAMES)}'
             )
         if unused:
             self.warnings.append(
-                f'{flag}: {len(unused)} of the {plural(len(of_model), "variable")} of the checkpoint will not be '
+                f'{flag}: {len(unused)} of the {plural(len(of_model), "variable")} of the '
+                'checkpoint will not be '
                 f'used: {first_names(unused, _MAX_NAMES)}'
             )
         saved = read_class_names(prefix)
-        # With another number of classes the last layer has another shape, and is among the variables named above.
-        if saved and class_names and len(saved) == len(class_names) and (other := class_difference(saved, class_names)):
+        # With another number of classes the last layer has another shape, and is among the
+        # variables named above.
+        if (
+            saved
+            and class_names
+            and len(saved) == len(class_names)
+            and (other := class_difference(saved, class_names))
+        ):
             self.warnings.append(f'{flag}: its last layer was trained on other classes: {other}')
         self._checkpointer = Checkpointer('', matching, device, 1)
 
     def restore(self, session: tf.Session) -> None:
-        """Restores the matching variables; if the checkpoint is damaged, raises RunError and changes none."""
+        """Restores the matching variables; if the checkpoint is damaged, raises RunError and
+        changes none.
+        """
         self._checkpointer.restore(session, self._prefix, partly=True)

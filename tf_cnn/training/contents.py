@@ -14,45 +14,63 @@ Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
 # Names with this prefix are optional run state: any checkpoint may contain or omit them.
 OPTIONAL = 'loss_scale/'
-# The tensor with the names of labels 0, 1, ..., [K] string, of the images that the model was trained on. Checkpoints of
-# images without class names, and of other programs, have none.
+# The tensor with the names of labels 0, 1, ..., [K] string, of the images that the model was
+# trained on. Checkpoints of images without class names, and of other programs, have none.
 CLASS_NAMES = 'class_names'
 # The number of class names that a message lists.
 _MAX_CLASSES = 8
 
 
 def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
-    """Returns (dtype, shape) of each variable of a checkpoint; raises RunError if the index is missing or damaged."""
+    """Returns (dtype, shape) of each variable of a checkpoint; raises RunError if the index is
+    missing or damaged.
+    """
     reader = _open(prefix)
     dtypes = reader.get_variable_to_dtype_map()
     shapes = reader.get_variable_to_shape_map()
-    return {name: (dtypes[name].name, shape) for name, shape in shapes.items() if not _has_names(name, dtypes)}
+    return {
+        name: (dtypes[name].name, shape)
+        for name, shape in shapes.items()
+        if not _has_names(name, dtypes)
+    }
 
 
 def read_class_names(prefix: str) -> tuple[str, ...] | None:
-    """Returns the class names in a checkpoint, or None; raises RunError if its files are missing or damaged."""
+    """Returns the class names in a checkpoint, or None; raises RunError if its files are missing or
+    damaged.
+    """
     reader = _open(prefix)
     if not _has_names(CLASS_NAMES, reader.get_variable_to_dtype_map()):
         return None
     try:
         return tuple(name.decode() for name in reader.get_tensor(CLASS_NAMES).ravel().tolist())
     except (tf.errors.OpError, UnicodeDecodeError) as error:
-        reason = cause(error) if isinstance(error, tf.errors.OpError) else 'its class names are not UTF-8'
-        raise RunError(f'{prefix}.data-*: cannot be read ({reason}); restore another checkpoint') from error
+        reason = (
+            cause(error)
+            if isinstance(error, tf.errors.OpError)
+            else 'its class names are not UTF-8'
+        )
+        raise RunError(
+            f'{prefix}.data-*: cannot be read ({reason}); restore another checkpoint'
+        ) from error
 
 
 def _open(prefix: str) -> Any:
     try:
         return tf.train.load_checkpoint(prefix)
     except tf.errors.OpError as error:
-        raise RunError(f'{prefix}.index: cannot be read ({cause(error)}); restore another checkpoint') from error
+        raise RunError(
+            f'{prefix}.index: cannot be read ({cause(error)}); restore another checkpoint'
+        ) from error
 
 
 def _has_names(name: str, dtypes: Mapping[str, tf.DType]) -> bool:
     return name == CLASS_NAMES and dtypes.get(name) == tf.string
 
 
-def check_classes(prefix: str, class_names: Sequence[str] | None, data_dir: str | None) -> str | None:
+def check_classes(
+    prefix: str, class_names: Sequence[str] | None, data_dir: str | None
+) -> str | None:
     """Compares the class names in a checkpoint with those of the images that a run reads.
 
     Args:
@@ -71,12 +89,20 @@ def check_classes(prefix: str, class_names: Sequence[str] | None, data_dir: str 
     if saved is not None and class_names is not None:
         if difference := class_difference(saved, class_names):
             raise RunError(
-                f'{prefix}: this checkpoint has other classes than --data_dir={data_dir}: {difference}; use the data '
+                f'{prefix}: this checkpoint has other classes than --data_dir={data_dir}: '
+                f'{difference}; use the data '
                 'that it was trained on, or another --train_dir'
             )
         return None
-    without = [place for place, names in ((prefix, saved), (f'--data_dir={data_dir}', class_names)) if names is None]
-    return f'{" and ".join(without)}: no class names are there, so that only the number of classes is compared'
+    without = [
+        place
+        for place, names in ((prefix, saved), (f'--data_dir={data_dir}', class_names))
+        if names is None
+    ]
+    return (
+        f'{" and ".join(without)}: no class names are there, so that only the number of classes '
+        'is compared'
+    )
 
 
 def class_difference(saved: Sequence[str], class_names: Sequence[str]) -> str | None:
@@ -87,7 +113,8 @@ def class_difference(saved: Sequence[str], class_names: Sequence[str]) -> str | 
             kind = 'another order' if sorted(saved) == sorted(class_names) else 'other names'
             names = (f'{label} is {"missing" if name is None else name}' for name in (there, here))
             return (
-                f'{_list_classes(saved)} in the checkpoint, and {_list_classes(class_names)} in the folder: {kind}, '
+                f'{_list_classes(saved)} in the checkpoint, and {_list_classes(class_names)} '
+                f'in the folder: {kind}, '
                 f'label {" there, and ".join(names)} here'
             )
     return None
@@ -99,10 +126,11 @@ def _list_classes(names: Sequence[str]) -> str:
 
 
 def is_of_model(name: str, names: Collection[str]) -> bool:
-    """Whether a tensor is a trainable variable or a moving average of batch norm; names are all in the checkpoint.
+    """Whether a tensor is a trainable variable or a moving average of batch norm; names are all in
+    the checkpoint.
 
-    Other state of training has no layer (global_step) or starts with OPTIONAL, and the slots of an optimizer are below
-    the name of a variable (conv1/kernel/momentum).
+    Other state of training has no layer (global_step) or starts with OPTIONAL, and the slots of an
+    optimizer are below the name of a variable (conv1/kernel/momentum).
     """
     parent = name.rpartition('/')[0]
     return bool(parent) and parent not in names and not name.startswith(OPTIONAL)
@@ -120,15 +148,21 @@ def content_difference(expected: Tensors, found: Tensors) -> str:
         'unexpected': found.keys() - expected.keys(),
         'with another shape or dtype': changed,
     }
-    return '; '.join(f'{problem}: {first_names(names)}' for problem, names in parts.items() if names)
+    return '; '.join(
+        f'{problem}: {first_names(names)}' for problem, names in parts.items() if names
+    )
 
 
 def first_names(names: Iterable[str], count: int = 3) -> str:
     listed = sorted(names)
-    return ', '.join(listed[:count]) + (f' and {len(listed) - count} more' if len(listed) > count else '')
+    return ', '.join(listed[:count]) + (
+        f' and {len(listed) - count} more' if len(listed) > count else ''
+    )
 
 
 def cause(error: tf.errors.OpError) -> str:
-    """Returns the cause from TensorFlow's message: the line above the name of the node, else the whole message."""
+    """Returns the cause from TensorFlow's message: the line above the name of the node, else the
+    whole message.
+    """
     above_node = re.search(r'(.+)\n\s*\[\[', error.message)
     return above_node[1].strip() if above_node else ' '.join(error.message.split())

@@ -1,4 +1,5 @@
-"""The optimizers. Where TensorFlow has a fused kernel that applies one gradient to one variable, they use it.
+"""The optimizers. Where TensorFlow has a fused kernel that applies one gradient to one variable,
+they use it.
 
 The kernels lock the variables, so that no update by asynchronous workers is lost.
 """
@@ -15,7 +16,8 @@ from tf_cnn.graph.variables import Variable, create_variable
 from tf_cnn.training.precision import LossScale
 
 Tensor = Any
-# Makes a slot, an optimizer variable that belongs to a variable: (variable, slot name, fill value) -> slot.
+# Makes a slot, an optimizer variable that belongs to a variable: (variable, slot name, fill value)
+# -> slot.
 MakeSlot = Callable[[Variable, str, float], Variable]
 Apply = Callable[[Variable, Tensor], tf.Operation]
 # The slots of each variable by slot name; the key of a variable is a reference to its handle.
@@ -27,30 +29,38 @@ class Optimizer(ABC):
 
     Attributes:
       decays_weights: whether the rule includes weight decay; then the loss must not include it.
-      needs_whole_variables: whether the update of one part of a variable needs the gradients of all parts.
+      needs_whole_variables: whether the update of one part of a variable needs the gradients of all
+        parts.
     """
 
     decays_weights: ClassVar[bool] = False
     needs_whole_variables: ClassVar[bool] = False
 
-    def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        """Returns the tensor to apply to each (gradient, part) of one variable: by default the gradient itself."""
+    def prepare(
+        self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
+    ) -> list[Tensor]:
+        """Returns the tensor to apply to each (gradient, part) of one variable: by default the
+        gradient itself.
+        """
         del learning_rate
         return [gradient for gradient, _ in parts]
 
     @abstractmethod
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
-        """Adds the ops that all variables of one device share, and returns a function that applies a gradient to one.
+        """Adds the ops that all variables of one device share, and returns a function that applies
+        a gradient to one.
 
-        learning_rate has the dtype of the variables; step, scalar int64, is the number of steps taken before this one.
+        learning_rate has the dtype of the variables; step, scalar int64, is the number of steps
+        taken before this one.
         """
 
 
 def has_fused_kernels(learning_rate: Tensor) -> bool:
     """Whether fused kernels exist for the dtype and device of the learning rate.
 
-    TensorFlow has none for bfloat16 on GPUs, and would move the variables and their updates to the CPU. The same
-    arithmetic in separate ops gives the same bits, since the fused kernels also round after each operation.
+    TensorFlow has none for bfloat16 on GPUs, and would move the variables and their updates to the
+    CPU. The same arithmetic in separate ops gives the same bits, since the fused kernels also round
+    after each operation.
     """
     return not (learning_rate.dtype == tf.bfloat16 and 'gpu' in learning_rate.device.lower())
 
@@ -65,7 +75,9 @@ class GradientDescent(Optimizer):
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
             if not fuses:
-                return tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=learning_rate * gradient)
+                return tf.raw_ops.AssignSubVariableOp(
+                    resource=variable.handle, value=learning_rate * gradient
+                )
             return tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.handle, alpha=learning_rate, delta=gradient, use_locking=True
             )
@@ -75,11 +87,12 @@ class GradientDescent(Optimizer):
 
 @dataclass(frozen=True)
 class Momentum(Optimizer):
-    """a <- momentum * a + g; v <- v - learning_rate * a; with nesterov v <- v - learning_rate * (momentum * a + g).
+    """a <- momentum * a + g; v <- v - learning_rate * a; with nesterov v <- v - learning_rate *
+    (momentum * a + g).
 
-    Sutskever et al. 2013 ("On the importance of initialization and momentum in deep learning", section 2), with the
-    rate outside of a. Nesterov's form is theirs in terms of the point at which the gradient is computed, as in Bengio
-    et al. 2012 (arXiv:1212.0901), section 3.5.
+    Sutskever et al. 2013 ("On the importance of initialization and momentum in deep learning",
+    section 2), with the rate outside of a. Nesterov's form is theirs in terms of the point at which
+    the gradient is computed, as in Bengio et al. 2012 (arXiv:1212.0901), section 3.5.
     """
 
     momentum: float
@@ -95,7 +108,8 @@ class Momentum(Optimizer):
             if not fuses:
                 accumulated = momentum * slot.value + gradient
                 if self.nesterov:
-                    # In this order of operations, which is that of the fused kernel, rounding is the same.
+                    # In this order of operations, which is that of the fused kernel, rounding is
+                    # the same.
                     moved = gradient * learning_rate + accumulated * momentum * learning_rate
                 else:
                     moved = learning_rate * accumulated
@@ -118,9 +132,11 @@ class Momentum(Optimizer):
 
 @dataclass(frozen=True)
 class RmsProp(Optimizer):
-    """s <- decay * s + (1 - decay) * g^2; m <- momentum * m + learning_rate * g / sqrt(s + epsilon); v <- v - m.
+    """s <- decay * s + (1 - decay) * g^2; m <- momentum * m + learning_rate * g / sqrt(s +
+    epsilon); v <- v - m.
 
-    Tieleman & Hinton 2012, lecture 6.5; s starts at 1 and epsilon is inside the root, as in TensorFlow.
+    Tieleman & Hinton 2012, lecture 6.5; s starts at 1 and epsilon is inside the root, as in
+    TensorFlow.
     """
 
     decay: float
@@ -129,7 +145,9 @@ class RmsProp(Optimizer):
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step
-        decay, momentum, epsilon = (tf.constant(x) for x in (self.decay, self.momentum, self.epsilon))
+        decay, momentum, epsilon = (
+            tf.constant(x) for x in (self.decay, self.momentum, self.epsilon)
+        )
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
             return tf.raw_ops.ResourceApplyRMSProp(
@@ -149,7 +167,9 @@ class RmsProp(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Kingma & Ba 2015 (arXiv:1412.6980), in the form just before section 2.1, without bias correction of epsilon."""
+    """Kingma & Ba 2015 (arXiv:1412.6980), in the form just before section 2.1, without bias
+    correction of epsilon.
+    """
 
     beta1: float
     beta2: float
@@ -160,7 +180,8 @@ class Adam(Optimizer):
         # float64, because the bias correction subtracts powers near 1 from 1.
         steps_taken = tf.cast(step + 1, tf.float64)
         beta1_power, beta2_power = (
-            tf.cast(tf.pow(tf.constant(beta, tf.float64), steps_taken), tf.float32) for beta in (self.beta1, self.beta2)
+            tf.cast(tf.pow(tf.constant(beta, tf.float64), steps_taken), tf.float32)
+            for beta in (self.beta1, self.beta2)
         )
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
@@ -185,9 +206,10 @@ class Adam(Optimizer):
 class Lars(Optimizer):
     """a <- momentum * a + learning_rate * trust * (g + weight_decay * v); v <- v - a.
 
-    You, Gitman & Ginsburg 2017 (arXiv:1708.03888), algorithm 1, with trust = eta * |v| / (|g| + weight_decay * |v|) of
-    the whole variable, and 1 if a norm is 0, so that zeros can change. Biases and batch norm have trust 1 and no
-    decay, as in Grill et al. 2020 (arXiv:2006.07733), "Optimization".
+    You, Gitman & Ginsburg 2017 (arXiv:1708.03888), algorithm 1, with trust = eta * |v| / (|g| +
+    weight_decay * |v|) of the whole variable, and 1 if a norm is 0, so that zeros can change.
+    Biases and batch norm have trust 1 and no decay, as in Grill et al. 2020 (arXiv:2006.07733),
+    "Optimization".
     """
 
     momentum: float
@@ -196,7 +218,9 @@ class Lars(Optimizer):
     decays_weights: ClassVar[bool] = True
     needs_whole_variables: ClassVar[bool] = True
 
-    def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+    def prepare(
+        self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
+    ) -> list[Tensor]:
         if parts[0][1].decays:
             learning_rate, parts = self._adapt(learning_rate, parts)
         scaled = []
@@ -208,18 +232,24 @@ class Lars(Optimizer):
     def _adapt(
         self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
     ) -> tuple[Tensor, list[tuple[Tensor, Variable]]]:
-        """Returns the learning rate times trust, and the parts with weight decay added to their gradients."""
+        """Returns the learning rate times trust, and the parts with weight decay added to their
+        gradients.
+        """
         squares, decayed = [], []
         for gradient, variable in parts:
             with tf.device(variable.device):
                 # Read the current value: towers may have computed with an older one.
                 value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=gradient.dtype)
-                squares.append(tf.stack([tf.reduce_sum(tf.square(value)), tf.reduce_sum(tf.square(gradient))]))
+                squares.append(
+                    tf.stack([tf.reduce_sum(tf.square(value)), tf.reduce_sum(tf.square(gradient))])
+                )
                 decayed.append((gradient + self.weight_decay * value, variable))
         with tf.device(parts[0][1].device):
             value_norm, gradient_norm = tf.unstack(tf.sqrt(tf.add_n(squares)))
             trust = self.eta * value_norm / (gradient_norm + self.weight_decay * value_norm)
-            return learning_rate * tf.where(tf.minimum(value_norm, gradient_norm) > 0, trust, 1.0), decayed
+            return learning_rate * tf.where(
+                tf.minimum(value_norm, gradient_norm) > 0, trust, 1.0
+            ), decayed
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         # prepare has already multiplied the gradients by the learning rate.
@@ -237,15 +267,18 @@ UPDATE_RULES: Mapping[str, Callable[..., Optimizer]] = {
 
 
 class OptimizerStep:
-    """Applies gradients to variables on any device, and keeps the slots of each variable on its device.
+    """Applies gradients to variables on any device, and keeps the slots of each variable on its
+    device.
 
     Args:
       step: scalar int64 tensor, the number of steps taken before this one.
-      gradient_clip: each element of an unscaled gradient is clipped to [-gradient_clip, gradient_clip].
+      gradient_clip: each element of an unscaled gradient is clipped to [-gradient_clip,
+        gradient_clip].
       outputs: tensors that the networks compute in this step before any gradient.
 
     Attributes:
-      updates: for each variable (the key is a reference to its handle), the op after which it has its new value.
+      updates: for each variable (the key is a reference to its handle), the op after which it has
+        its new value.
     """
 
     def __init__(
@@ -264,7 +297,9 @@ class OptimizerStep:
         self._learning_rate = learning_rate
         self._loss_scale = loss_scale or LossScale(1.0)
         # Skipped steps are not updates, and optimizers count updates.
-        self._step = step if self._loss_scale.num_skipped is None else step - self._loss_scale.num_skipped
+        self._step = (
+            step if self._loss_scale.num_skipped is None else step - self._loss_scale.num_skipped
+        )
         self._gradient_clip = gradient_clip
         self._outputs = outputs
         self._is_staged = False
@@ -277,7 +312,8 @@ class OptimizerStep:
         distinct: Sequence[Tensor],
         make_other_updates: Callable[[], Sequence[tf.Operation]],
     ) -> Sequence[tf.Operation]:
-        """Returns the ops of a step, which updates everything, or nothing if the loss scale skips the step.
+        """Returns the ops of a step, which updates everything, or nothing if the loss scale skips
+        the step.
 
         Args:
           variables: the (gradient, part) pairs of each variable, see apply_parts.
@@ -285,17 +321,23 @@ class OptimizerStep:
         """
         done = self._loss_scale.guard(
             distinct,
-            lambda: [*(op for parts in variables for op in self.apply_parts(parts)), *make_other_updates()],
+            lambda: [
+                *(op for parts in variables for op in self.apply_parts(parts)),
+                *make_other_updates(),
+            ],
         )
         if self.needs_all_gradients:
-            # In a skipped step no update runs, so ops that waited for an update would not run either.
+            # In a skipped step no update runs, so ops that waited for an update would not run
+            # either.
             self.updates = dict.fromkeys(self.updates, tf.group(*done))
         return done
 
     def when_finite(
         self, gradients: Sequence[Tensor], make_updates: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Returns the ops of updates that belong to these gradients of the scaled loss; a later step applies those."""
+        """Returns the ops of updates that belong to these gradients of the scaled loss; a later
+        step applies those.
+        """
         return self._loss_scale.when_finite(gradients, make_updates)
 
     @property
@@ -305,7 +347,9 @@ class OptimizerStep:
 
     @property
     def needs_only_own_gradients(self) -> bool:
-        """Whether the update of each variable, or part of one, needs nothing but the gradients for it."""
+        """Whether the update of each variable, or part of one, needs nothing but the gradients for
+        it.
+        """
         return not self.needs_all_gradients and not self._optimizer.needs_whole_variables
 
     def stage_loss_scale(self, device: str) -> list[tf.Operation]:
@@ -318,39 +362,55 @@ class OptimizerStep:
         return self._loss_scale.value.op
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
-        """Returns the op on the variable's device that applies a float32 gradient of the scaled loss."""
+        """Returns the op on the variable's device that applies a float32 gradient of the scaled
+        loss.
+        """
         return self.apply_parts([(gradient, variable)])[0]
 
     def apply_parts(self, parts: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
-        """Like apply, for all (gradient, part) pairs of a variable that is split across several devices."""
+        """Like apply, for all (gradient, part) pairs of a variable that is split across several
+        devices.
+        """
         parts = [(self._prepare(gradient, variable), variable) for gradient, variable in parts]
         applied = []
-        for gradient, (_, variable) in zip(self._optimizer.prepare(self._learning_rate, parts), parts, strict=True):
+        for gradient, (_, variable) in zip(
+            self._optimizer.prepare(self._learning_rate, parts), parts, strict=True
+        ):
             key = variable.device, variable.value.dtype
             with tf.device(variable.device):
                 if key not in self._appliers:
                     learning_rate = tf.cast(tf.identity(self._learning_rate), variable.value.dtype)
-                    self._appliers[key] = self._optimizer.applier(learning_rate, self._step, self._make_slot)
+                    self._appliers[key] = self._optimizer.applier(
+                        learning_rate, self._step, self._make_slot
+                    )
                 with tf.control_dependencies(self._late_readers(variable)):
-                    applied.append(self._appliers[key](variable, tf.cast(gradient, variable.value.dtype)))
+                    applied.append(
+                        self._appliers[key](variable, tf.cast(gradient, variable.value.dtype))
+                    )
             self.updates[variable.handle.ref()] = applied[-1]
         return applied
 
     def _late_readers(self, variable: Variable) -> list[tf.Operation]:
         """Returns the ops that may still hold the variable's value when its gradient is known.
 
-        TensorFlow copies the whole variable if it updates it before they are done. Staged gradients are applied while
-        the towers compute, which needs that copy.
+        TensorFlow copies the whole variable if it updates it before they are done. Staged gradients
+        are applied while the towers compute, which needs that copy.
         """
         if self._is_staged:
             return []
         readers = [op for op in variable.value.consumers() if op.device == variable.value.device]
         # tf.gradients also adds gradients of images, which nothing uses and no step computes.
-        return [op for op in readers if op not in self._forward_ops and any(out.consumers() for out in op.outputs)]
+        return [
+            op
+            for op in readers
+            if op not in self._forward_ops and any(out.consumers() for out in op.outputs)
+        ]
 
     @functools.cached_property
     def _forward_ops(self) -> set[tf.Operation]:
-        """The ops that the networks' outputs depend on, which TensorFlow fuses unless others wait for them."""
+        """The ops that the networks' outputs depend on, which TensorFlow fuses unless others wait
+        for them.
+        """
         found: set[tf.Operation] = set()
         left = [output.op for output in self._outputs]
         while left:
@@ -372,7 +432,11 @@ class OptimizerStep:
         with tf.control_dependencies(None):
             dtype = variable.value.dtype
             slot = create_variable(
-                f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device, dtype=dtype
+                f'{variable.name}/{name}',
+                variable.shape,
+                scope=variable.scope,
+                device=variable.device,
+                dtype=dtype,
             )
             key = (variable.device, variable.shape, dtype, fill)
             if key not in self._fills:

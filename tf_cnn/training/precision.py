@@ -1,8 +1,9 @@
 """Mixed precision, and the loss scale that keeps small float16 gradients from becoming zero.
 
-Micikevicius et al. 2018 (arXiv:1710.03740): networks compute in 16 bits, the trainable variables stay in float32
-(section 3.1), and the loss is multiplied by a scale, by which the gradients are divided before use (section 3.2). The
-smallest positive float16 is 2^-24; bfloat16 has the range of float32.
+Micikevicius et al. 2018 (arXiv:1710.03740): networks compute in 16 bits, the trainable variables
+stay in float32 (section 3.1), and the loss is multiplied by a scale, by which the gradients are
+divided before use (section 3.2). The smallest positive float16 is 2^-24; bfloat16 has the range of
+float32.
 """
 
 import itertools
@@ -19,9 +20,11 @@ from tf_cnn.training.contents import OPTIONAL
 Tensor = Any
 
 DTYPES = {'fp32': tf.float32, 'fp16': tf.float16, 'bf16': tf.bfloat16}
-# The scale of the published results of this benchmark; within the range of Micikevicius et al. (8 to 32768).
+# The scale of the published results of this benchmark; within the range of Micikevicius et al. (8
+# to 32768).
 DEFAULT_FP16_SCALE = 128.0
-# The range of an automatic scale, unless it starts above. Without a limit, zero gradients would double it for ever.
+# The range of an automatic scale, unless it starts above. Without a limit, zero gradients would
+# double it for ever.
 _SMALLEST, _LARGEST = 1.0, 2.0**24
 
 
@@ -31,7 +34,8 @@ class Precision:
 
     Attributes:
       keeps_variables: whether the trainable variables have the dtype of `name` too.
-      doubled_every: None for a constant scale; else the scale is an AutomaticLossScale that starts at loss_scale.
+      doubled_every: None for a constant scale; else the scale is an AutomaticLossScale that starts
+        at loss_scale.
     """
 
     name: str = 'fp32'
@@ -67,7 +71,8 @@ class LossScale:
     """A constant scale of the loss; value is scalar float32.
 
     Attributes:
-      num_skipped: scalar int64, the number of skipped steps before this one; None if no step is ever skipped.
+      num_skipped: scalar int64, the number of skipped steps before this one; None if no step is
+        ever skipped.
       state: the variables of the scale, by name. Checkpoints contain them, but may omit them.
     """
 
@@ -84,37 +89,46 @@ class LossScale:
         return gradient if self._inverse is None else gradient * self._inverse
 
     def stage(self, device: str) -> list[tf.Operation]:
-        """Makes unscaled() use the scale of the previous step, kept on a device. Run the returned ops in each step."""
+        """Makes unscaled() use the scale of the previous step, kept on a device. Run the returned
+        ops in each step.
+        """
         del device
         return []
 
     def when_finite(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that is skipped if these gradients will cause a later step to be skipped."""
+        """Adds an update that is skipped if these gradients will cause a later step to be
+        skipped.
+        """
         del gradients
         return make_update()
 
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that the scale may skip because of these gradients. Returns the ops to run."""
+        """Adds an update that the scale may skip because of these gradients. Returns the ops to
+        run.
+        """
         del gradients
         return make_update()
 
 
 class AutomaticLossScale(LossScale):
-    """A scale that is as large as float16 allows (Micikevicius et al. 2018, section 3.2, last paragraph).
+    """A scale that is as large as float16 allows (Micikevicius et al. 2018, section 3.2, last
+    paragraph).
 
-    If a gradient is not finite, the step is skipped: it changes no variable, no optimizer slot and no moving average,
-    and it halves the scale. It counts as a step, so that schedules and the end of training do not shift. After
-    doubled_every consecutive good steps, the scale doubles.
+    If a gradient is not finite, the step is skipped: it changes no variable, no optimizer slot and
+    no moving average, and it halves the scale. It counts as a step, so that schedules and the end
+    of training do not shift. After doubled_every consecutive good steps, the scale doubles.
 
-    Asynchronous workers share the scale and check their own gradients. If two of them finish good steps at the same
-    moment, only one step may be counted.
+    Asynchronous workers share the scale and check their own gradients. If two of them finish good
+    steps at the same moment, only one step may be counted.
     """
 
-    def __init__(self, create_scalar: Callable[[str, tf.DType], Variable], start: float, doubled_every: int) -> None:
+    def __init__(
+        self, create_scalar: Callable[[str, tf.DType], Variable], start: float, doubled_every: int
+    ) -> None:
         self._scale = create_scalar(f'{OPTIONAL}scale', tf.float32)
         self._good_steps = create_scalar(f'{OPTIONAL}good_steps', tf.int64)
         self._skipped_steps = create_scalar(f'{OPTIONAL}skipped_steps', tf.int64)
@@ -158,9 +172,12 @@ class AutomaticLossScale(LossScale):
         with tf.device(self._scale.device):
             return tf.reduce_all(tf.stack(finite))
 
-    def _only_if(self, is_good: Tensor, make_update: Callable[[], Sequence[tf.Operation]]) -> tf.Operation:
+    def _only_if(
+        self, is_good: Tensor, make_update: Callable[[], Sequence[tf.Operation]]
+    ) -> tf.Operation:
         with tf.device(self._scale.device):
-            # Ops that depend on the branch that is not taken do not run. Merge runs after either branch.
+            # Ops that depend on the branch that is not taken do not run. Merge runs after either
+            # branch.
             branches = tf.raw_ops.Switch(data=is_good, pred=is_good)
             good, bad = tf.identity(branches.output_true), tf.identity(branches.output_false)
         with tf.control_dependencies([good]):
@@ -183,17 +200,27 @@ class AutomaticLossScale(LossScale):
         # Count this step only after num_skipped has been read.
         with tf.control_dependencies([self.num_skipped.op]):
             count = tf.raw_ops.AssignAddVariableOp(
-                resource=self._skipped_steps.handle, value=tf.cast(~is_good, tf.int64), name='count_skipped_step'
+                resource=self._skipped_steps.handle,
+                value=tf.cast(~is_good, tf.int64),
+                name='count_skipped_step',
             )
-        return [self._scale.assign(tf.where(is_good, higher, lower)), self._good_steps.assign(counted), count]
+        return [
+            self._scale.assign(tf.where(is_good, higher, lower)),
+            self._good_steps.assign(counted),
+            count,
+        ]
 
 
 def _device_of(tensor: Tensor) -> str:
     return str(tensor.device)
 
 
-def make_loss_scale(precision: Precision, create_scalar: Callable[[str, tf.DType], Variable]) -> LossScale:
-    """Makes the loss scale of a precision; create_scalar makes a variable that all towers of all workers share."""
+def make_loss_scale(
+    precision: Precision, create_scalar: Callable[[str, tf.DType], Variable]
+) -> LossScale:
+    """Makes the loss scale of a precision; create_scalar makes a variable that all towers of all
+    workers share.
+    """
     if precision.doubled_every is None:
         return LossScale(precision.loss_scale)
     return AutomaticLossScale(create_scalar, precision.loss_scale, precision.doubled_every)

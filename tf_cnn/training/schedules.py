@@ -1,4 +1,6 @@
-"""Learning rates, and epochs as steps. Imports TensorFlow only to build a graph, since flags are checked without it."""
+"""Learning rates, and epochs as steps. Imports TensorFlow only to build a graph, since flags are
+checked without it.
+"""
 
 import itertools
 import math
@@ -13,10 +15,11 @@ Tensor = Any
 class LearningRate:
     """The learning rate as a function of the number of steps taken.
 
-    The rate is rates[0] up to boundaries[0] steps, and rates[i + 1] after more than boundaries[i]. After every
-    decay_steps it is multiplied by decay_factor, down to minimum; decay_steps=0 disables this. During the first
-    warmup_steps it rises linearly from 0 to rates[0] instead. As in the original program, the step at a boundary still
-    has the earlier rate, as with tf.train.piecewise_constant.
+    The rate is rates[0] up to boundaries[0] steps, and rates[i + 1] after more than boundaries[i].
+    After every decay_steps it is multiplied by decay_factor, down to minimum; decay_steps=0
+    disables this. During the first warmup_steps it rises linearly from 0 to rates[0] instead. As in
+    the original program, the step at a boundary still has the earlier rate, as with
+    tf.train.piecewise_constant.
     """
 
     rates: tuple[float, ...]
@@ -27,19 +30,25 @@ class LearningRate:
     warmup_steps: int = 0
 
     def at(self, step: Tensor) -> Tensor:
-        """Returns the rate, scalar float32, of the step after `step` steps (scalar int64). Adds ops to the graph."""
+        """Returns the rate, scalar float32, of the step after `step` steps (scalar int64). Adds ops
+        to the graph.
+        """
         import tensorflow.compat.v1 as tf
 
         # float64: float32 counts exactly only up to 16 million steps.
         done = tf.cast(step, tf.float64)
-        boundaries, rates = (tf.constant(values, tf.float64) for values in (self.boundaries, self.rates))
+        boundaries, rates = (
+            tf.constant(values, tf.float64) for values in (self.boundaries, self.rates)
+        )
         rate = tf.gather(rates, tf.math.count_nonzero(boundaries < done))
         if self.decay_steps:
             times = tf.cast(step // self.decay_steps, tf.float64)
             decayed = rate * tf.constant(self.decay_factor, tf.float64) ** times
             rate = tf.maximum(decayed, self.minimum)
         if self.warmup_steps:
-            rate = tf.where(done < self.warmup_steps, self.rates[0] * done / self.warmup_steps, rate)
+            rate = tf.where(
+                done < self.warmup_steps, self.rates[0] * done / self.warmup_steps, rate
+            )
         return tf.cast(rate, tf.float32)
 
 
@@ -53,7 +62,8 @@ def whole_steps_of(epochs: float, num_examples: int, images_per_step: int) -> in
 
 
 def parse_piecewise(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Parses 'RATE;EPOCH;RATE;...;RATE' into the rates and the epochs, counted from 0, at which the later rates begin.
+    """Parses 'RATE;EPOCH;RATE;...;RATE' into the rates and the epochs, counted from 0, at which the
+    later rates begin.
 
     Raises:
       ValueError: a number is malformed, missing or out of order; the message gives the reason.
@@ -61,13 +71,18 @@ def parse_piecewise(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     fields = text.split(';')
     numbers = [_parse_number(field) for field in fields]
     if len(fields) == 1:
-        raise ValueError('it has only one rate; put the schedule in quotes, because a semicolon ends a shell command')
+        raise ValueError(
+            'it has only one rate; put the schedule in quotes, because a semicolon ends a '
+            'shell command'
+        )
     if len(fields) % 2 == 0:
         raise ValueError('it must end with a rate, because a rate follows each epoch')
     rates, epochs = tuple(numbers[::2]), tuple(numbers[1::2])
     for earlier, later in itertools.pairwise((0.0, *epochs)):
         if later <= earlier:
-            raise ValueError(f'epoch {later:g} does not come after {earlier:g}; epochs must increase')
+            raise ValueError(
+                f'epoch {later:g} does not come after {earlier:g}; epochs must increase'
+            )
     return rates, epochs
 
 
