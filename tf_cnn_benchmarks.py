@@ -96,24 +96,12 @@ __all__ = [
     'register_model',
     'register_variable_mgr',
 ]
-# Where the public names are that are loaded when they are asked for.
+# Where the public names are that are loaded when they are asked for. The managers of the modes are
+# where VariableMgr is.
 _PUBLIC = {
     'BenchmarkCNN': 'benchmark_cnn:BenchmarkCNN',
     'Result': 'tf_cnn.results.document:Result',
     'VariableMgr': 'variable_mgr:VariableMgr',
-    'VariableMgrCollectiveAllReduce': 'variable_mgr:VariableMgrCollectiveAllReduce',
-    'VariableMgrDistributedAllReduce': 'variable_mgr:VariableMgrDistributedAllReduce',
-    'VariableMgrDistributedFetchFromPS': 'variable_mgr:VariableMgrDistributedFetchFromPS',
-    'VariableMgrDistributedFetchFromStagedPS': (
-        'variable_mgr:VariableMgrDistributedFetchFromStagedPS'
-    ),
-    'VariableMgrDistributedReplicated': 'variable_mgr:VariableMgrDistributedReplicated',
-    'VariableMgrHorovod': 'variable_mgr:VariableMgrHorovod',
-    'VariableMgrIndependent': 'variable_mgr:VariableMgrIndependent',
-    'VariableMgrLocalFetchFromPS': 'variable_mgr:VariableMgrLocalFetchFromPS',
-    'VariableMgrLocalFetchFromStagedPS': 'variable_mgr:VariableMgrLocalFetchFromStagedPS',
-    'VariableMgrLocalRelaxedReplicated': 'variable_mgr:VariableMgrLocalRelaxedReplicated',
-    'VariableMgrLocalReplicated': 'variable_mgr:VariableMgrLocalReplicated',
     'make_params': 'tf_cnn.params:make_params',
     'read_result': 'tf_cnn.results.document:read_result',
     'register_model': 'models.registry:register_model',
@@ -365,16 +353,17 @@ def _fail(messages: Sequence[str], exit_code: int) -> int:
 def __getattr__(name: str) -> Any:
     if name == '__version__':
         return importlib.metadata.version('tf_cnn_benchmarks')
-    if name not in _PUBLIC:
+    if name not in __all__:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    module, _, attribute = _PUBLIC[name].partition(':')
+    row = 'VariableMgr' if name.startswith('VariableMgr') else name
+    module = _PUBLIC[row].partition(':')[0]
     if module not in sys.modules:
         from tf_cnn.machine.quiet import quiet_start
 
         # BenchmarkCNN imports TensorFlow.
         with quiet_start(verbose=False):
             importlib.import_module(module)
-    return getattr(sys.modules[module], attribute)
+    return getattr(sys.modules[module], name)
 
 
 def __dir__() -> list[str]:

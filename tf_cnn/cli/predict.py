@@ -21,7 +21,7 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.results.advice import doubts
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
-from tf_cnn.results.repeats import as_key
+from tf_cnn.results.repeats import as_key, work_key
 from tf_cnn.results.tables import ValueColumn, abbreviate, print_table, table_of
 from tf_cnn.system.errors import UsageError, alternatives, format_flag, plural
 
@@ -260,7 +260,7 @@ def _work_of(result: Result) -> _Work:
         for name, value in result.limits.items()
     }
     return _Work(
-        as_key(result.work),
+        work_key(result),
         result.model.name,
         f'{run.data_set}, {"synthetic" if run.is_synthetic else "real"}',
         run.batch_size,

@@ -25,6 +25,11 @@ def work_differences(first: Result, other: Result) -> dict[str, tuple[Any, Any]]
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
+def work_key(result: Result) -> str:
+    """Returns a text that is equal for runs of the same work, all of whose facts are known."""
+    return as_key(result.work)
+
+
 def baselines(results: Sequence[Result], *, across_work: bool = False) -> list[int]:
     """Returns the index of the result with which each of these, of one setting each, is compared.
 
@@ -73,7 +78,7 @@ def setting_key(result: Result) -> str:
     """Returns a text that is equal for runs of one setting on one machine, whatever limited them
     there.
     """
-    return as_key([result.machine.get('fingerprint'), result.work, result.setting])
+    return as_key([result.machine.get('fingerprint'), work_key(result), result.setting])
 
 
 def grouped(results: Iterable[Result]) -> list[list[Result]]:
