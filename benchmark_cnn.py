@@ -305,9 +305,9 @@ class BenchmarkCNN:
             [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
         )
         raise RunError(
-            f'the loss is {values.loss} at step {values.steps_after}, counted from the start '
-            'of training with warm-up; '
-            f'write {", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
+            f'the loss is {values.loss} at step {values.steps_after}, counted from the start of '
+            'training with warm-up; write '
+            f'{", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
         )
 
     def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> None:
@@ -391,8 +391,8 @@ class BenchmarkCNN:
 def _plan(params: Params) -> Plan:
     if params.repeat > 1:
         raise UsageError(
-            f'{format_flag("repeat", params.repeat)}: it is for the command; from Python, '
-            'call run() each time'
+            f'{format_flag("repeat", params.repeat)}: it is for the command; from Python, call '
+            'run() each time'
         )
     with quiet_start(verbose=params.verbose):
         plan = make_plan(params, Environment())

@@ -16,9 +16,8 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036
     version = '.'.join(map(str, sys.version_info[:2]))
     print(
-        f'tf_cnn_benchmarks: error: {sys.executable} is Python {version}, and this program '
-        'needs 3.11, 3.12 or 3.13; '
-        'start it with one of them, as in: python3.11 tf_cnn_benchmarks.py',
+        f'tf_cnn_benchmarks: error: {sys.executable} is Python {version}, and this program needs '
+        '3.11, 3.12 or 3.13; start it with one of them, as in: python3.11 tf_cnn_benchmarks.py',
         file=sys.stderr,
     )
     sys.exit(2)
@@ -134,8 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SIGNALS.end_at_once()
     if _open_closed_streams():
         reason = (
-            'standard output is closed (>&-), so the result would be lost; write > FILE, or '
-            '> /dev/null'
+            'standard output is closed (>&-), so the result would be lost; write > FILE, or > '
+            '/dev/null'
         )
         return _settled(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -63,8 +63,8 @@ def time_to_first_step(command: Sequence[str]) -> Numbers:
                 found = time.perf_counter() - began
     if found is None or process.returncode:
         raise RunError(
-            f'{" ".join(command)}: it ended with exit code {process.returncode}; see its '
-            'error above'
+            f'{" ".join(command)}: it ended with exit code {process.returncode}; see its error '
+            'above'
         )
     return {'s to the first step': found}
 

@@ -20,8 +20,8 @@ _TABLE = Path(__file__).with_name('costs.csv')
 _DOCS = Path(__file__).resolve().parent.parent / 'docs' / 'models.md'
 # The list in docs/models.md begins with this line and ends at the next empty line.
 _DOCS_HEAD = (
-    '| model | data set | parameters | GMACs per image | image size | batch size | '
-    'learning rate |\n'
+    '| model | data set | parameters | GMACs per image | image size | batch size | learning rate '
+    '|\n'
 )
 _COLUMNS = ('name', 'data_set', 'image_size', 'parameters', 'multiply_adds')
 

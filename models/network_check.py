@@ -49,8 +49,8 @@ def check_network(
     unused = [variable for variable, gradient in gradients.items() if gradient is None]
     if unused:
         raise UsageError(
-            f'{flag}: its loss does not depend on {", ".join(unused)}; use or remove '
-            'these variables'
+            f'{flag}: its loss does not depend on {", ".join(unused)}; use or remove these '
+            'variables'
         )
 
 

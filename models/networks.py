@@ -32,9 +32,8 @@ class NotLogitsError(ValueError):
             for output in outputs
         )
         super().__init__(
-            f'its network returns {number}: {found}; it must return logits [N, '
-            f'{num_classes}], or a tuple of these and '
-            'the logits of an auxiliary head'
+            f'its network returns {number}: {found}; it must return logits [N, {num_classes}], or '
+            f'a tuple of these and the logits of an auxiliary head'
         )
 
 

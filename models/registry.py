@@ -48,8 +48,8 @@ class Registry:
         for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
             if times > 1:
                 raise ValueError(
-                    f'{name}: it is registered {times} times for {data_set}; remove all '
-                    'rows but one'
+                    f'{name}: it is registered {times} times for {data_set}; remove all rows but '
+                    'one'
                 )
         self._rows += rows
 
@@ -88,8 +88,7 @@ class Registry:
             hint = f'did you mean {alternatives(near)}? The' if near else 'the'
             raise UsageError(
                 f'{flag}: there is no such model; {hint} subcommand models lists all '
-                f'{len(self.list_models())}, and '
-                '--model_file=FILE adds yours'
+                f'{len(self.list_models())}, and --model_file=FILE adds yours'
             )
         for facts in rows:
             if data_set in (None, facts.data_set):

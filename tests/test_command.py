@@ -47,15 +47,13 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_what_needs_no_run_imports_neither_tensorflow_nor_numpy_and_leaves_no_trace() -> None:
     quick = [['--help'], ['--help=batch_size'], ['models', '--json'], ['records', '--help']]
     code = (
-        'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl '
-        'import flags\n'
-        'assert (dict(os.environ), "batch_size" in flags.FLAGS) == (before, False)\n'
+        'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import '
+        'flags\nassert (dict(os.environ), "batch_size" in flags.FLAGS) == (before, False)\n'
         f'for argv in {quick}: assert tf_cnn_benchmarks.main(argv) == 0, argv\n'
         'assert not {"numpy", "rich", "PIL"} & {*sys.modules}\n'
         f'for name in {[*SUBCOMMANDS]}:\n'
-        '    assert [tf_cnn_benchmarks.main([name, word]) for word in ("--help", "--zzqq")] '
-        '== [0, 2]\n'
-        'assert tf_cnn_benchmarks.main(["--model=renset50"]) == 2\n'
+        '    assert [tf_cnn_benchmarks.main([name, word]) for word in ("--help", "--zzqq")] == '
+        '[0, 2]\nassert tf_cnn_benchmarks.main(["--model=renset50"]) == 2\n'
         'assert "tensorflow" not in sys.modules'
     )
     done = subprocess.run(

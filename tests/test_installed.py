@@ -137,8 +137,7 @@ def test_every_module_of_the_wheel_and_every_public_name_loads(
     code = (
         'import importlib, pkgutil, sys, tf_cnn, tf_cnn_benchmarks\n'
         'for module in pkgutil.walk_packages(tf_cnn.__path__, "tf_cnn."):\n'
-        '    importlib.import_module(module.name)\n'
-        'for name in tf_cnn_benchmarks.__all__:\n'
+        '    importlib.import_module(module.name)\nfor name in tf_cnn_benchmarks.__all__:\n'
         '    getattr(tf_cnn_benchmarks, name)\n'
         'print({"models", "variable_mgr", "preprocessing", "benchmark_cnn", "errors"} & '
         '{*sys.modules})\n'
@@ -152,14 +151,10 @@ def test_a_type_checker_sees_the_public_names_as_what_they_are(
     (tmp_path / 'program.py').write_text(
         'from pathlib import Path\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, Result, VariableMgr, make_params, '
-        'read_result, register_model\n'
-        'reveal_type(BenchmarkCNN(make_params(model="lenet")).run())\n'
-        'reveal_type(read_result(Path("r.json")))\n'
-        'reveal_type(VariableMgr.get_devices)\n'
-        'reveal_type(register_model)\n'
-        'def rate(result: Result) -> float | None:\n'
-        '    return result.images_per_second\n'
-        'make_params(3)\n'
+        'read_result, register_model\nreveal_type(BenchmarkCNN(make_params(model="lenet")).run())\n'
+        'reveal_type(read_result(Path("r.json")))\nreveal_type(VariableMgr.get_devices)\n'
+        'reveal_type(register_model)\ndef rate(result: Result) -> float | None:\n'
+        '    return result.images_per_second\nmake_params(3)\n'
     )
     # It looks into the environment with the wheel; mypy itself is in the environment of the tests.
     command = [
@@ -272,8 +267,7 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
 ) -> None:
     (tmp_path / 'my_layers.py').write_text('WIDTH = 3\n')
     (tmp_path / 'my_model.py').write_text(
-        'import my_layers\n'
-        'from tf_cnn_benchmarks import register_model\n'
+        'import my_layers\nfrom tf_cnn_benchmarks import register_model\n'
         'def narrow(cnn, x, num_classes):\n'
         '    x = cnn.relu(cnn.conv(x, my_layers.WIDTH, 5, "conv", strides=8))\n'
         '    return cnn.dense(cnn.global_avg_pool(x), num_classes, "logits")\n'
@@ -343,11 +337,9 @@ def test_a_mode_of_a_user_runs_by_the_command_and_from_python(
     ]
     assert '| after_backward' in output_of(sweep, tmp_path, hostile)
     (tmp_path / 'program.py').write_text(
-        f'{manager}\n'
-        'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
+        f'{manager}\nfrom tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
         'params = make_params(variable_update="after_backward", model="lenet", device="cpu", '
-        'num_batches=2)\n'
-        'print(BenchmarkCNN(params).run().run.variable_update)\n'
+        'num_batches=2)\nprint(BenchmarkCNN(params).run().run.variable_update)\n'
     )
     assert output_of([binaries / 'python', 'program.py'], tmp_path, hostile) == 'after_backward\n'
 
@@ -356,16 +348,13 @@ def test_python_code_gets_the_benchmark_from_the_package_and_may_spawn_processes
     binaries: Path, hostile: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / 'program.py').write_text(
-        'import multiprocessing, sys, tf_cnn_benchmarks\n'
-        'if __name__ == "__main__":\n'
+        'import multiprocessing, sys, tf_cnn_benchmarks\nif __name__ == "__main__":\n'
         '    assert tf_cnn_benchmarks.__version__[0].isdigit()\n'
         '    assert {"BenchmarkCNN", "make_params"} <= {*dir(tf_cnn_benchmarks)}\n'
         '    assert not hasattr(tf_cnn_benchmarks, "Benchmark")\n'
         'from tf_cnn_benchmarks import UsageError, make_params, register_model\n'
-        'assert "tensorflow" not in sys.modules\n'
-        'def size_of(number):\n'
-        '    return make_params(batch_size=number).batch_size\n'
-        'if __name__ == "__main__":\n'
+        'assert "tensorflow" not in sys.modules\ndef size_of(number):\n'
+        '    return make_params(batch_size=number).batch_size\nif __name__ == "__main__":\n'
         '    with multiprocessing.get_context("spawn").Pool(1) as pool:\n'
         '        print(pool.map_async(size_of, [3]).get(60))\n'
     )

@@ -302,6 +302,6 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> N
         lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', found.stdout, re.MULTILINE)
         assert len(lines) == 2
         assert lines[-1] == (
-            f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} '
-            f'[{num_validation} examples]'
+            f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} [{num_validation} '
+            f'examples]'
         )

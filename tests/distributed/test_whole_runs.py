@@ -98,8 +98,8 @@ def evaluate(model: str, data_dir: Path, folder: Path) -> EvaluationRow:
 def line_of(found: EvaluationRow) -> str:
     assert found.num_images == NUM_VALIDATION
     return (
-        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} '
-        f'[{NUM_VALIDATION} examples]'
+        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{NUM_VALIDATION} '
+        f'examples]'
     )
 
 

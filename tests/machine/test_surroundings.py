@@ -260,10 +260,9 @@ def test_a_name_of_a_host_counts_however_generated_it_looks(
 def test_only_variables_that_change_the_computation_are_kept() -> None:
     names = (
         'TF_XLA_FLAGS OMP_NUM_THREADS KMP_AFFINITY GOMP_CPU_AFFINITY CUDA_VISIBLE_DEVICES '
-        'NCCL_DEBUG XLA_FLAGS '
-        'LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ GRPC_VERBOSITY '
-        'GLIBC_TUNABLES '
-        'TF_GPU_HOST_MEM_LIMIT_IN_MB TF_NUM_INTRAOP_THREADS NCCL_IB_ADDR_RANGE NVIDIA_TF32_OVERRIDE'
+        'NCCL_DEBUG XLA_FLAGS LD_PRELOAD MALLOC_ARENA_MAX HOROVOD_FUSION_THRESHOLD MALLOC_CHECK_ '
+        'GRPC_VERBOSITY GLIBC_TUNABLES TF_GPU_HOST_MEM_LIMIT_IN_MB TF_NUM_INTRAOP_THREADS '
+        'NCCL_IB_ADDR_RANGE NVIDIA_TF32_OVERRIDE'
     )
     kept = dict.fromkeys(names.split(), '1')
     others = {
@@ -355,10 +354,9 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
     )
     code = (
         'import json; from tf_cnn.machine.gpus import gpu_facts; from tf_cnn.machine.meters '
-        'import EnergyMeter\n'
-        'def energy(devices):\n'
-        '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); '
-        'return meter.joules()\n'
+        'import EnergyMeter\ndef energy(devices):\n'
+        '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return '
+        'meter.joules()\n'
         'print(json.dumps([gpu_facts(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'
     )
     environment = os.environ | {'LD_LIBRARY_PATH': str(tmp_path)}

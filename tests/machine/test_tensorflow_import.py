@@ -55,10 +55,9 @@ def test_a_run_imports_neither_keras_nor_what_keras_finds() -> None:
     code = (
         f'from tf_cnn_benchmarks import main; assert main({flags!r}) == 0; import gc; '
         'print("loaded:", *sorted({"keras", "matplotlib", "sklearn", "tf_keras"} & '
-        '{*sys.modules})); '
-        'print("collects:", gc.isenabled()); '
-        'import tensorflow as tf; print(tf.keras.layers.Dense(3)(tf.ones([2, 4])).shape); '
-        'import keras; print(keras.optimizers.SGD.__name__)'
+        '{*sys.modules})); print("collects:", gc.isenabled()); import tensorflow as tf; '
+        'print(tf.keras.layers.Dense(3)(tf.ones([2, 4])).shape); import keras; '
+        'print(keras.optimizers.SGD.__name__)'
     )
     *_, loaded, collects, shape, optimizer = python(code).splitlines()
     assert (loaded, collects, shape, optimizer) == ('loaded:', 'collects: True', '(2, 3)', 'SGD')

@@ -187,8 +187,7 @@ def write_model(folder: Path, body: str) -> Path:
     """
     path = folder / 'mine.py'
     path.write_text(
-        'import tensorflow.compat.v1 as tf\n'
-        'from models.registry import register_model\n\n\n'
+        'import tensorflow.compat.v1 as tf\nfrom models.registry import register_model\n\n\n'
         f'def mine(cnn, images, num_classes):\n    {body}\n\n\n'
         "register_model('mine', mine, image_size=8)\n"
     )

@@ -181,8 +181,8 @@ def test_a_path_may_contain_typographic_characters() -> None:
 
 def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
     argv = (
-        '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg '
-        '--forward_only True --momentum'
+        '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg --forward_only '
+        'True --momentum'
     )
     told = [
         "'7'",

@@ -60,9 +60,8 @@ def test_a_mode_takes_the_steps_of_the_manager_that_it_extends_from_python_and_f
 def test_a_file_is_read_without_tensorflow_and_without_running_it(tmp_path: Path) -> None:
     path = write(tmp_path, f'{MANAGER}raise SystemExit("it ran")\n')
     code = (
-        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.managers.modes '
-        'import MODES; '
-        'parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
+        'import sys; from tf_cnn.params import parse_argv; from tf_cnn.managers.modes import '
+        'MODES; parse_argv(sys.argv[1:]); print(MODES["mine"].summary, "tensorflow" in sys.modules)'
     )
     command = [sys.executable, '-c', code, '--variable_update=mine', f'--variable_mgr_file={path}']
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -229,9 +229,8 @@ def test_xla_that_comes_too_late_is_refused() -> None:
         'import tensorflow as tf; print(tf.config.list_physical_devices(), tf.constant(1) + 1)\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, UsageError, make_params\n'
         'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
-        'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" '
-        'in str(error)\n'
-        'else:\n    raise SystemExit("not refused")\n'
+        'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" in '
+        'str(error)\nelse:\n    raise SystemExit("not refused")\n'
     )
     environment = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
     ran = subprocess.run(

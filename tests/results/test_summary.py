@@ -43,8 +43,8 @@ def test_a_summary_of_everything() -> None:
     document['energy'] = {'source': 'RAPL', 'joules': 1234.0, 'joules_per_image': 0.3857}
     assert format_summary(document) == [
         'steps: median 34.2 ms, p90 35.04, p95 36.2, p99 41.3 (100 steps)',
-        'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: '
-        'checkpoint 3.1 s, printing 0.21 s',
+        'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: checkpoint '
+        '3.1 s, printing 0.21 s',
         'input: steps waited 1.23 s (3.6 %)',
         'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s (matrix products, fp32)',
         'threads: 2 threads within an operation, 2 operations at a time (one tower has all cores)',

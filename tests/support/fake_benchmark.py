@@ -52,8 +52,8 @@ def misbehave(does: object, size: int) -> None:
         sys.exit(1)
     if does == 'fail as a cluster':
         print(
-            'worker 1 | tf_cnn_benchmarks: error: no room here\nworker 0 | '
-            'tf_cnn_benchmarks: error: lost worker 1'
+            'worker 1 | tf_cnn_benchmarks: error: no room here\nworker 0 | tf_cnn_benchmarks: '
+            'error: lost worker 1'
         )
         print('tf_cnn_benchmarks: error: worker 1 ended with exit code 3; stopping worker 0')
         sys.exit(3)

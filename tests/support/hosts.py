@@ -84,9 +84,9 @@ def why_not() -> str | None:
     if missing := [name for name in _PROGRAMS if not shutil.which(name, path=_PATH)]:
         return f'hosts are made with {", ".join(missing)}, which this machine lacks'
     trial = (
-        'ip link add bridge0 type bridge && ip link add veth0 type veth peer name veth1 && '
-        'tc qdisc add dev veth0 root tbf rate 1gbit burst 100kb latency 1ms && mount -t '
-        'tmpfs tmpfs /mnt'
+        'ip link add bridge0 type bridge && ip link add veth0 type veth peer name veth1 && tc '
+        'qdisc add dev veth0 root tbf rate 1gbit burst 100kb latency 1ms && mount -t tmpfs tmpfs '
+        '/mnt'
     )
     tried = subprocess.run(
         ['unshare', '--net', '--pid', '--mount', '--uts', '--ipc', '--fork', 'sh', '-c', trial],

@@ -25,23 +25,18 @@ from tf_cnn.params import Params
 # The files in which Linux describes some machines, as captured there, for tests that read them.
 
 EPYC_FLAGS = (
-    'fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx '
-    'fxsr sse sse2 ht syscall nx '
-    'mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid '
-    'extd_apicid amd_dcm aperfmperf pni '
-    'pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand '
-    'lahf_lm cmp_legacy svm abm '
-    'sse4a misalignsse 3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap '
-    'clflushopt sha_ni xsaveopt'
+    'fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse '
+    'sse2 ht syscall nx mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc '
+    'cpuid extd_apicid amd_dcm aperfmperf pni pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 '
+    'movbe popcnt aes xsave avx f16c rdrand lahf_lm cmp_legacy svm abm sse4a misalignsse '
+    '3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap clflushopt sha_ni xsaveopt'
 )
 # A virtual machine of AWS Graviton2, an ARM processor.
 GRAVITON = {
     'proc/cpuinfo': (
-        'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 '
-        'sha2 crc32 atomics fphp '
-        'asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: 0x41\nCPU '
-        'architecture: 8\n'
-        'CPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
+        'processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 '
+        'crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs\nCPU implementer\t: '
+        '0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
     ),
     'sys/devices/system/cpu/possible': '0\n',
     'sys/devices/system/cpu/online': '0\n',

@@ -77,9 +77,9 @@ def main(argv: Sequence[str]) -> int:
 def _note_default_model(console: Console, params: Params) -> None:
     if 'model' not in params.given and not params.input_only and not params.exchange_bytes:
         console.note(
-            f'{format_flag("model", params.model)} is the default and no real network: it '
-            'does the least that a step '
-            'can do; write --model=resnet50, or another one that the subcommand models lists'
+            f'{format_flag("model", params.model)} is the default and no real network: it does '
+            'the least that a step can do; write --model=resnet50, or another one that the '
+            'subcommand models lists'
         )
 
 

@@ -56,12 +56,10 @@ class ClusterOptions:
     )
     hosts: str | None = flag(
         None,
-        'Start the cluster on these hosts over ssh: a,b or, with the numbers of their '
-        'workers, a:4,b:4. Each needs the '
-        'same version of this program. Parameter servers go round the hosts, or round those '
-        'without workers if there '
-        'are any, as in a:0,b,c; a controller is on the first. An IPv6 address stands in '
-        'brackets: [fd00::1]:4.',
+        'Start the cluster on these hosts over ssh: a,b or, with the numbers of their workers, '
+        'a:4,b:4. Each needs the same version of this program. Parameter servers go round the '
+        'hosts, or round those without workers if there are any, as in a:0,b,c; a controller is '
+        'on the first. An IPv6 address stands in brackets: [fd00::1]:4.',
     )
     hostfile: str | None = flag(
         None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True
@@ -78,16 +76,15 @@ class ClusterOptions:
     )
     restart: int = flag(
         0,
-        'How often all processes are started again after one failed; with --train_dir they '
-        'go on from its checkpoint.',
+        'How often all processes are started again after one failed; with --train_dir they go on '
+        'from its checkpoint.',
         lower_bound=0,
     )
     private_network: bool | None = flag(
         None,
         'Give the processes on this machine a network (a namespace of Linux) that no other '
-        'program can reach; by '
-        'default where the system allows it. Use --noprivate_network for a --model_file that '
-        'uses the network.',
+        'program can reach; by default where the system allows it. Use --noprivate_network for a '
+        '--model_file that uses the network.',
     )
     verbose: bool = flag(
         False,
@@ -104,17 +101,12 @@ DECLARATION = Declaration(
         '--hosts=node1,node2 --ps=1 -- --model=resnet50',
     ),
     details='FLAGS are the flags of a run; each process also gets its role and the '
-    'addresses of all '
-    'processes. On a '
-    'machine with GPUs each worker gets --num_gpus of them, out of CUDA_VISIBLE_DEVICES if '
-    'it is set. The '
-    'standard output of worker 0 (of the controller, if the mode has one) is the result. '
-    'Warnings and errors '
-    'of all processes go to standard error, each after the name of its process; with '
-    '--verbose all other '
-    'lines, too. If a process fails, the others are stopped, and the command ends with its '
-    'exit code (128 + n '
-    'if signal n ended it).',
+    'addresses of all processes. On a machine with GPUs each worker gets --num_gpus of them, out '
+    'of CUDA_VISIBLE_DEVICES if it is set. The standard output of worker 0 (of the controller, if '
+    'the mode has one) is the result. Warnings and errors of all processes go to standard error, '
+    'each after the name of its process; with --verbose all other lines, too. If a process fails, '
+    'the others are stopped, and the command ends with its exit code (128 + n if signal n ended '
+    'it).',
 )
 
 
@@ -127,15 +119,15 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
     run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
         raise UsageError(
-            f'cluster: it needs Linux, and this is {sys.platform}; start each process '
-            'yourself instead'
+            f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself '
+            'instead'
         )
     has_hosts = bool(options.hosts or options.hostfile)
     params = parse_argv(run_flags).params
     if role := next((name for name in params.given if SPECS[name].names_process), None):
         raise UsageError(
-            f'{params.given[role]}: cluster gives each process its role and the addresses; '
-            f'leave --{role} out'
+            f'{params.given[role]}: cluster gives each process its role and the addresses; leave '
+            f'--{role} out'
         )
     # Other hosts may have other folders, and check them themselves.
     check_launch(params, here=not has_hosts)
@@ -144,9 +136,8 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
         other := next(filter(arguments.given.__contains__, _NOT_PRIVATE), None)
     ):
         raise UsageError(
-            '--private_network=true: only processes that cluster starts on this machine '
-            'have one; remove it, or '
-            f'--{other}'
+            '--private_network=true: only processes that cluster starts on this machine have one; '
+            f'remove it, or --{other}'
         )
     if options.dry_run:
         print(_format_commands(options, layout, run_flags), end='')
@@ -169,8 +160,8 @@ def main(arguments: Arguments[ClusterOptions]) -> int:
             if member.host and ipaddress.ip_address(address).is_loopback:
                 raise UsageError(
                     f'{member.host.name}: its processes would listen at {address}, which the '
-                    'other hosts cannot reach; '
-                    'write in --hosts the name or address that the others use'
+                    'other hosts cannot reach; write in --hosts the name or address that the '
+                    'others use'
                 )
         commands = make_commands(run_flags, members, environment)
         _check(commands)

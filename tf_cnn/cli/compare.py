@@ -41,30 +41,27 @@ class CompareOptions:
     )
     fail_below: float | None = flag(
         None,
-        'For scripts: exit with code 1 if a result is slower than this part of its baseline, '
-        'such as 0.95. The '
-        'difference must be significant, too: a lower ratio by chance does not fail.',
+        'For scripts: exit with code 1 if a result is slower than this part of its baseline, such '
+        'as 0.95. The difference must be significant, too: a lower ratio by chance does not fail.',
         lower_bound=0,
     )
     against: str | None = flag(
         None,
-        'Folder of earlier results. Each result is judged by the median of the last runs '
-        'there of the same setting on '
-        'the same machine, instead of against the first one.',
+        'Folder of earlier results. Each result is judged by the median of the last runs there of '
+        'the same setting on the same machine, instead of against the first one.',
         is_path=True,
     )
     run: tuple[str, ...] = flag(
         (),
         "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both "
-        'are run in turns, each time '
-        'in a fresh process, and then compared; the first is the baseline.',
+        'are run in turns, each time in a fresh process, and then compared; the first is the '
+        'baseline.',
     )
     rounds: int = flag(5, 'With --run: how often each is run.', lower_bound=3, unit='rounds')
     output: str | None = flag(
         None,
-        'With --run: a new folder for the results and logs, or that of the same runs, which '
-        'then go on; by default a '
-        'temporary one, which stays.',
+        'With --run: a new folder for the results and logs, or that of the same runs, which then '
+        'go on; by default a temporary one, which stays.',
         is_path=True,
     )
 
@@ -77,20 +74,15 @@ DECLARATION = Declaration(
         'before/ after/ --fail_below=0.95',
         'sweep-results/ --format=markdown',
         'after.json --against=results/',
-        "--run='--model=lenet --target_seconds=3' --run='--model=lenet --target_seconds=3 "
-        "--xla' --rounds=10",
+        "--run='--model=lenet --target_seconds=3' --run='--model=lenet --target_seconds=3 --xla' "
+        '--rounds=10',
     ),
     details='Ratios are to the first argument, the baseline. Two folders are compared setting by '
-    'setting; the settings '
-    'of a single folder with the first of them. With three or more runs of a setting on both '
-    'sides (--repeat) '
-    'there is an interval, and a verdict.'
-    '\n\n'
+    'setting; the settings of a single folder with the first of them. With three or more runs of '
+    'a setting on both sides (--repeat) there is an interval, and a verdict.\n\n'
     'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read.',
     positional='a file that --result_file wrote, a folder of such files, or the text that a '
-    'run, also '
-    'of the original '
-    'program, printed; - is standard input.',
+    'run, also of the original program, printed; - is standard input.',
     takes_paths=True,
 )
 
@@ -106,13 +98,13 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         return _run(options.run, options)
     if only_with_run := sorted(arguments.given & {'rounds', 'output'}):
         raise UsageError(
-            f'--{only_with_run[0]}: it is about runs; write --run twice, each with the '
-            'flags of a run'
+            f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a '
+            'run'
         )
     if not arguments.positional:
         raise UsageError(
-            'compare: it takes at least 1 RESULT, or --run twice, none was given; see '
-            'compare --help'
+            'compare: it takes at least 1 RESULT, or --run twice, none was given; see compare '
+            '--help'
         )
     if arguments.positional.count(STDIN) > 1:
         raise UsageError(
@@ -123,17 +115,16 @@ def main(arguments: Arguments[CompareOptions]) -> int:
         return _judge(sides, options, options.against)
     if len(sides) == 1 and len(sides[0].groups) < 2:
         raise UsageError(
-            f'{sides[0].argument}: it holds fewer than two settings with a throughput; write '
-            'the baseline and then the '
-            'others, or --against=FOLDER'
+            f'{sides[0].argument}: it holds fewer than two settings with a throughput; write the '
+            'baseline and then the others, or --against=FOLDER'
         )
     runs = [{result.id for group in side.groups for result in group.results} for side in sides]
     for (side, own), (other, others) in itertools.combinations(zip(sides, runs, strict=True), 2):
         if own and own == others:
             raise UsageError(
                 f'{side.argument} and {other.argument}: they hold the same '
-                f'{plural(len(own), "run")}, so that their '
-                'ratio says nothing; give results of two settings'
+                f'{plural(len(own), "run")}, so that their ratio says nothing; give results of '
+                'two settings'
             )
     return _show(sides, options)
 
@@ -200,8 +191,8 @@ def _flags_of(text: str) -> list[str]:
     if taken:
         raise UsageError(
             f'{params.given[taken[0]]}: --run takes the flags of one process that writes no '
-            'files; leave it out, '
-            'compare writes the results to --output, and --rounds says how many runs there are'
+            'files; leave it out, compare writes the results to --output, and --rounds says how '
+            'many runs there are'
         )
     check_launch(params, alone=True)
     return argv

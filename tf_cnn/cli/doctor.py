@@ -43,8 +43,7 @@ _NCCL = (
 _ADVICE = 'report it with the output of doctor --json, which has the stacks of all threads'
 _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
     signal.SIGILL: 'this TensorFlow was compiled for a processor with more instructions; '
-    'install a build '
-    'for this one',
+    'install a build for this one',
     signal.SIGKILL: 'the kernel kills what takes the last memory: look at dmesg, and free memory',
 }
 
@@ -69,9 +68,8 @@ class DoctorOptions:
     )
     json: bool = flag(
         False,
-        'Print a document of JSON for a bug report, with everything that was found and the '
-        'last lines of what failed; '
-        'the lines for people then go to standard error.',
+        'Print a document of JSON for a bug report, with everything that was found and the last '
+        'lines of what failed; the lines for people then go to standard error.',
     )
 
 
@@ -80,12 +78,9 @@ DECLARATION = Declaration(
     DoctorOptions,
     examples=('', '--only=gpu,tensorflow', '--json > doctor.json'),
     details='Each family of checks runs in a process of its own with a time limit, so that a crash '
-    'or a hang is a '
-    'finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES chooses '
-    'among them, and hides '
-    'all if it is empty. The exit code is 1 if something is wrong, else 0; a warning is '
-    'about what is slower '
-    'than it could be.',
+    'or a hang is a finding, too. Where there are GPUs, they are checked; CUDA_VISIBLE_DEVICES '
+    'chooses among them, and hides all if it is empty. The exit code is 1 if something is wrong, '
+    'else 0; a warning is about what is slower than it could be.',
 )
 
 
@@ -102,8 +97,8 @@ def main(arguments: Arguments[DoctorOptions]) -> int:
             near = nearest(name, FAMILIES)
             hint = f'did you mean {near}?' if near else f'the families are {", ".join(FAMILIES)}'
             raise UsageError(
-                f'{format_flag("only", options.only)}: there is no family of checks '
-                f'{name!r}; {hint}'
+                f'{format_flag("only", options.only)}: there is no family of checks {name!r}; '
+                f'{hint}'
             )
     if sys.platform != 'linux':
         raise UsageError(

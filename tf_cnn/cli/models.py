@@ -27,8 +27,7 @@ class ModelsOptions:
     json: bool = flag(
         False,
         'Print a list of objects: name, dataset, parameters, gflops_per_image, gflops_unit, '
-        'image_size, '
-        'default_batch_size, default_learning_rate, learning_rate_images.',
+        'image_size, default_batch_size, default_learning_rate, learning_rate_images.',
     )
     model_file: str | None = flag(
         None, 'Python file that adds your own models, see docs/models.md.', is_path=True
@@ -41,8 +40,7 @@ DECLARATION = Declaration(
     examples=('', "'resnet*' --json"),
     details='Costs are the trainable parameters, and the multiply-adds of a forward pass.',
     positional='The names to list, with shell wildcards; put it in quotes, or the shell '
-    'expands them. '
-    'By default all.',
+    'expands them. By default all.',
 )
 
 

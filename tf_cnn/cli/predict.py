@@ -53,13 +53,13 @@ class PredictOptions:
     model: str | None = flag(None, 'Models, separated by commas; by default all of the results.')
     workers: str | None = flag(
         None,
-        'Numbers of workers, separated by commas, each on a host of its own; by default '
-        '2,4,8, or 1 with --num_gpus.',
+        'Numbers of workers, separated by commas, each on a host of its own; by default 2,4,8, or '
+        '1 with --num_gpus.',
     )
     num_gpus: str | None = flag(
         None,
-        'Numbers of devices of each worker, separated by commas; by default as in the '
-        'largest cluster given.',
+        'Numbers of devices of each worker, separated by commas; by default as in the largest '
+        'cluster given.',
     )
     network: str | None = flag(
         None,
@@ -80,11 +80,9 @@ DECLARATION = Declaration(
         'result.json sweep-exchange-20261122-080000/ --workers=2,4',
     ),
     details='Nothing is started. From results on several devices follows a rate with a 95 % '
-    'interval; from one device '
-    'and a link alone, the two ends between which the rate lies. The link is --network, or '
-    'what runs with '
-    '--exchange_only measured, such as those of `sweep exchange`. docs/compare.md explains '
-    'the rules.',
+    'interval; from one device and a link alone, the two ends between which the rate lies. The '
+    'link is --network, or what runs with --exchange_only measured, such as those of `sweep '
+    'exchange`. docs/compare.md explains the rules.',
     positional='A result, or a folder with results.',
     takes_paths=True,
 )
@@ -107,9 +105,9 @@ def main(arguments: Arguments[PredictOptions]) -> int:
     ]
     if all(row['rule'] == _NO_RULE for row in rows):
         raise UsageError(
-            'predict: the results say nothing about these devices; write --network=10Gbit '
-            'for several workers, or give '
-            'results on two numbers of devices, of another model there, or with --exchange_only'
+            'predict: the results say nothing about these devices; write --network=10Gbit for '
+            'several workers, or give results on two numbers of devices, of another model there, '
+            'or with --exchange_only'
         )
     document = {'schema': PREDICTION, 'schema_version': SCHEMA_VERSION, 'rows': rows}
     print_table(table_of(_COLUMNS, rows), options.format, document, notes)
@@ -210,15 +208,14 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
             or mode not in MODES
         ):
             problems.append(
-                f'{result.source}: it is no whole training run whose devices step together; '
-                'it is left out'
+                f'{result.source}: it is no whole training run whose devices step together; it is '
+                'left out'
             )
         elif len(hosts := _hosts_of_workers(result)) < shape.workers:
             problems.append(
                 f'{result.source}: its {shape.workers} workers ran on {plural(len(hosts), "host")} '
-                f'({abbreviate(hosts)}), whose cores and memory they shared, so it does not '
-                'show what workers on '
-                'different hosts reach; it is left out'
+                f'({abbreviate(hosts)}), whose cores and memory they shared, so it does not show '
+                'what workers on different hosts reach; it is left out'
             )
         elif role == 'training':
             seconds = run.global_batch_size / result.images_per_second
@@ -229,8 +226,8 @@ def _read(paths: Sequence[str]) -> tuple[list[_Work], _Links, list[str]]:
     warn(*problems)
     if not works:
         raise UsageError(
-            f'{abbreviate(paths)}: no training run that predict can use; give the result of '
-            'a training on one device'
+            f'{abbreviate(paths)}: no training run that predict can use; give the result of a '
+            'training on one device'
         )
     for work, found in works.items():
         work.seconds.update({place: statistics.fmean(seconds) for place, seconds in found.items()})
@@ -303,8 +300,7 @@ def _chosen(works: Sequence[_Work], models: str | None) -> list[_Work]:
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
             f'{format_flag("model", models)}: the results are of {alternatives(known)}; run '
-            f'{unknown[0]} on one '
-            'device, and give that result, too'
+            f'{unknown[0]} on one device, and give that result, too'
         )
     return [work for work in works if work.model in names]
 

@@ -94,10 +94,9 @@ DECLARATION = Declaration(
         '--check=shards',
     ),
     details='Classes are numbered in the order of the names of their folders: line i of '
-    'labels.txt, counted '
-    'from 0, names label i. A model that is trained on the folder gets as many classes as '
-    'labels.txt has '
-    'lines. Writing shards needs Pillow, which the extra [records] installs; --check does not.',
+    'labels.txt, counted from 0, names label i. A model that is trained on the folder gets as '
+    'many classes as labels.txt has lines. Writing shards needs Pillow, which the extra [records] '
+    'installs; --check does not.',
 )
 
 
@@ -108,8 +107,8 @@ def main(arguments: Arguments[RecordsOptions]) -> int:
         return _write(options)
     if others := sorted(given - _CHECK_FLAGS):
         raise UsageError(
-            f'--check={options.check}: --{others[0]} is only for writing shards; leave one '
-            'of them out'
+            f'--check={options.check}: --{others[0]} is only for writing shards; leave one of '
+            'them out'
         )
     return _check(
         options.check,
@@ -122,8 +121,8 @@ def _write(options: RecordsOptions) -> int:
     if not options.input or not options.output:
         missing = 'output' if options.input else 'input'
         raise UsageError(
-            f'--{missing} is missing: write --input=DIR and --output=DIR, or --check=DIR; '
-            'see records --help'
+            f'--{missing} is missing: write --input=DIR and --output=DIR, or --check=DIR; see '
+            'records --help'
         )
     try:
         importlib.import_module('PIL')
@@ -141,8 +140,7 @@ def _write(options: RecordsOptions) -> int:
     if num_shards > num_images:
         raise UsageError(
             f'--shards={num_shards}: --input={options.input} has only '
-            f'{plural(num_images, "image")}; '
-            f'use {num_images} or less'
+            f'{plural(num_images, "image")}; use {num_images} or less'
         )
     check_output(
         options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite
@@ -306,8 +304,8 @@ def _check_subset(
     if wrong:
         add(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', wrong))
     seen = (
-        f'{sum(0 <= label < num_classes for label in labels)} of '
-        f'{plural(num_classes, "label")} seen'
+        f'{sum(0 <= label < num_classes for label in labels)} of {plural(num_classes, "label")} '
+        f'seen'
     )
     records = _counted(num_records, 'record')
     print(f'{shards.subset}: {len(shards.paths)} of {plural(total, "shard")}, {records}, {seen}')

@@ -39,9 +39,7 @@ DECLARATION = Declaration(
     ReportOptions,
     examples=('results', 'results --output=page.html --plots=figures'),
     details='The page needs no network: a table with speed-ups, three plots, machines and '
-    'warnings. '
-    'Making it needs '
-    'jinja2 and matplotlib, which the extra [report] installs.',
+    'warnings. Making it needs jinja2 and matplotlib, which the extra [report] installs.',
     positional='A folder with results that --result_file or sweep wrote, or one such file.',
     takes_paths=True,
 )
@@ -53,9 +51,9 @@ def _about_plots(messages: Sequence[str], folder: str | None) -> Iterator[str]:
     letters = [chr(int(match[1])) for match, _ in glyphs if match]
     if letters and folder:
         yield (
-            f'{format_flag("plots", folder)}: the font of the plots lacks '
-            f'{abbreviate(letters)}: a box stands for it '
-            'in the PNG files, while a browser shows it in the page and in the SVG files'
+            f'{format_flag("plots", folder)}: the font of the plots lacks {abbreviate(letters)}: '
+            f'a box stands for it in the PNG files, while a browser shows it in the page and in '
+            'the SVG files'
         )
     yield from (f'a plot may look wrong: {message}' for match, message in glyphs if not match)
 
@@ -87,8 +85,8 @@ def _make_report(options: ReportOptions, paths: Sequence[str]) -> int:
         and b'<!doctype html' not in start.lower()
     ):
         raise UsageError(
-            f'{format_flag("output", output)}: the file there is not a page; write another '
-            'path, or remove it'
+            f'{format_flag("output", output)}: the file there is not a page; write another path, '
+            'or remove it'
         )
     check_file('output', options.output)
     if options.plots:

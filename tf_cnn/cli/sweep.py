@@ -44,9 +44,8 @@ class SweepOptions(Settings):
 
     grid: tuple[str, ...] = flag(
         (),
-        'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead '
-        'of a FILE. Give it once '
-        'for each flag; all combinations are measured.',
+        'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead of a '
+        'FILE. Give it once for each flag; all combinations are measured.',
     )
     output: str | None = flag(
         None,
@@ -69,18 +68,13 @@ DECLARATION = Declaration(
         '--resume sweep-batch_sizes-20261122-080000',
     ),
     details=f'Sweeps that come with the program: {", ".join(shipped())}. docs/sweeps.md '
-    'explains how '
-    'to write a file.'
-    '\n\n'
-    'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process '
-    'with two devices, 2*1+1 two '
-    'workers with one device each and a parameter server, which `cluster` starts on this '
-    'machine, or on other hosts if '
-    '--hosts=a,b is among FLAGS. Combinations that cannot run are left out and named.'
-    '\n\n'
-    'Repeats are interleaved, so that a drift of the machine hits all configurations alike. '
-    'A run that fails is a row '
-    'of the table, and the sweep goes on; then the exit code is 1.',
+    'explains how to write a file.\n\n'
+    'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two '
+    'devices, 2*1+1 two workers with one device each and a parameter server, which `cluster` '
+    'starts on this machine, or on other hosts if --hosts=a,b is among FLAGS. Combinations that '
+    'cannot run are left out and named.\n\n'
+    'Repeats are interleaved, so that a drift of the machine hits all configurations alike. A run '
+    'that fails is a row of the table, and the sweep goes on; then the exit code is 1.',
     positional='A TOML file, or the name of a sweep that comes with the program.',
     takes_paths=True,
 )
@@ -115,8 +109,7 @@ def _warn_of_hours(plan: SweepPlan, *, has_gpu: bool) -> None:
         )
         warn(
             f'this sweep takes at least {plural(round(hours), "hour")} on '
-            f'{plural(len(cores), "core")}; a shorter one '
-            f'ends with: -- {shorter}'
+            f'{plural(len(cores), "core")}; a shorter one ends with: -- {shorter}'
         )
 
 
@@ -190,8 +183,8 @@ def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     ]
     if others:
         raise UsageError(
-            f'{others[0]}: a sweep that continues keeps its plan; leave it out, or start '
-            'a new sweep'
+            f'{others[0]}: a sweep that continues keeps its plan; leave it out, or start a new '
+            'sweep'
         )
     folder = Folder(Path(*arguments.positional))
     return folder.read_plan(), folder
@@ -272,8 +265,8 @@ def _hosts_of(one: Configuration, hosts: str) -> str:
     slots = read_hosts_flag(hosts)
     if not one.in_cluster:
         raise UsageError(
-            f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts '
-            'here; leave --hosts out'
+            f'{format_flag("hosts", hosts)}: it runs in one process, which a sweep starts here; '
+            'leave --hosts out'
         )
     left, chosen = one.shape.workers, []
     for entry, count in zip(hosts.split(','), slots.values(), strict=True):

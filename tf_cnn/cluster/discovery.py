@@ -31,8 +31,8 @@ def as_evaluator(params: Params, environ: Environment) -> Params:
         return params
     if given := _written(params, ('job_name', *HOSTS_FLAGS.values())):
         raise UsageError(
-            f'{given} contradicts TF_CONFIG, which makes this process an evaluator; leave '
-            'one of them out'
+            f'{given} contradicts TF_CONFIG, which makes this process an evaluator; leave one of '
+            'them out'
         )
     if params.train_dir is None:
         raise UsageError(
@@ -99,9 +99,9 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     cluster = cluster or _cluster_of_launch(params, mode, environ)
     if cluster is None and (params.job_name or params.task_index):
         raise UsageError(
-            f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, '
-            'in modes with parameter '
-            'servers, --ps_hosts=HOST:PORT,...; or leave the role out to run in one process'
+            f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in '
+            'modes with parameter servers, --ps_hosts=HOST:PORT,...; or leave the role out to run '
+            'in one process'
         )
     hosts = [task.host.lower() for task in cluster.tasks] if cluster else []
     if cluster and (twice := next((host for host in hosts if hosts.count(host) > 1), None)):
@@ -124,8 +124,7 @@ def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | Non
         if given not in ((), hosts):
             raise UsageError(
                 f'{format_flag(name, ",".join(given))} contradicts TF_CONFIG, which has '
-                f'{",".join(hosts) or "none"}; '
-                'leave out the flag, or unset TF_CONFIG'
+                f'{",".join(hosts) or "none"}; leave out the flag, or unset TF_CONFIG'
             )
     _check_role(params, cluster, 'TF_CONFIG', 'leave out the flags, or unset TF_CONFIG')
     return cluster
@@ -150,15 +149,14 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
         if hosts['controller'] and not MODES[params.variable_update].has_controller:
             raise UsageError(
                 f'--controller_host={params.controller_host}: '
-                f'{format_flag("variable_update", params.variable_update)} '
-                'has no controller; remove it, or use '
-                f'{modes_that(lambda mode: mode.has_controller)}'
+                f'{format_flag("variable_update", params.variable_update)} has no controller; '
+                f'remove it, or use {modes_that(lambda mode: mode.has_controller)}'
             )
     with problems.collecting():
         if hosts['ps'] and hosts['controller'] and MODES[params.variable_update].has_controller:
             raise UsageError(
-                f'--controller_host={params.controller_host}: --ps_hosts is given, too; use '
-                'one of them'
+                f'--controller_host={params.controller_host}: --ps_hosts is given, too; use one '
+                'of them'
             )
     with problems.collecting():
         if hosts['worker']:
@@ -173,8 +171,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
     if index >= (num_hosts := len(hosts[job])):
         raise UsageError(
             f'--job_name={job} --task_index={index}: --{HOSTS_FLAGS[job]} has '
-            f'{plural(num_hosts, "host")}; write a '
-            'lower --task_index, from 0, or add hosts'
+            f'{plural(num_hosts, "host")}; write a lower --task_index, from 0, or add hosts'
         )
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
@@ -191,9 +188,8 @@ def _role_of_flags(
             # Every rank with this command line would be task 0.
             raise UsageError(
                 f'--job_name={params.job_name} without --task_index: {launch.source} started '
-                'several processes '
-                f'({launch.own}); add --task_index, or leave out both flags so that the '
-                'rank decides'
+                f'several processes ({launch.own}); add --task_index, or leave out both flags so '
+                f'that the rank decides'
             )
         return params.job_name, params.task_index or 0
     first = 'controller' if counts['controller'] else 'ps'
@@ -202,16 +198,14 @@ def _role_of_flags(
     if launch is None or params.task_index is not None:
         raise UsageError(
             f'{_written(params, ("worker_hosts", "task_index"))}: --job_name is missing; add '
-            '--job_name=worker or '
-            f'--job_name={first}, and --task_index=N for the host of this process in its list'
+            f'--job_name=worker or --job_name={first}, and --task_index=N for the host of this '
+            f'process in its list'
         )
     if launch.size != num_hosts:
         raise UsageError(
-            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, '
-            f'and {launch.source} started '
-            f'{launch.started}; '
-            'start one process for each host, or set the role of this process with '
-            '--job_name and --task_index'
+            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {plural(num_hosts, "host")}, and '
+            f'{launch.source} started {launch.started}; start one process for each host, or set '
+            'the role of this process with --job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
 
@@ -222,16 +216,15 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
         return None
     if mode.has_controller:
         raise UsageError(
-            f'{launch.own}: {format_flag("variable_update", mode.name)} needs the hosts of '
-            'all processes; add '
-            '--controller_host=HOST:PORT for rank 0 and --worker_hosts=HOST:PORT,... for the others'
+            f'{launch.own}: {format_flag("variable_update", mode.name)} needs the hosts of all '
+            'processes; add --controller_host=HOST:PORT for rank 0 and '
+            '--worker_hosts=HOST:PORT,... for the others'
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if num_ps >= launch.size:
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.started}, and at least one '
-            'must be a worker; start '
-            f'more, or write --num_ps={launch.size - 1}'
+            f'--num_ps={num_ps}: {launch.source} started {launch.started}, and at least one must '
+            f'be a worker; start more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
     first_port = params.cluster_port or launch.first_port
@@ -258,8 +251,8 @@ def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, in
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
         raise UsageError(
-            f'{_written(params)} contradicts {environment}, where this process is '
-            f'{cluster.own}; {remedy}'
+            f'{_written(params)} contradicts {environment}, where this process is {cluster.own}; '
+            f'{remedy}'
         )
 
 

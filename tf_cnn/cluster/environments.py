@@ -123,9 +123,8 @@ def environment_of_runs(environment: Environment, command: str) -> dict[str, str
     launch, cluster = find_launch(environment), read_tf_config(environment)
     if launch or is_evaluator(environment) or (cluster and len(cluster.tasks) > 1):
         raise UsageError(
-            f'{launch.own if launch else "TF_CONFIG"}: this process is one of several, in '
-            f'each of which {command} '
-            'would do the same; start it once, without a launcher or TF_CONFIG'
+            f'{launch.own if launch else "TF_CONFIG"}: this process is one of several, in each of '
+            f'which {command} would do the same; start it once, without a launcher or TF_CONFIG'
         )
     if unjoined := find_unjoined(environment):
         line = f'{unjoined}: if a launcher started {command} several times, each does the same'
@@ -186,9 +185,8 @@ def read_tf_config(environ: Environment) -> Cluster | None:
         )
     if config.rpc_layer not in (None, '', PROTOCOL):
         raise _bad_tf_config(
-            f'its rpc_layer is {config.rpc_layer!r}, and TensorFlow has no other protocol '
-            f'than {PROTOCOL} any more; '
-            'remove it'
+            f'its rpc_layer is {config.rpc_layer!r}, and TensorFlow has no other protocol than '
+            f'{PROTOCOL} any more; remove it'
         )
     if job != 'ps':
         job, index = 'worker', index + (len(chiefs) if job == 'worker' else 0)
@@ -221,8 +219,8 @@ def _tf_config(environ: Environment) -> _TFConfig:
 def _bad_tf_config(reason: str) -> UsageError:
     return UsageError(
         f'TF_CONFIG: {reason}; it looks like '
-        '{"cluster": {"ps": ["HOST:PORT"], "worker": ["HOST:PORT"]}, "task": {"type": '
-        '"worker", "index": 0}}'
+        '{"cluster": {"ps": ["HOST:PORT"], "worker": ["HOST:PORT"]}, "task": {"type": "worker", '
+        '"index": 0}}'
     )
 
 
@@ -322,16 +320,14 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     launcher = launch.launcher
     ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
     hosts = (
-        f'{ps}--worker_hosts=HOST:PORT,... with {plural(launch.size - num_ps, "host")} in '
-        'the order of the ranks, '
-        'without --job_name and --task_index'
+        f'{ps}--worker_hosts=HOST:PORT,... with {plural(launch.size - num_ps, "host")} in the '
+        'order of the ranks, without --job_name and --task_index'
     )
     if launcher is not _SLURM:
         if _number(launcher.local_size, environ) != launch.size:
             raise UsageError(
-                f'{launch.own}: the environment of {launch.source} does not say on which '
-                'hosts the other processes '
-                f'run; write {hosts}; or use srun in a job of Slurm'
+                f'{launch.own}: the environment of {launch.source} does not say on which hosts '
+                f'the other processes run; write {hosts}; or use srun in a job of Slurm'
             )
         return [(LOOPBACK, number) for number in range(launch.size)]
     nodes, counts = (
@@ -351,8 +347,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
         )
         raise UsageError(
             f'{launch.own}: Slurm did not fill one node after the other ({filled}); use srun '
-            '--distribution=block, or '
-            f'write {hosts}'
+            f'--distribution=block, or write {hosts}'
         )
     return places
 

@@ -46,9 +46,9 @@ class StepTimeoutError(PeerError):
         # Not the message of a lost task.
         RunError.__init__(
             self,
-            f'a step has waited {secs:.0f} s for {name_tasks(tasks)}, although each answers; '
-            'a connection was '
-            f'cut, or a process stands still; --{timeout.flag}={timeout.secs:g} limits the wait',
+            f'a step has waited {secs:.0f} s for {name_tasks(tasks)}, although each answers; a '
+            f'connection was cut, or a process stands still; --{timeout.flag}={timeout.secs:g} '
+            f'limits the wait',
         )
         self.task = tasks[0]
         self.answers = True

@@ -121,9 +121,8 @@ class Rendezvous:
         self._is_stranger = True
         raise StrangerError(
             f"{own.job} {own.index}'s address {own.host} is another process; this host is not "
-            f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; '
-            'check --task_index, '
-            f'or the role in {self.cluster.source}'
+            f'{split_host_port(own.host)[0]}, or {own.job} {own.index} was started twice; check '
+            f'--task_index, or the role in {self.cluster.source}'
         )
 
     def entries(self, *, patient: bool = True) -> dict[str, Any] | None:

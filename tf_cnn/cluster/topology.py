@@ -183,8 +183,8 @@ class Timeout:
         did not answer'.
         """
         return (
-            f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write '
-            'a longer time'
+            f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write a '
+            'longer time'
         )
 
 
@@ -231,8 +231,8 @@ def read_hosts(items: Iterable[str], flag: str) -> Hosts:
         if not 1 <= port <= 65535:
             what = repr(item.strip()) if item.strip() else 'an empty entry'
             raise UsageError(
-                f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; '
-                'write for example 10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
+                f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; write for example '
+                '10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
             )
         hosts.append(join_host_port(host, port))
     if twice := next((host for host in hosts if hosts.count(host) > 1), None):

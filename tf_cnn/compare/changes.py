@@ -121,8 +121,8 @@ def format_ratio(ratio: Ratio) -> str:
 def format_outliers(found: Mapping[str, float]) -> str:
     named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
     return (
-        f'far from the others: {abbreviate(named)}; something disturbed the machine, or '
-        'changed on it'
+        f'far from the others: {abbreviate(named)}; something disturbed the machine, or changed '
+        'on it'
     )
 
 
@@ -279,9 +279,8 @@ def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
     ]
     if names:
         yield (
-            f'{abbreviate(names)}: too few runs: {_TOO_FEW_RUNS} on both sides; or run both '
-            'in turns with compare '
-            '--run=FLAGS --run=FLAGS'
+            f'{abbreviate(names)}: too few runs: {_TOO_FEW_RUNS} on both sides; or run both in '
+            'turns with compare --run=FLAGS --run=FLAGS'
         )
 
 

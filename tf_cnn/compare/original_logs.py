@@ -156,22 +156,21 @@ def read_log(text: str, source: str) -> LogRecord:
     run = _read(text)
     if run.no_total:
         raise UsageError(
-            f'{source}: its total images/sec is {run.no_total}, which is not a rate; give '
-            'the log of another run'
+            f'{source}: its total images/sec is {run.no_total}, which is not a rate; give the log '
+            'of another run'
         )
     if run.total is None and run.last_step is None:
         raise UsageError(
-            f'{source}: it is neither a result nor a log with images/sec in it; give a file '
-            'that --result_file wrote, '
-            'or the text that a run printed'
+            f'{source}: it is neither a result nor a log with images/sec in it; give a file that '
+            '--result_file wrote, or the text that a run printed'
         )
     if run.num_runs > 1:
         differences = ''.join(
             f' ({name}: {" and ".join(texts)})' for name, texts in [*run.different.items()][:1]
         )
         raise UsageError(
-            f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; '
-            'give a file for each run'
+            f'{source}: it has the output of {plural(run.num_runs, "run")}{differences}; give a '
+            'file for each run'
         )
     result = _record(run, hashlib.sha256(text.encode(errors='replace')).hexdigest()[:24])
     result.source = source

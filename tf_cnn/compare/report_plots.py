@@ -141,9 +141,8 @@ def _rates(summary: Summary) -> Plot | None:
     return Plot(
         'rates',
         'Images per second',
-        'Longer is faster. The line at the end of a bar is the 95 % interval of three or '
-        f'more runs{_BEYOND}.'
-        f'{_help_on_dots(rows)}',
+        'Longer is faster. The line at the end of a bar is the 95 % interval of three or more '
+        f'runs{_BEYOND}.{_help_on_dots(rows)}',
         f'From {rows[-1].label} with {number(rows[-1].rate)} images/sec to {rows[0].label} with '
         f'{number(rows[0].rate)}.{_left_out(rows, summary.shown)}',
         figure,
@@ -226,13 +225,11 @@ def _scaling(summary: Summary) -> Plot | None:
     return Plot(
         'scaling',
         'Scaling with devices',
-        'Along a dashed line, each device is as fast as with the fewest devices of that '
-        'setting. Both axes double from '
-        'line to line. A line through a point is its 95 % '
+        'Along a dashed line, each device is as fast as with the fewest devices of that setting. '
+        'Both axes double from line to line. A line through a point is its 95 % '
         f'interval{_BEYOND}.{_help_on_dots(summary.shown)}',
-        f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the '
-        f'rate of {base.label}, '
-        f'{percent(times * base.num_devices / most.num_devices)} of ideal.',
+        f'On {most.num_devices} devices {most.label} reaches {number(times, 3)} times the rate of '
+        f'{base.label}, {percent(times * base.num_devices / most.num_devices)} of ideal.',
         figure,
     )
 
@@ -267,11 +264,10 @@ def _published(summary: Summary) -> Plot | None:
     return Plot(
         'published',
         'Beside the published numbers',
-        'Each point is a row of the table: its speed-up as published, and here. On the '
-        'dashed line both are equal.',
+        'Each point is a row of the table: its speed-up as published, and here. On the dashed '
+        'line both are equal.',
         f'The median of here over published is {number(float(np.median(ours / theirs)), 3)}; '
-        f'{rows[farthest].label} '
-        f'differs most: {number(float(ours[farthest]), 3)} here, '
+        f'{rows[farthest].label} differs most: {number(float(ours[farthest]), 3)} here, '
         f'{number(float(theirs[farthest]), 3)} published.',
         figure,
     )
@@ -308,12 +304,11 @@ def _steps(summary: Summary) -> Plot | None:
     return Plot(
         'steps',
         'Step times',
-        'A narrow box is a steady setting. The stroke is the median, whose time is at the '
-        'right; half of all timed '
-        'steps lie in the box, 90 % on the line.',
+        'A narrow box is a steady setting. The stroke is the median, whose time is at the right; '
+        'half of all timed steps lie in the box, 90 % on the line.',
         f'The 90 % span up to {percent(spans[unsteady])} of the median, for '
-        f'{rows[unsteady].label}; the slowest step '
-        f'took {number(slowest, 3)} times the median.{_left_out(rows, with_steps)}',
+        f'{rows[unsteady].label}; the slowest step took {number(slowest, 3)} times the '
+        f'median.{_left_out(rows, with_steps)}',
         figure,
     )
 

@@ -132,8 +132,8 @@ def _read_file(argument: str) -> Result | Failure:
         data = read_regular(Path(argument), MOST_BYTES)
     except OSError as error:
         raise UsageError(
-            f'{argument}: it cannot be read ({error.strerror}); give a result that '
-            '--result_file wrote'
+            f'{argument}: it cannot be read ({error.strerror}); give a result that --result_file '
+            'wrote'
         ) from None
     return _read_text(data, argument)
 

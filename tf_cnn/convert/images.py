@@ -48,8 +48,8 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
         return Undecodable(f'it is neither a JPEG nor a PNG, it begins with {data[:8]!r}')
     except Image.DecompressionBombError:
         return Undecodable(
-            f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make '
-            'it smaller'
+            f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make it '
+            'smaller'
         )
     except OSError as error:
         return Undecodable(error.strerror or str(error))

@@ -53,14 +53,13 @@ def check_output(
         name for name in names if subset_of(name) == subset and not is_named_by_records(name)
     ]:
         raise UsageError(
-            f'--output={output}: {others[0]} would be read as a {subset} shard, and is not '
-            'from records; '
-            'move it elsewhere, or write another folder'
+            f'--output={output}: {others[0]} would be read as a {subset} shard, and is not from '
+            'records; move it elsewhere, or write another folder'
         )
     if subset in present and not overwrite:
         raise UsageError(
-            f'--output={output}: it already has {subset} shards; '
-            'add --overwrite to replace them, or write another folder'
+            f'--output={output}: it already has {subset} shards; add --overwrite to replace them, '
+            'or write another folder'
         )
     old_labels = read_labels(output_dir)
     others = sorted(present - {subset})
@@ -76,10 +75,8 @@ def check_output(
     )
     raise UsageError(
         f'--output={output}: its {LABELS_FILE} does not agree with the classes of '
-        f'--input={input_dir} '
-        f'(label {label} is {old} there and {new} here); make the class folders (and '
-        '--first_label) '
-        f'agree with it{needed}, or write another folder'
+        f'--input={input_dir} (label {label} is {old} there and {new} here); make the class '
+        f'folders (and --first_label) agree with it{needed}, or write another folder'
     )
 
 
@@ -105,8 +102,8 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f'--output={output}: another process is writing {subset} shards there; wait '
-                'for it to end'
+                f'--output={output}: another process is writing {subset} shards there; wait for '
+                'it to end'
             ) from None
         except OSError as error:
             report(
@@ -119,8 +116,8 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
             raise UsageError(f'--output={output}: {error}, or write another folder') from error
         if leftovers:
             report(
-                f'{output}: removed {plural(leftovers, "unfinished file")} that an '
-                'interrupted run left'
+                f'{output}: removed {plural(leftovers, "unfinished file")} that an interrupted '
+                'run left'
             )
         try:
             yield folder

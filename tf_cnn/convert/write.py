@@ -132,9 +132,8 @@ def write_shards(
                     ) from error
                 if written.num_records == records_before:
                     raise RunError(
-                        f'--input={folder.root}: no image of shard {shard} could be decoded, '
-                        'and a shard cannot be '
-                        'empty; nothing was written; write fewer --shards'
+                        f'--input={folder.root}: no image of shard {shard} could be decoded, and '
+                        'a shard cannot be empty; nothing was written; write fewer --shards'
                     )
             publish_shards(
                 unfinished,
@@ -184,7 +183,6 @@ def _write_shard(
     if (found := path.stat().st_size) != num_bytes:
         raise RunError(
             f'--output={options.output}: a shard has {found:,} bytes on the disk instead of '
-            f'{num_bytes:,}; '
-            'make room for it, and check the disk'
+            f'{num_bytes:,}; make room for it, and check the disk'
         )
     written.num_bytes += num_bytes

@@ -104,8 +104,8 @@ def architecture() -> Finding:
         return Finding(WRONG, shown, advice, figures)
     if compiled := [capability for capability, code in has.items() if code is None]:
         shown += (
-            f'; for compute capability {", ".join(compiled)} the driver compiles kernels '
-            'at first use'
+            f'; for compute capability {", ".join(compiled)} the driver compiles kernels at first '
+            'use'
         )
         advice = (
             'the first run may take up to half an hour to start; set '

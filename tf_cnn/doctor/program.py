@@ -193,8 +193,8 @@ def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> li
                     if len(differing):
                         first = f'{total[differing[0]]:g} for {right[differing[0]]:g}'
                         found[
-                            f'{len(differing)} of {len(right)} sums are wrong on {device}, '
-                            f'such as {first}'
+                            f'{len(differing)} of {len(right)} sums are wrong on {device}, such '
+                            f'as {first}'
                         ] = None
     return list(found)
 
@@ -260,8 +260,8 @@ def compare_losses(
         return Finding(WRONG, f'the losses of the two processes differ: {listed}', advice)
     difference = _difference(first, alone)
     shown = (
-        f'losses of two processes on {device.upper()}s and of one differ by '
-        f'{difference:.1e} at most'
+        f'losses of two processes on {device.upper()}s and of one differ by {difference:.1e} at '
+        f'most'
     )
     if difference <= _TOLERANCE:
         return Finding(OK, shown)

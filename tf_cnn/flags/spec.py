@@ -207,9 +207,8 @@ class FlagSpec:
                 found = os.path.expanduser(str(found))
                 if '://' in found:
                     raise UsageError(
-                        f'{format_flag(self.name, value)}: only files of this machine are '
-                        'read and written; '
-                        'write a local path'
+                        f'{format_flag(self.name, value)}: only files of this machine are read '
+                        'and written; write a local path'
                     )
         except UnicodeEncodeError:
             raise UsageError(

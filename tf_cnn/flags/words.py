@@ -64,9 +64,8 @@ def split_words(argv: Sequence[str], known: Mapping[str, FlagSpec], see: str) ->
         words = _flags_of(known, {}).read_flags_from_files(argv)
     except (flags.Error, UnicodeDecodeError) as error:
         raise UsageError(
-            f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a '
-            'file in UTF-8 with a flag on '
-            'each line'
+            f'--flagfile: {str(error).removeprefix("ERROR:: ")}; write --flagfile=FILE, a file in '
+            'UTF-8 with a flag on each line'
         ) from None
     if altered := [word for word in words if to_keyboard(word) != word]:
         raise UsageError(*map(_describe_altered, altered))

@@ -111,15 +111,15 @@ def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[st
         else ''
     )
     raise UsageError(
-        f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that '
-        f'contains {content}'
+        f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains '
+        f'{content}'
     )
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
     return UsageError(
-        f'{path}: the file cannot be read ({error.strerror or error}); check the file and '
-        'its permissions'
+        f'{path}: the file cannot be read ({error.strerror or error}); check the file and its '
+        'permissions'
     )
 
 
@@ -129,8 +129,7 @@ def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
         first = int(np.argmax(wrong))
         raise UsageError(
             f'{path}: the label of image {first} is {labels[first]}, outside '
-            f'0..{num_classes - 1}; download the file '
-            'again'
+            f'0..{num_classes - 1}; download the file again'
         )
 
 
@@ -227,8 +226,7 @@ def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
     except Exception as error:
         raise UsageError(
             f'{path}: the file is not a whole one of the Python version of CIFAR-10 '
-            f'({type(error).__name__}: {error}); '
-            'download it again'
+            f'({type(error).__name__}: {error}); download it again'
         ) from error
     _check_labels(path, labels, DATA_SETS['cifar10'].num_classes)
     return rows, labels
@@ -273,8 +271,7 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
     if shape[0] != num_labels:
         raise UsageError(
             f'{labels_path}: {plural(num_labels, "label")}, but {images_path} has '
-            f'{plural(shape[0], "image")}; '
-            'download both again'
+            f'{plural(shape[0], "image")}; download both again'
         )
     return shape
 
@@ -287,8 +284,8 @@ def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
         expected = math.prod(dimensions)
         if len(content) != expected:
             raise UsageError(
-                f'{path}: the file has {plural(len(content), "value")} instead of '
-                f'{expected}; download it again'
+                f'{path}: the file has {plural(len(content), "value")} instead of {expected}; '
+                f'download it again'
             )
         arrays.append(np.frombuffer(content, np.uint8).reshape(dimensions))
     images, labels = arrays

@@ -68,16 +68,14 @@ class DataFolder:
             if not shards.num_bytes:
                 raise UsageError(
                     f'--data_dir={self.path}: no record is in its '
-                    f'{plural(len(shards.paths), f"{subset} shard")}; '
-                    f'{how_to_make(subset)}'
+                    f'{plural(len(shards.paths), f"{subset} shard")}; {how_to_make(subset)}'
                 )
             for path in shards.paths:
                 # For RecordInput a comma in a path stands for any character.
                 if len(found := sorted(glob.glob(glob.escape(path).replace(',', '?')))) > 1:
                     raise UsageError(
-                        f'--data_dir={self.path}: TensorFlow cannot tell '
-                        f'{" from ".join(found)}, because of the '
-                        'comma; rename one'
+                        f'--data_dir={self.path}: TensorFlow cannot tell {" from ".join(found)}, '
+                        f'because of the comma; rename one'
                     )
             return shards
         return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
@@ -90,8 +88,8 @@ class DataFolder:
                     file.read(1)
             except OSError as error:
                 raise UsageError(
-                    f'{path}: it cannot be read ({error.strerror}); check its permissions, '
-                    'or copy it again'
+                    f'{path}: it cannot be read ({error.strerror}); check its permissions, or '
+                    'copy it again'
                 ) from error
         return shards
 
@@ -104,15 +102,14 @@ class DataFolder:
             if images.num_missing:
                 total = len(images.paths) + images.num_missing
                 found.append(
-                    f'missing {images.num_missing} of the {plural(total, "shard")} that the '
-                    'file names announce; the '
-                    'run uses the others'
+                    f'missing {images.num_missing} of the {plural(total, "shard")} that the file '
+                    'names announce; the run uses the others'
                 )
             if images.passed_over:
                 names = ', '.join(images.passed_over[:_NAMED_FILES])
                 found.append(
-                    f'passed over {plural(len(images.passed_over), "file")} that are no '
-                    f'shards: {names}'
+                    f'passed over {plural(len(images.passed_over), "file")} that are no shards: '
+                    f'{names}'
                 )
         else:
             published = DATA_SETS[self.data_set.name]
@@ -120,9 +117,8 @@ class DataFolder:
             number = published.num_train_examples if is_train else published.num_validation_examples
             if images.num_images != number:
                 found.append(
-                    'the folder contains '
-                    f'{plural(images.num_images, f"{images.subset} image")}; the published data '
-                    f'set has {number}'
+                    f'the folder contains {plural(images.num_images, f"{images.subset} image")}; '
+                    f'the published data set has {number}'
                 )
         return f'--data_dir={self.path}: {"; ".join(found)}' if found else None
 
@@ -172,10 +168,9 @@ def _open_records(path: str) -> DataFolder:
     labels = read_labels(path)
     if labels is None:
         raise UsageError(
-            f'--data_name={RECORDS}: --data_dir={path} has no {LABELS_FILE} with the names '
-            'of the classes, which the '
-            'subcommand records writes; write it with one class name per line, or use '
-            '--data_name=imagenet'
+            f'--data_name={RECORDS}: --data_dir={path} has no {LABELS_FILE} with the names of the '
+            'classes, which the subcommand records writes; write it with one class name per line, '
+            'or use --data_name=imagenet'
         )
     recorded = read_facts(path)
     present = {found for name in names if (found := subset_of(name))}

@@ -183,17 +183,16 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
             else 'is empty'
         )
         raise UsageError(
-            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the '
-            f'folder {content}); write the '
-            f'folder that contains the shards, or {how_to_make(subset)}'
+            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} (the folder '
+            f'{content}); write the folder that contains the shards, or {how_to_make(subset)}'
         )
     paths = tuple(str(folder / match.string) for match in shards)
     numbered = [match for match in shards if match['index']]
     totals = {int(match['total']) for match in numbered}
     if len(totals) > 1:
         raise UsageError(
-            f'{flag}={data_dir}: the {subset} shards belong to several sets '
-            f'(of {", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
+            f'{flag}={data_dir}: the {subset} shards belong to several sets (of '
+            f'{", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
         )
     total = totals.pop() if totals else 0
     seen: set[int] = set()
@@ -206,8 +205,8 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
                 else f'is not one of {total} shards, numbered from 0'
             )
             raise UsageError(
-                f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set '
-                'in a folder'
+                f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set in a '
+                'folder'
             )
         seen.add(index)
     return Shards(subset, paths, num_missing=total - len(seen), passed_over=passed_over)

@@ -191,16 +191,16 @@ def scan_folder(root: str) -> ImageFolder:
         elif (reason := _why_broken(entry)) and not _is_named_as_image(entry):
             raise UsageError(
                 f'--input={root}: {entry.name} is a link to {os.readlink(entry.path)}, which '
-                'cannot be '
-                f'opened ({reason}), so that a class would be missing; mend the link, or remove it'
+                f'cannot be opened ({reason}), so that a class would be missing; mend the link, '
+                f'or remove it'
             )
         elif reason or not entry.is_dir():
             passed_over['in no class folder'].append(entry.name)
         else:
             if _NOT_IN_LABELS.search(entry.name):
                 raise UsageError(
-                    f'--input={root}: labels.txt cannot hold {entry.name!r}; rename this '
-                    'class folder'
+                    f'--input={root}: labels.txt cannot hold {entry.name!r}; rename this class '
+                    'folder'
                 )
             for path, why in _files(entry.path, entry.name):
                 if why:
@@ -214,8 +214,8 @@ def scan_folder(root: str) -> ImageFolder:
             f', but {plural(len(others), "other file")}, such as {others[0]}' if others else ''
         )
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; '
-            'write a folder that contains a folder of images for each class, as in train/cat/1.jpg'
+            f'--input={root}: there is no JPEG or PNG in a class folder{contents}; write a folder '
+            'that contains a folder of images for each class, as in train/cat/1.jpg'
         )
     _check_level(
         root, [folder.split('/') for folder in {image.path.rpartition('/')[0] for image in images}]
@@ -239,8 +239,8 @@ def _check_level(root: str, folders: list[list[str]]) -> None:
         what = f'{", ".join(names)}: these are names of subsets, not of classes'
     elif shared := _shared_folders(names, folders):
         what = (
-            f'{", ".join(names)}: each contains {shared[0]}, so these are subsets of the '
-            'same classes'
+            f'{", ".join(names)}: each contains {shared[0]}, so these are subsets of the same '
+            'classes'
         )
     elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
         what = f'all images are in folders of {names[0]}, so that there is one class'

@@ -40,10 +40,9 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
         # github.com/tensorflow/models, official/r1/resnet/imagenet_preprocessing.py.
         Preprocessor(
             'official_models_imagenet',
-            'that of ResNet in github.com/tensorflow/models: the mean colour is subtracted '
-            'and nothing divided; '
-            'evaluation resizes the shorter side to 256 pixels and takes the centre; no '
-            '--distortions',
+            'that of ResNet in github.com/tensorflow/models: the mean colour is subtracted and '
+            'nothing divided; evaluation resizes the shorter side to 256 pixels and takes the '
+            'centre; no --distortions',
             factor=1.0,
             offsets=_MEANS,
             shorter_side=256,

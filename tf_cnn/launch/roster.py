@@ -60,9 +60,8 @@ def _read_hosts(entries: Iterable[str], flag: str) -> Slots:
         match = _HOST.fullmatch(entry)
         if not match or not may_be_host(match['name'] or match['address']):
             raise UsageError(
-                f'{flag}: {entry!r} is no host; write NAME, NAME:NUMBER_OF_WORKERS or, in a '
-                'file, NAME '
-                'slots=NUMBER_OF_WORKERS, and an IPv6 address in brackets: [fd00::1]:4'
+                f'{flag}: {entry!r} is no host; write NAME, NAME:NUMBER_OF_WORKERS or, in a file, '
+                'NAME slots=NUMBER_OF_WORKERS, and an IPv6 address in brackets: [fd00::1]:4'
             )
         name = (match['user'] or '') + (match['name'] or match['address'])
         slots = int(match['slots']) if match['slots'] else None
@@ -93,8 +92,8 @@ def lay_out(
         left = sum(counts) if num_workers is None else num_workers
         if left > sum(counts):
             raise UsageError(
-                f'--workers={num_workers}: {flag} has {plural(sum(counts), "slot")}; write '
-                'at most as many'
+                f'--workers={num_workers}: {flag} has {plural(sum(counts), "slot")}; write at '
+                'most as many'
             )
         for host, number in enumerate(counts):
             counts[host] = min(number, left)

@@ -112,9 +112,8 @@ class SshHost(Host):
             if there != here and not (name == 'commit' and None in (there, here)):
                 raise RunError(
                     f'{self.name}: it has {name} {there} in {self._reach.folder} with '
-                    f'{self._reach.python}, and this '
-                    f'machine has {here}; install the same on both, or write --remote_dir '
-                    'and --remote_python'
+                    f'{self._reach.python}, and this machine has {here}; install the same on '
+                    f'both, or write --remote_dir and --remote_python'
                 )
 
     def prepare(
@@ -208,22 +207,20 @@ class SshHost(Host):
         if not self._ssh.wait(_END_SECS):
             # It did not answer in time.
             return (
-                f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} '
-                f'{self.name}` connects'
+                f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} {self.name}` '
+                f'connects'
             )
         code = self._ssh.exit_code()
         self._ssh.await_last_lines()
         last = next((line for line in reversed(self._errors) if line.strip()), '')
         if code == _SSH_FAILED:
             return (
-                f'ssh cannot connect ({last or "it gives no reason"}); '
-                f'`{shlex.join(reach.ssh)} {self.name}` must '
-                'connect without a password'
+                f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} '
+                f'{self.name}` must connect without a password'
             )
         return (
             f'the program there cannot be started ({last or f"exit code {code}"}); check '
-            f'--remote_dir={reach.folder} '
-            f'and --remote_python={reach.python}'
+            f'--remote_dir={reach.folder} and --remote_python={reach.python}'
         )
 
 

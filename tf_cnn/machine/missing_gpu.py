@@ -126,8 +126,8 @@ def describe_missing(errors: Mapping[str, str | None]) -> str | None:
     if _DRIVER in failed:
         return (
             f"NVIDIA's driver is missing: TensorFlow cannot open {listed}; install it, or "
-            'start the container with its '
-            'GPUs (docker run --gpus=all needs the NVIDIA Container Toolkit)'
+            'start the container with its GPUs (docker run --gpus=all needs the NVIDIA Container '
+            'Toolkit)'
         )
     return (
         f'TensorFlow cannot open {listed}; the [cuda] extra has all of them: '
@@ -163,9 +163,8 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
     found = {name: runs_on(name, build.architectures) for name in driver.capabilities}
     if found and set(found.values()) == {False}:
         return (
-            f'TensorFlow has no kernels for GPUs of compute capability {", ".join(found)} '
-            f'(it has {", ".join(build.architectures)}); write --device=cpu, or install an '
-            'older TensorFlow'
+            f'TensorFlow has no kernels for GPUs of compute capability {", ".join(found)} (it has '
+            f'{", ".join(build.architectures)}); write --device=cpu, or install an older TensorFlow'
         )
     if None in found.values() and driver.cuda_version and driver.cuda_version < needed:
         compiled = ', '.join(name for name, code in found.items() if code is None)

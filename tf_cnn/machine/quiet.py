@@ -20,15 +20,14 @@ from tf_cnn.machine.gpus import has_nvidia_gpu
 # Patterns of grep -E. After the severity INFO come time and thread.
 _NOTICES = (
     '^I[0-9]{4} |All log messages before absl::InitializeLog\\(\\) is called|oneDNN custom '
-    'operations are on|'
-    'This TensorFlow binary is optimized|To enable the following instructions:|Unable to '
-    'register cu[A-Za-z]+ factory|'
-    'computation placer already registered|Could not find TensorRT|^[[:space:]]*$'
+    'operations are on|This TensorFlow binary is optimized|To enable the following '
+    'instructions:|Unable to register cu[A-Za-z]+ factory|computation placer already '
+    'registered|Could not find TensorRT|^[[:space:]]*$'
 )
 # What it says of the GPU that a machine does not have.
 _NO_GPU = (
-    'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU libraries|Skipping '
-    'registering GPU devices'
+    'failed call to cuInit|cuda_diagnostics|Cannot dlopen some GPU libraries|Skipping registering '
+    'GPU devices'
 )
 _DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
 # The libraries whose Python warnings do not help a user of this program.

@@ -100,8 +100,8 @@ def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
         text = environ.get(VISIBLE)
         there = f'there are {count}' if text is None else f'{VISIBLE}={text} lists {count}'
         raise UsageError(
-            f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; '
-            f'write numbers below {count}'
+            f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; write '
+            f'numbers below {count}'
         )
     return {
         **environ,
@@ -138,7 +138,6 @@ def _too_few(needed: int, size: int, num_gpus: int, environ: Environment) -> Usa
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
     return UsageError(
         f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and '
-        f'{there}; write a smaller '
-        f'number or --device=cpu, start fewer workers here, or give each process a {VISIBLE} '
-        'of its own'
+        f'{there}; write a smaller number or --device=cpu, start fewer workers here, or give each '
+        f'process a {VISIBLE} of its own'
     )

@@ -66,11 +66,10 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
     if not all([*ways, *limits]) or len(limits) != len(ways) - 1 or sizes != sorted(set(sizes)):
         known = ', '.join(f'{name} ({what})' for name, what in ALGORITHMS.items())
         raise UsageError(
-            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... '
-            'where each limit is larger '
-            'than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor into 4 shards, '
-            'ALG/ALG sums within '
-            f'processes and between them, and ALG is one of {known}'
+            f'{format_flag("all_reduce_spec", spec)}: it must be ALG, or ALG:LIMIT:ALG... where '
+            'each limit is larger than the one before, as in pscpu:32k:xring; ALG#4 cuts a tensor '
+            'into 4 shards, ALG/ALG sums within processes and between them, and ALG is one of '
+            f'{known}'
         )
     return tuple(
         Range(

@@ -97,8 +97,7 @@ class Mode:
 
 _NEEDS_CLUSTER = (
     '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, '
-    '--ps_hosts and '
-    '--worker_hosts, or --variable_update=replicated for one process'
+    '--ps_hosts and --worker_hosts, or --variable_update=replicated for one process'
 )
 _NEEDS_WORKERS = (
     '{mode} needs several workers, and this process is alone; use --job_name, --task_index and '
@@ -157,8 +156,8 @@ _ROWS = (
     ),
     Mode(
         'distributed_replicated',
-        'Every tower computes with a copy of the variables, whose master copy is on '
-        'parameter servers.',
+        'Every tower computes with a copy of the variables, whose master copy is on parameter '
+        'servers.',
         {
             Place.ALONE: _NEEDS_CLUSTER,
             Place.AS_PEERS: _NEEDS_SERVERS,
@@ -168,8 +167,8 @@ _ROWS = (
     ),
     Mode(
         'collective_all_reduce',
-        'Every tower of every worker has all variables; the workers sum their gradients '
-        'among themselves.',
+        'Every tower of every worker has all variables; the workers sum their gradients among '
+        'themselves.',
         {Place.WITH_SERVERS: _HAS_NO_SERVERS, Place.CONTROLLED: _HAS_NO_CONTROLLER},
         always_synchronous=True,
         forward_only_in_cluster=False,
@@ -184,16 +183,14 @@ _ROWS = (
         {
             Place.ALONE: (
                 '{mode} needs a cluster, and this process is alone; write --job_name, '
-                '--task_index, --controller_host '
-                'and --worker_hosts, or --variable_update=replicated for one process'
+                '--task_index, --controller_host and --worker_hosts, or '
+                '--variable_update=replicated for one process'
             ),
             Place.WITH_SERVERS: _HAS_NO_SERVERS,
             Place.AS_PEERS: (
-                '{mode} needs a controller, and here are {members}; name all processes by '
-                'flags, with '
-                '--controller_host=HOST:PORT and without TF_CONFIG, or write '
-                '--variable_update=collective_all_reduce, '
-                'which needs none'
+                '{mode} needs a controller, and here are {members}; name all processes by flags, '
+                'with --controller_host=HOST:PORT and without TF_CONFIG, or write '
+                '--variable_update=collective_all_reduce, which needs none'
             ),
         },
         always_synchronous=True,

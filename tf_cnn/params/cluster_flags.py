@@ -55,8 +55,8 @@ class ClusterFlags:
     )
     num_ps: int = flag(
         1,
-        'How many tasks of a Slurm or MPI job become parameter servers, if --variable_update '
-        'has parameter servers.',
+        'How many tasks of a Slurm or MPI job become parameter servers, if --variable_update has '
+        'parameter servers.',
         lower_bound=1,
         unit='tasks',
         original=NEW,
@@ -65,8 +65,8 @@ class ClusterFlags:
     )
     cluster_port: int = flag(
         0,
-        'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it '
-        'from the number of the job.',
+        'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it from '
+        'the number of the job.',
         upper_bound=65000,
         original=NEW,
         setting=False,
@@ -89,11 +89,9 @@ class ClusterFlags:
     )
     step_timeout_secs: float = flag(
         600.0,
-        'How long a step may wait for other processes; then the run ends and names them. 0 '
-        'is no limit. The limit is '
-        'at least twice the time of the longest step so far; the first step and waits for '
-        'evaluations and checkpoints '
-        'have none.',
+        'How long a step may wait for other processes; then the run ends and names them. 0 is no '
+        'limit. The limit is at least twice the time of the longest step so far; the first step '
+        'and waits for evaluations and checkpoints have none.',
         unit='seconds',
         original=NEW,
         setting=False,

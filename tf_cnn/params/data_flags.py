@@ -29,8 +29,8 @@ class DataFlags:
 
     data_dir: str | None = flag(
         None,
-        'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; by default images '
-        'are synthetic.',
+        'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; by default images are '
+        'synthetic.',
         is_path=True,
         common=True,
         inside=(
@@ -46,19 +46,17 @@ class DataFlags:
     )
     data_name: str | None = flag(
         None,
-        'The data set; by default the one found in --data_dir, else the first that the model '
-        'is defined for. '
-        f'{RECORDS} is a folder made by the subcommand records, with classes of its own.',
+        'The data set; by default the one found in --data_dir, else the first that the model is '
+        f'defined for. {RECORDS} is a folder made by the subcommand records, with classes of its '
+        f'own.',
         choices=DATA_NAMES,
         common=True,
     )
     augmentation: str | None = flag(
         None,
-        'Random changes of training images. resized_crop: a random part of random shape, '
-        'resized, and flips. '
-        'padded_crop: a shift by up to 4 pixels, and flips. none: no change. By default '
-        'padded_crop for cifar10, none '
-        'for mnist, else resized_crop.',
+        'Random changes of training images. resized_crop: a random part of random shape, resized, '
+        'and flips. padded_crop: a shift by up to 4 pixels, and flips. none: no change. By default '
+        'padded_crop for cifar10, none for mnist, else resized_crop.',
         choices=('resized_crop', 'padded_crop', 'none'),
         original=NEW,
         idle=(SYNTHETIC,),
@@ -71,8 +69,7 @@ class DataFlags:
     distort_color_in_yiq: bool = flag(
         True,
         'With --distortions: change saturation and hue in YIQ, where all changes of colour '
-        'together are one matrix. If '
-        'false, change them in HSV, which is several times the work.',
+        'together are one matrix. If false, change them in HSV, which is several times the work.',
         idle=(
             IN_EVAL,
             _NOT_AUGMENTED,
@@ -91,9 +88,9 @@ class DataFlags:
     )
     scaled_decode: bool = flag(
         False,
-        'Let the JPEG decoder scale photographs to a half, quarter or eighth, if that is '
-        'still the size of the model, '
-        'and resize the rest. This is faster for several megapixels, and changes pixels slightly.',
+        'Let the JPEG decoder scale photographs to a half, quarter or eighth, if that is still '
+        'the size of the model, and resize the rest. This is faster for several megapixels, and '
+        'changes pixels slightly.',
         original=NEW,
         idle=(SYNTHETIC, _NO_PHOTOGRAPHS),
     )
@@ -107,8 +104,7 @@ class DataFlags:
     ml_perf: bool = flag(
         False,
         'Normalise the images of records as the rules of MLPerf demand: the mean colour of '
-        'ImageNet is subtracted, and '
-        'nothing divided.',
+        'ImageNet is subtracted, and nothing divided.',
         idle=(
             SYNTHETIC,
             _NO_PHOTOGRAPHS,
@@ -123,6 +119,6 @@ class DataFlags:
 def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     if params.data_name == RECORDS and params.data_dir is None:
         yield (
-            f'--data_name={RECORDS}: the data folder defines the classes; add '
-            '--data_dir=DIR, or leave --data_name out'
+            f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, or '
+            'leave --data_name out'
         )

@@ -27,10 +27,9 @@ class DeviceFlags:
 
     num_gpus: int = flag(
         1,
-        'Devices of each worker, of the kind of --device. Workers of one host share its '
-        'GPUs, or those that '
-        'CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu with '
-        'one device.',
+        'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or '
+        'those that CUDA_VISIBLE_DEVICES lists; a process opens no others. 0 means --device=cpu '
+        'with one device.',
         common=True,
         agreed=True,
         in_sweep='the shape says how many devices each worker has',
@@ -45,12 +44,10 @@ class DeviceFlags:
     )
     local_parameter_device: str | None = flag(
         None,
-        'The kind of device that holds variables which towers share (in a worker of '
-        'parameter servers, receives them), '
-        'or that sums the gradients of towers which each have all variables. cpu: the host; '
-        'gpu: the devices of the '
-        'towers, also virtual ones of a CPU; variables are spread over them. By default the '
-        'kind of --device.',
+        'The kind of device that holds variables which towers share (in a worker of parameter '
+        'servers, receives them), or that sums the gradients of towers which each have all '
+        'variables. cpu: the host; gpu: the devices of the towers, also virtual ones of a CPU; '
+        'variables are spread over them. By default the kind of --device.',
         choices=_KINDS,
         original='its default is gpu',
         idle=(
@@ -59,8 +56,7 @@ class DeviceFlags:
             Idle(
                 lambda p, run: not run.alone and not run.num_ps,
                 'in a cluster without parameter servers variables are on the devices of the '
-                'towers, which also sum '
-                'gradients',
+                'towers, which also sum gradients',
             ),
             Idle(
                 lambda p, run: run.alone and MODES[p.variable_update].parameter_device is None,
@@ -69,8 +65,7 @@ class DeviceFlags:
             Idle(
                 lambda p, run: another_flag_places_the_sums(p),
                 'with this --variable_update it only sets where gradients are summed, and '
-                '--all_reduce_spec or '
-                '--hierarchical_copy sets that already',
+                '--all_reduce_spec or --hierarchical_copy sets that already',
             ),
             on_cpu(
                 when=lambda p: p.local_parameter_device == 'gpu' and p.num_gpus < 2,
@@ -80,9 +75,8 @@ class DeviceFlags:
     )
     data_format: str | None = flag(
         None,
-        'Order of the axes of a batch of images; by default NHWC on CPUs, and NCHW on GPUs '
-        'but for fp16 from compute '
-        'capability 7.0 on and bf16 from 8.0 on.',
+        'Order of the axes of a batch of images; by default NHWC on CPUs, and NCHW on GPUs but '
+        'for fp16 from compute capability 7.0 on and bf16 from 8.0 on.',
         choices=('NHWC', 'NCHW'),
         original='its default is NCHW',
         common=True,
@@ -91,29 +85,28 @@ class DeviceFlags:
     )
     num_intra_threads: int | None = flag(
         None,
-        'Threads within one operation; with 0 TensorFlow decides: as many as cores. By '
-        'default the run chooses by its '
-        'devices, towers and the CPU quota; --verbose tells what was chosen, and why.',
+        'Threads within one operation; with 0 TensorFlow decides: as many as cores. By default '
+        'the run chooses by its devices, towers and the CPU quota; --verbose tells what was '
+        'chosen, and why.',
         unit='threads',
     )
     num_inter_threads: int = flag(
         0,
-        'Operations that run at the same time; with 0 TensorFlow decides, or the run if GPUs '
-        'have their own threads.',
+        'Operations that run at the same time; with 0 TensorFlow decides, or the run if GPUs have '
+        'their own threads.',
         unit='threads',
     )
     gpu_thread_mode: str = gpu_flag(
         'gpu_private',
-        'Threads of the host that start the kernels of GPUs: gpu_private: each GPU has its '
-        'own; gpu_shared: the GPUs '
-        'share some; global: they are those of all other operations.',
+        'Threads of the host that start the kernels of GPUs: gpu_private: each GPU has its own; '
+        'gpu_shared: the GPUs share some; global: they are those of all other operations.',
         choices=('global', 'gpu_shared', 'gpu_private'),
         variable='TF_GPU_THREAD_MODE',
     )
     per_gpu_thread_count: int = flag(
         0,
-        'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels '
-        'and one for copies.',
+        'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels and '
+        'one for copies.',
         unit='threads',
         idle=(
             ON_CPU,
@@ -126,19 +119,18 @@ class DeviceFlags:
     batchnorm_persistent: bool = gpu_flag(
         True,
         "On GPUs, batch norm by cuDNN's kernels that keep their input on the chip "
-        '(CUDNN_BATCHNORM_SPATIAL_PERSISTENT) '
-        'where there are any.',
+        '(CUDNN_BATCHNORM_SPATIAL_PERSISTENT) where there are any.',
         variable='TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
     )
     allow_growth: bool | None = gpu_flag(
         None,
-        'Take the memory of a GPU as it is needed instead of at the start; by default '
-        'TensorFlow decides.',
+        'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow '
+        'decides.',
     )
     gpu_memory_frac_for_testing: float = gpu_flag(
         0.0,
-        'Fraction of the memory of each GPU to take, above 1 by swapping to the host; 0 '
-        'sets no limit.',
+        'Fraction of the memory of each GPU to take, above 1 by swapping to the host; 0 sets no '
+        'limit.',
     )
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
 

@@ -44,9 +44,8 @@ class EvaluationFlags:
     )
     eval_interval_secs: float = flag(
         0.0,
-        'With --eval, how often to look for a new checkpoint, until the training that writes '
-        'them has ended; 0 '
-        'evaluates the newest checkpoint once.',
+        'With --eval, how often to look for a new checkpoint, until the training that writes them '
+        'has ended; 0 evaluates the newest checkpoint once.',
         unit='seconds',
         agreed=False,
         idle=(Idle(lambda p, run: not p.eval, 'only --eval uses it'),),
@@ -59,9 +58,8 @@ class EvaluationFlags:
     )
     num_eval_batches: int | None = flag(
         None,
-        'Batches to evaluate, each a batch of all devices together; by default --num_batches '
-        'with --eval, else every '
-        'validation image once, or as many synthetic batches as timed steps.',
+        'Batches to evaluate, each a batch of all devices together; by default --num_batches with '
+        '--eval, else every validation image once, or as many synthetic batches as timed steps.',
         lower_bound=1,
         unit='batches',
         idle=(_NOTHING_EVALUATED,),
@@ -69,8 +67,7 @@ class EvaluationFlags:
     num_eval_epochs: float | None = flag(
         None,
         'Passes over the validation images, fractions are allowed; use it instead of '
-        '--num_eval_batches. By default '
-        '--num_epochs with --eval.',
+        '--num_eval_batches. By default --num_epochs with --eval.',
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
@@ -122,8 +119,7 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
     elif params.num_eval_epochs is not None and params.data_dir is None:
         yield (
             f'{params.written("num_eval_epochs")}: synthetic images have no epochs; write '
-            '--num_eval_batches, or add '
-            '--data_dir=DIR'
+            '--num_eval_batches, or add --data_dir=DIR'
         )
     if params.eval and params.train_dir is None:
         yield '--eval: the folder of the checkpoints is missing; add --train_dir=DIR'

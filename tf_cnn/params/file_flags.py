@@ -27,9 +27,8 @@ class FileFlags:
 
     train_dir: str | None = flag(
         None,
-        'Folder for checkpoints and summaries, created if missing. Training continues from '
-        'its newest checkpoint; '
-        '--eval also takes one checkpoint of it, as DIR/model.ckpt-100.',
+        'Folder for checkpoints and summaries, created if missing. Training continues from its '
+        'newest checkpoint; --eval also takes one checkpoint of it, as DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
         inside=(
@@ -46,9 +45,8 @@ class FileFlags:
                 lambda p, run: (
                     p.forward_only and not (p.save_summaries_steps and p.summary_verbosity)
                 ),
-                '--forward_only saves no checkpoints, and summaries need '
-                '--save_summaries_steps and '
-                '--summary_verbosity',
+                '--forward_only saves no checkpoints, and summaries need --save_summaries_steps '
+                'and --summary_verbosity',
             ),
         ),
     )
@@ -101,8 +99,8 @@ class FileFlags:
     )
     summary_verbosity: int = flag(
         0,
-        '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms '
-        'of gradients.',
+        '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms of '
+        'gradients.',
         upper_bound=3,
         idle=(
             IN_EVAL,
@@ -133,8 +131,8 @@ class FileFlags:
     )
     partitioned_graph_file_prefix: str | None = flag(
         None,
-        'First part of the paths of files with the graph of each device, as the last warm-up '
-        'step ran it.',
+        'First part of the paths of files with the graph of each device, as the last warm-up step '
+        'ran it.',
         output=Output.PREFIX,
         idle=(IN_EVAL,),
     )
@@ -177,7 +175,6 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         first, last = 1, 0
     if first > last:
         yield (
-            f'{params.written("profile_steps")}: it must be the first and the last of the '
-            'timed steps to profile, such '
-            'as 10,20'
+            f'{params.written("profile_steps")}: it must be the first and the last of the timed '
+            'steps to profile, such as 10,20'
         )

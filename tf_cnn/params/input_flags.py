@@ -60,11 +60,9 @@ class InputFlags:
     input_pipeline: str | None = flag(
         None,
         f'How images become batches. {RECORD_INPUT}: records are read by the operation '
-        f'RecordInput. {TF_DATA}: '
-        f'they are read by tf.data. {DEVICE}: each device holds all images. {FEED_DICT}: '
-        'Python feeds each batch, also '
-        f'of synthetic images. See docs/data.md. By default {RECORD_INPUT}, {TF_DATA} with '
-        '--deterministic.',
+        f'RecordInput. {TF_DATA}: they are read by tf.data. {DEVICE}: each device holds all '
+        f'images. {FEED_DICT}: Python feeds each batch, also of synthetic images. See '
+        f'docs/data.md. By default {RECORD_INPUT}, {TF_DATA} with --deterministic.',
         choices=PIPELINES,
         original=NEW,
         idle=(
@@ -83,9 +81,8 @@ class InputFlags:
     )
     input_only: str | None = flag(
         None,
-        'Run the input pipeline alone, without the model, up to this stage, and print a '
-        'table of the stages. '
-        f'{"; ".join(f"{name}: {does}" for name, does in STAGES.items())}.',
+        'Run the input pipeline alone, without the model, up to this stage, and print a table of '
+        f'the stages. {"; ".join(f"{name}: {does}" for name, does in STAGES.items())}.',
         choices=tuple(STAGES),
         common=True,
         original=NEW,
@@ -124,8 +121,8 @@ class InputFlags:
     )
     datasets_sloppy_parallel_interleave: bool = _tf_data_flag(
         False,
-        'do not wait for the shard whose turn it is, so that the order of records depends '
-        'on timing.',
+        'do not wait for the shard whose turn it is, so that the order of records depends on '
+        'timing.',
     )
     datasets_use_caching: bool = _tf_data_flag(
         False,
@@ -194,15 +191,13 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
             )
         elif params.data_dir is None:
             yield (
-                f'{params.written("input_only")}: without --data_dir images are synthetic '
-                'and stay on the device; add '
-                '--data_dir=DIR'
+                f'{params.written("input_only")}: without --data_dir images are synthetic and '
+                'stay on the device; add --data_dir=DIR'
             )
         elif params.evaluates_in_training:
             yield (
-                f'{params.written("input_only")} clashes with --eval_during_training_*: '
-                'there is no model to evaluate; '
-                'leave one out'
+                f'{params.written("input_only")} clashes with --eval_during_training_*: there is '
+                'no model to evaluate; leave one out'
             )
     elif params.input_pipeline == FEED_DICT and params.steps_per_run > 1 and not params.eval:
         yield params.clash(
@@ -220,7 +215,6 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
             yield params.clash(
                 'input_pipeline',
                 'augmentation',
-                'it keeps each image in one size, and cuts no other parts out of the '
-                'photograph; write '
-                '--augmentation=padded_crop or none',
+                'it keeps each image in one size, and cuts no other parts out of the photograph; '
+                'write --augmentation=padded_crop or none',
             )

@@ -48,21 +48,18 @@ class OptimizerFlags:
     init_learning_rate: float | None = flag(
         None,
         "The learning rate; by default the model's own schedule, see docs/training.md. "
-        '--learning_rate is another name '
-        'of it.',
+        '--learning_rate is another name of it.',
         common=True,
     )
     piecewise_learning_rate_schedule: str | None = flag(
         None,
         "The learning rate as 'RATE;EPOCH;RATE;...': the first rate, then the epochs "
-        '(counted from 0, fractions are '
-        'allowed) at which it changes, each with its new rate.',
+        '(counted from 0, fractions are allowed) at which it changes, each with its new rate.',
     )
     num_epochs_per_decay: float = flag(
         0.0,
         'The learning rate is multiplied by --learning_rate_decay_factor each time this many '
-        'epochs have passed; 0 '
-        'keeps it constant.',
+        'epochs have passed; 0 keeps it constant.',
         upper_bound=MOST_EPOCHS,
         unit='epochs',
     )
@@ -89,8 +86,8 @@ class OptimizerFlags:
     resnet_base_lr: float | None = flag(
         None,
         'For residual networks: the learning rate for 256 images per update. The rate is '
-        'proportional to the images, '
-        'rises for 5 epochs, and is divided by 10 after the usual epochs, see docs/training.md.',
+        'proportional to the images, rises for 5 epochs, and is divided by 10 after the usual '
+        'epochs, see docs/training.md.',
         idle=(
             Idle(
                 lambda p, run: not run.residual,
@@ -138,8 +135,8 @@ class OptimizerFlags:
     )
     gradient_clip: float | None = flag(
         None,
-        'Clip each element of a gradient to the range from minus this to this; by default '
-        'there is no clipping.',
+        'Clip each element of a gradient to the range from minus this to this; by default there '
+        'is no clipping.',
         lower_bound=ABOVE_0,
     )
 

@@ -246,8 +246,8 @@ def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> 
                 values[name], as_written[name] = meant, written
         elif given != value if older not in _MEANT else (str(on) in str(given)) != value:
             refusals.add(
-                f'{written} contradicts {format_flag(name, given)}, whose other name it is; '
-                'leave it out'
+                f'{written} contradicts {format_flag(name, given)}, whose other name it is; leave '
+                'it out'
             )
     refusals.raise_all()
     return as_written

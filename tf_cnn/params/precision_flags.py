@@ -29,9 +29,8 @@ class PrecisionFlags:
 
     precision: str = flag(
         'fp32',
-        'The type in which the network computes; variables (see --fp16_vars), loss and '
-        'updates keep 32 bits. '
-        '--use_fp16 means fp16.',
+        'The type in which the network computes; variables (see --fp16_vars), loss and updates '
+        'keep 32 bits. --use_fp16 means fp16.',
         choices=('fp32', 'fp16', 'bf16'),
         common=True,
         original=NEW,
@@ -39,9 +38,8 @@ class PrecisionFlags:
     )
     tf32: bool = flag(
         True,
-        'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, '
-        'which keeps 10 bits of the '
-        'mantissa, as TensorFlow does by default.',
+        'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, which '
+        'keeps 10 bits of the mantissa, as TensorFlow does by default.',
         original=NEW,
         agreed=False,
         idle=(ON_CPU,),
@@ -59,22 +57,21 @@ class PrecisionFlags:
     )
     fp16_loss_scale: float | None = flag(
         None,
-        'Factor of the loss with --precision=fp16; the first one if it changes '
-        'automatically. By default 128.',
+        'Factor of the loss with --precision=fp16; the first one if it changes automatically. By '
+        'default 128.',
         lower_bound=1,
         idle=_OF_SCALE,
     )
     fp16_enable_auto_loss_scale: bool = flag(
         False,
-        'Halve the scale and skip the update after a step whose gradients overflow; double '
-        'the scale after '
-        '--fp16_inc_loss_scale_every_n steps without overflow.',
+        'Halve the scale and skip the update after a step whose gradients overflow; double the '
+        'scale after --fp16_inc_loss_scale_every_n steps without overflow.',
         idle=_OF_SCALE,
     )
     fp16_inc_loss_scale_every_n: int = flag(
         1000,
-        'Consecutive steps without overflow after which --fp16_enable_auto_loss_scale '
-        'doubles the scale.',
+        'Consecutive steps without overflow after which --fp16_enable_auto_loss_scale doubles the '
+        'scale.',
         lower_bound=1,
         unit='steps',
         idle=(
@@ -87,9 +84,8 @@ class PrecisionFlags:
     )
     continue_on_nan: bool = flag(
         False,
-        'Continue when the loss is not finite, instead of stopping with an error. On '
-        'synthetic images runs always '
-        'continue, with a warning.',
+        'Continue when the loss is not finite, instead of stopping with an error. On synthetic '
+        'images runs always continue, with a warning.',
         original=NEW,
         agreed=False,
         idle=(NO_COMPUTING, IN_EVAL, in_forward_only('--forward_only never stops for a loss')),

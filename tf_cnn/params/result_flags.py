@@ -78,13 +78,11 @@ class ResultFlags:
 
     result_file: str | None = flag(
         None,
-        'File for the result as JSON (docs/results.md); - is standard output, on which '
-        'nothing else is printed then. '
-        'Flags in braces are replaced by their values, as in {model}-{batch_size}.json; so '
-        'are {shape}, {hostname}, '
-        '{date}, {time} and {run}, the number of a run. With one of these three no file is '
-        'replaced: a name that is '
-        'not free gets the next free number.',
+        'File for the result as JSON (docs/results.md); - is standard output, on which nothing '
+        'else is printed then. Flags in braces are replaced by their values, as in '
+        '{model}-{batch_size}.json; so are {shape}, {hostname}, {date}, {time} and {run}, the '
+        'number of a run. With one of these three no file is replaced: a name that is not free '
+        'gets the next free number.',
         common=True,
         output=Output.CHIEF_FILE,
         in_sweep='the sweep keeps each result in its folder',
@@ -117,8 +115,7 @@ class ResultFlags:
     target_seconds: float | None = flag(
         None,
         'Take timed steps for this long; use it instead of --num_batches. Workers that train '
-        'together take as many as '
-        'take about this long at the pace of their warm-up.',
+        'together take as many as take about this long at the pace of their warm-up.',
         lower_bound=0.001,
         unit='seconds',
         agreed=True,
@@ -126,24 +123,23 @@ class ResultFlags:
     )
     wait_for_idle: float | None = flag(
         None,
-        'Before the run, wait until other processes hardly use the cores, but at most this '
-        'long. The time counts in '
-        'nothing.',
+        'Before the run, wait until other processes hardly use the cores, but at most this long. '
+        'The time counts in nothing.',
         lower_bound=1,
         unit='seconds',
         only_alone='the other tasks of a cluster would wait for this one',
     )
     measure_peak: bool = flag(
         False,
-        'After the steps, measure large matrix products on the same devices, and print the '
-        'share reached.',
+        'After the steps, measure large matrix products on the same devices, and print the share '
+        'reached.',
         idle=(
             NO_MODEL,
             IN_EVAL,
             Idle(
                 lambda p, run: not run.alone,
-                'the workers of a cluster would disturb each other; measure the peak in '
-                'one process',
+                'the workers of a cluster would disturb each other; measure the peak in one '
+                'process',
             ),
         ),
     )
@@ -157,14 +153,12 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         if field not in _OTHER_FIELDS and field not in SPECS:
             yield (
                 f'{params.written("result_file")}: {{{field}}} is no flag; write one of the '
-                'flags, or one of '
-                f'{", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
+                f'flags, or one of {", ".join(f"{{{fact}}}" for fact in _OTHER_FIELDS)}'
             )
         elif field not in _OTHER_FIELDS and getattr(params, field) is None:
             yield (
-                f'{params.written("result_file")}: {{{field}}} has no value, since --{field} '
-                'is not given; '
-                f'use --{field}=VALUE, or remove {{{field}}}'
+                f'{params.written("result_file")}: {{{field}}} has no value, since --{field} is '
+                f'not given; use --{field}=VALUE, or remove {{{field}}}'
             )
     if params.repeat > 1:
         if params.result_file == STDOUT:
@@ -187,7 +181,6 @@ def find_clashes(params: 'Params', run: RunFacts | None) -> Iterator[str]:
         yield params.clash(
             'target_seconds',
             'num_warmup_batches',
-            'workers that train together agree on a number of steps by the pace of their '
-            'warm-up; write '
-            '--num_warmup_batches=1 or more',
+            'workers that train together agree on a number of steps by the pace of their warm-up; '
+            'write --num_warmup_batches=1 or more',
         )

@@ -67,9 +67,8 @@ class RunFlags:
     )
     num_batches: int | None = flag(
         None,
-        f'Timed steps of each worker; by default {NUM_BATCHES}, or as many as --num_epochs '
-        'needs. With --eval, the '
-        'default of --num_eval_batches.',
+        f'Timed steps of each worker; by default {NUM_BATCHES}, or as many as --num_epochs needs. '
+        'With --eval, the default of --num_eval_batches.',
         lower_bound=1,
         unit='steps',
         common=True,
@@ -78,9 +77,8 @@ class RunFlags:
     )
     num_epochs: float | None = flag(
         None,
-        'Length of the timed steps in passes over the training images, all devices of all '
-        'workers together; use it '
-        'instead of --num_batches. With --eval, the default of --num_eval_epochs.',
+        'Length of the timed steps in passes over the training images, all devices of all workers '
+        'together; use it instead of --num_batches. With --eval, the default of --num_eval_epochs.',
         lower_bound=ABOVE_0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
@@ -99,10 +97,9 @@ class RunFlags:
     )
     steps_per_run: int = flag(
         1,
-        'Steps that one call of the session takes, by a loop in the graph. The time of a '
-        'call is divided equally among '
-        'its steps; what is due after one of them (lines, checkpoints, evaluations, signals) '
-        'comes after the call.',
+        'Steps that one call of the session takes, by a loop in the graph. The time of a call is '
+        'divided equally among its steps; what is due after one of them (lines, checkpoints, '
+        'evaluations, signals) comes after the call.',
         lower_bound=1,
         unit='steps',
         original=NEW,
@@ -120,9 +117,9 @@ class RunFlags:
     )
     display_perf_ewma: float | None = flag(
         None,
-        'Print the exponentially weighted moving average of the rate, where the last step '
-        'has this weight, instead of '
-        'the rate of all steps so far; the total at the end stays the same.',
+        'Print the exponentially weighted moving average of the rate, where the last step has '
+        'this weight, instead of the rate of all steps so far; the total at the end stays the '
+        'same.',
         upper_bound=1,
         idle=(IN_EVAL,),
     )
@@ -144,15 +141,14 @@ class RunFlags:
     )
     exchange_only: bool = flag(
         False,
-        'Compute nothing: gradients of the sizes of the model, which are in memory already, '
-        'are exchanged between '
-        'towers and processes as in training, and applied.',
+        'Compute nothing: gradients of the sizes of the model, which are in memory already, are '
+        'exchanged between towers and processes as in training, and applied.',
         original=NEW,
     )
     exchange_bytes: int | None = flag(
         None,
-        'With --exchange_only: instead of the gradients of the model, one tensor of so many '
-        'bytes in 32 bits.',
+        'With --exchange_only: instead of the gradients of the model, one tensor of so many bytes '
+        'in 32 bits.',
         lower_bound=4,
         upper_bound=1 << 30,
         unit='bytes',
@@ -187,8 +183,7 @@ class RunFlags:
     tf_random_seed: int = flag(
         1234,
         'Seed of weights, dropout, augmentation and image order (the order of records also '
-        'depends on read timing, '
-        'unless --deterministic is given).',
+        'depends on read timing, unless --deterministic is given).',
         lower_bound=-math.inf,
         agreed=False,
         setting=False,
@@ -201,8 +196,8 @@ class RunFlags:
     )
     deterministic: bool = flag(
         False,
-        'The same losses bit for bit for the same --tf_random_seed: deterministic ops and '
-        'order of records.',
+        'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order '
+        'of records.',
         original=NEW,
         agreed_by_servers=True,
     )

@@ -23,9 +23,8 @@ class TensorFlowFlags:
 
     gpu_indices: str | None = gpu_flag(
         None,
-        'Which GPUs to use, in the order of the towers: their numbers from 0 among those of '
-        'the machine, or of '
-        'CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
+        'Which GPUs to use, in the order of the towers: their numbers from 0 among those of the '
+        'machine, or of CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
         original='there it only orders the ring of --all_reduce_spec',
     )
     force_gpu_compatible: bool = gpu_flag(
@@ -34,8 +33,8 @@ class TensorFlowFlags:
     )
     use_unified_memory: bool = gpu_flag(
         False,
-        'Let the memory of GPUs be more than they have (--gpu_memory_frac_for_testing above '
-        '1), by swapping.',
+        'Let the memory of GPUs be more than they have (--gpu_memory_frac_for_testing above 1), '
+        'by swapping.',
     )
     timestamped_allocator: bool = gpu_flag(
         False, 'Reuse the memory of a GPU only where the kernels that used it have surely ended.'
@@ -54,9 +53,8 @@ class TensorFlowFlags:
     )
     use_numa_affinity: bool = flag(
         False,
-        'Bind the process to the NUMA node of its GPUs. On CPUs, spread the processes of a '
-        'host over its nodes; of one '
-        'process, bind each device of the CPU, see --device=cpu --num_gpus.',
+        'Bind the process to the NUMA node of its GPUs. On CPUs, spread the processes of a host '
+        'over its nodes; of one process, bind each device of the CPU, see --device=cpu --num_gpus.',
     )
     enable_optimizations: bool = flag(
         True,
@@ -90,9 +88,8 @@ class TensorFlowFlags:
     )
     sync_on_finish: bool | None = flag(
         None,
-        'Let each step wait until all its GPUs are idle, not only until its results are '
-        'there (TF_SYNC_ON_FINISH). By '
-        'default TensorFlow does.',
+        'Let each step wait until all its GPUs are idle, not only until its results are there '
+        '(TF_SYNC_ON_FINISH). By default TensorFlow does.',
         original='its default is false',
         variable='TF_SYNC_ON_FINISH',
         idle=(
@@ -103,18 +100,17 @@ class TensorFlowFlags:
     onednn: bool | None = flag(
         None,
         "Compute on CPUs by the kernels of oneDNN, or by TensorFlow's own "
-        '(TF_ENABLE_ONEDNN_OPTS). By default '
-        'TensorFlow decides: it uses oneDNN on x86 processors with VNNI, BF16 or AMX.',
+        '(TF_ENABLE_ONEDNN_OPTS). By default TensorFlow decides: it uses oneDNN on x86 processors '
+        'with VNNI, BF16 or AMX.',
         original=NEW,
         variable=ONEDNN_VARIABLE,
         resolved=True,
     )
     keep_memory: bool | None = flag(
         None,
-        'Keep the host memory that TensorFlow frees for the next step; by default the '
-        'processes of a cluster do. '
-        'Settings of malloc in the environment (MALLOC_..., GLIBC_TUNABLES, LD_PRELOAD) '
-        'come first.',
+        'Keep the host memory that TensorFlow frees for the next step; by default the processes '
+        'of a cluster do. Settings of malloc in the environment (MALLOC_..., GLIBC_TUNABLES, '
+        'LD_PRELOAD) come first.',
         original=NEW,
     )
     kmp_affinity: str | None = flag(
@@ -126,9 +122,8 @@ class TensorFlowFlags:
     )
     kmp_blocktime: int | None = flag(
         None,
-        'For a TensorFlow that was built with OpenMP: how long a thread waits for work '
-        'before it sleeps '
-        '(KMP_BLOCKTIME).',
+        'For a TensorFlow that was built with OpenMP: how long a thread waits for work before it '
+        'sleeps (KMP_BLOCKTIME).',
         unit='milliseconds',
         original='its default is 0',
         variable='KMP_BLOCKTIME',

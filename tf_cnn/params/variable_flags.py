@@ -55,9 +55,8 @@ class VariableFlags:
         choices_from='variable_mgr_file',
         common=True,
         original='there, towers of one process that each have all variables take steps by the '
-        'sum of their '
-        'gradients, here by the mean in every mode; docs/training.md has the learning rate '
-        'that takes the same steps',
+        'sum of their gradients, here by the mean in every mode; docs/training.md has the '
+        'learning rate that takes the same steps',
         resolved=True,
         idle=(
             Idle(
@@ -68,8 +67,8 @@ class VariableFlags:
     )
     variable_mgr_file: str | None = flag(
         None,
-        'Python file that defines more values of --variable_update with '
-        'register_variable_mgr, see docs/extending.md.',
+        'Python file that defines more values of --variable_update with register_variable_mgr, '
+        'see docs/extending.md.',
         is_path=True,
         original=NEW,
         # What it contains counts, not its path.
@@ -92,25 +91,23 @@ class VariableFlags:
     )
     staged_vars: bool = flag(
         False,
-        'Apply the gradients of each step, and read the new values, while the next step '
-        'computes, so that no step '
-        f'waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
+        'Apply the gradients of each step, and read the new values, while the next step computes, '
+        f'so that no step waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
         idle=(IN_EVAL, _NO_UPDATES),
     )
     variable_consistency: str = flag(
         'strong',
-        'strong: each step applies its own gradients; relaxed: those of the step before, so '
-        'that they are summed while '
-        f'the next step computes, for {modes_that(lambda mode: mode.can_relax)}.',
+        'strong: each step applies its own gradients; relaxed: those of the step before, so that '
+        'they are summed while the next step computes, for '
+        f'{modes_that(lambda mode: mode.can_relax)}.',
         choices=('strong', 'relaxed'),
         idle=(IN_EVAL, _NO_UPDATES, _only_where(lambda mode: mode.can_relax)),
     )
     compact_gradient_transfer: bool | None = flag(
         None,
-        'Send gradients between devices and processes, and variables between processes, in '
-        '16 bits: in the type of '
-        '--precision, or float16 with NCCL and Horovod. By default on where the type of '
-        '--precision can be sent.',
+        'Send gradients between devices and processes, and variables between processes, in 16 '
+        'bits: in the type of --precision, or float16 with NCCL and Horovod. By default on where '
+        'the type of --precision can be sent.',
         original='its default is true',
         idle=(
             IN_EVAL,
@@ -125,10 +122,9 @@ class VariableFlags:
     )
     slice_variables: bool = flag(
         True,
-        'Cut variables above 512 KiB into parts, so that parameter servers hold about as '
-        'many bytes and values return '
-        'while gradients are sent. Without it each variable is whole on one server, as in '
-        'the original program.',
+        'Cut variables above 512 KiB into parts, so that parameter servers hold about as many '
+        'bytes and values return while gradients are sent. Without it each variable is whole on '
+        'one server, as in the original program.',
         original=NEW,
         idle=(
             IN_EVAL,
@@ -139,8 +135,8 @@ class VariableFlags:
                     run.num_ps
                     < (1 if p.staged_vars or MODES[p.variable_update].always_synchronous else 2)
                 ),
-                'variables are cut for several parameter servers, or where values return '
-                'while gradients are sent',
+                'variables are cut for several parameter servers, or where values return while '
+                'gradients are sent',
             ),
         ),
     )
@@ -155,14 +151,11 @@ class VariableFlags:
     )
     all_reduce_spec: str | None = flag(
         None,
-        'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller '
-        'than LIMIT bytes by the '
-        'algorithm before it, as in pscpu:32k:xring. '
-        f'{"; ".join(map(": ".join, ALGORITHMS.items()))}. '
-        'ALG#N cuts each tensor into N parts; ALG/ALG sums within each worker, then between '
-        'them. By default psgpu or '
-        'pscpu, by --local_parameter_device; xring with '
-        f'{modes_that(lambda mode: mode.has_controller)}.',
+        'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller than '
+        'LIMIT bytes by the algorithm before it, as in pscpu:32k:xring. '
+        f'{"; ".join(map(": ".join, ALGORITHMS.items()))}. ALG#N cuts each tensor into N parts; '
+        'ALG/ALG sums within each worker, then between them. By default psgpu or pscpu, by '
+        f'--local_parameter_device; xring with {modes_that(lambda mode: mode.has_controller)}.',
         common=True,
         original='workers that sum among themselves need collective there; here they do so '
         'without it, too',
@@ -192,9 +185,8 @@ class VariableFlags:
     )
     network_topology: str = flag(
         'dgx1',
-        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: '
-        'each GPU with one of the '
-        'other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
+        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each '
+        'GPU with one of the other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
         choices=('dgx1', 'gcp_v100'),
         idle=(
             *_OF_HALVES,
@@ -203,8 +195,8 @@ class VariableFlags:
     )
     gradient_repacking: int = flag(
         0,
-        'Join all gradients and cut them into this many tensors of about equal size to sum; '
-        '0 leaves them as they are.',
+        'Join all gradients and cut them into this many tensors of about equal size to sum; 0 '
+        'leaves them as they are.',
         unit='tensors',
         idle=_OF_SUMS,
     )
@@ -288,8 +280,7 @@ def clash_with_others(params: 'Params') -> str | None:
             'fp16_vars',
             'variable_update',
             'what several processes share is kept in 32 bits, and travels in 16 bits with '
-            '--compact_gradient_transfer; '
-            'leave --fp16_vars out',
+            '--compact_gradient_transfer; leave --fp16_vars out',
         )
     return None
 

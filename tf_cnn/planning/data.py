@@ -24,9 +24,8 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
     if usual == _CROPPED and keeps_images_in_memory(params) and params.trains:
         augmentation = _KEPT
         warnings.append(
-            f'{format_flag("input_pipeline", params.input_pipeline)}: it keeps each image in '
-            'one size, so that '
-            'training shifts and flips images and cuts no other parts out of them '
+            f'{format_flag("input_pipeline", params.input_pipeline)}: it keeps each image in one '
+            'size, so that training shifts and flips images and cuts no other parts out of them '
             f'(--augmentation={_KEPT})'
         )
 
@@ -40,9 +39,8 @@ def find_data(params: Params, subject: Subject, warnings: list[str]) -> Data:
         )
         if params.distortions and not params.forward_only and data_set.channels != 3:
             raise UsageError(
-                '--distortions: they change colours, which needs 3 channels, and the images '
-                f'of {data_set.name} have '
-                f'{data_set.channels}; write --nodistortions'
+                '--distortions: they change colours, which needs 3 channels, and the images of '
+                f'{data_set.name} have {data_set.channels}; write --nodistortions'
             )
     if folder and params.evaluates:
         validation = _open_subset(params, folder, 'validation', warnings)
@@ -77,9 +75,8 @@ def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list
     images = folder.open(subset)
     if isinstance(images, Arrays) and params.augmentation == _CROPPED:
         raise UsageError(
-            f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is '
-            'not read from records; '
-            f'write --augmentation={_KEPT} or none'
+            f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is not '
+            f'read from records; write --augmentation={_KEPT} or none'
         )
     if warning := folder.warning_about(images):
         warnings.append(warning)
@@ -114,8 +111,7 @@ def _check_memory(params: Params, data: Data) -> None:
     if most is not None and needed > most:
         raise UsageError(
             f'{format_flag("input_pipeline", params.input_pipeline)}: the '
-            f'{data.images.num_images} images of '
-            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} '
-            f'each), and {most} are free '
-            f'here; write --input_pipeline={RECORD_INPUT} for records, or leave it out'
+            f'{data.images.num_images} images of --data_dir={data.folder} take {needed} bytes '
+            f'({height} x {width} x {channels} each), and {most} are free here; write '
+            f'--input_pipeline={RECORD_INPUT} for records, or leave it out'
         )

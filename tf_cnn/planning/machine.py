@@ -55,9 +55,8 @@ def find_machine(
     has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
     if elsewhere and params.device is None and not has_gpus:
         raise UsageError(
-            '--device is missing: this process sees no GPU, and cannot see the devices of '
-            'the workers; '
-            'write --device=gpu or --device=cpu'
+            '--device is missing: this process sees no GPU, and cannot see the devices of the '
+            'workers; write --device=gpu or --device=cpu'
         )
     kind = params.device or ('gpu' if has_gpus else 'cpu')
     spec = params.all_reduce_spec if sums_by_spec(params) else None
@@ -113,9 +112,8 @@ def warn_of_devices(
         and (reason := explain_missing_gpu(variables, root))
     ):
         warnings.append(
-            'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on '
-            f'the CPU: {reason}; '
-            'or write --device=cpu'
+            'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the '
+            f'CPU: {reason}; or write --device=cpu'
         )
     # Which flags have no effect on the kind of device that the run has found.
     known = find_idle(params, facts)
@@ -129,8 +127,7 @@ def _warn_of_fp16(environment: Environment) -> Iterator[str]:
         faster = 'bf16' if has_arithmetic('bf16', environment.root) else 'fp32'
         yield (
             '--precision=fp16 is many times slower than fp32 here: this processor has no '
-            'arithmetic for fp16; '
-            f'use --precision={faster}'
+            f'arithmetic for fp16; use --precision={faster}'
         )
 
 
@@ -160,9 +157,8 @@ def _check_devices(
     asked = f'--num_gpus={params.num_gpus}'
     if is_here and kind == 'gpu' and params.num_gpus > num_gpus_found:
         refusals.add(
-            f'{asked}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; '
-            f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices '
-            'as you like'
+            f'{asked}: TensorFlow sees {plural(num_gpus_found, "GPU")} here; write '
+            f'--num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
             else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or '
             f'{_how_to_see_gpus(environment)}'
@@ -170,13 +166,12 @@ def _check_devices(
     elif is_here and params.device is None and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
             f'{asked}: TensorFlow sees no GPU here; write --device=cpu to train on '
-            f'{params.num_gpus} virtual devices '
-            f'of the CPU, or {_how_to_see_gpus(environment)}'
+            f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus(environment)}'
         )
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         refusals.add(
-            f'{params.written("xla")}: on a CPU it compiles for one device, and {asked}; '
-            'write --num_gpus=1 or --noxla'
+            f'{params.written("xla")}: on a CPU it compiles for one device, and {asked}; write '
+            '--num_gpus=1 or --noxla'
         )
     spec = (params.all_reduce_spec or '') if sums_by_spec(params) else ''
     if (
@@ -185,9 +180,8 @@ def _check_devices(
         and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec))
     ):
         refusals.add(
-            f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one '
-            'process here, and '
-            f'--variable_update={params.variable_update} has several; write nccl/xring, '
+            f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one process '
+            f'here, and --variable_update={params.variable_update} has several; write nccl/xring, '
             'xring, psgpu or pscpu'
         )
     refusals.raise_all()

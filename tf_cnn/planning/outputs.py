@@ -154,8 +154,8 @@ def find_instruments(
             every = params.save_summaries_steps
             warnings.append(
                 f'--summary_verbosity={asked}: '
-                f'{"each step" if every == 1 else f"one step in {every}"} computes '
-                'the histograms of its gradients within its timed seconds, which makes it slower'
+                f'{"each step" if every == 1 else f"one step in {every}"} computes the histograms '
+                'of its gradients within its timed seconds, which makes it slower'
             )
     return Instruments(
         trace_file=params.trace_file,
@@ -212,8 +212,8 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     if params.eval and os.path.isfile(params.train_dir or ''):
         # An evaluator would wait there for checkpoints.
         refusals.add(
-            f'{params.written("train_dir")}: it is a file; give the folder that the '
-            'checkpoints are in'
+            f'{params.written("train_dir")}: it is a file; give the folder that the checkpoints '
+            'are in'
         )
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
@@ -226,8 +226,8 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                         or _has_files(Path(folder))
                     ):
                         raise UsageError(
-                            f'{format_flag(name, folder)}: it is not empty, or a link; write '
-                            'a new path'
+                            f'{format_flag(name, folder)}: it is not empty, or a link; write a '
+                            'new path'
                         )
                     # The folder is renamed into place when complete; until then its parent is
                     # written to.
@@ -249,20 +249,19 @@ def _refuse_checkpoint(params: Params) -> str | None:
     if not params.eval:
         return (
             f'{written}: it names a checkpoint, and training needs a folder; use '
-            f'--train_dir={folder} to continue from '
-            f'the newest checkpoint there, or --backbone_model_path={prefix} to start '
-            'another training from its weights'
+            f'--train_dir={folder} to continue from the newest checkpoint there, or '
+            f'--backbone_model_path={prefix} to start another training from its weights'
         )
     if params.eval_interval_secs:
         return (
             f'{written} clashes with {params.written("eval_interval_secs")}: it names one '
-            'checkpoint, and others are '
-            f'awaited; use --train_dir={folder} for all of them, or remove --eval_interval_secs'
+            f'checkpoint, and others are awaited; use --train_dir={folder} for all of them, or '
+            f'remove --eval_interval_secs'
         )
     if not os.path.isfile(f'{prefix}.index'):
         return (
-            f'{written}: there is no such checkpoint; use --train_dir={folder} for the '
-            'newest one there'
+            f'{written}: there is no such checkpoint; use --train_dir={folder} for the newest one '
+            'there'
         )
     return None
 
@@ -280,8 +279,8 @@ def check_file(name: str, path: str) -> None:
 
         if not is_document(Path(path)):
             raise UsageError(
-                f'{format_flag(name, path)}: the file there is not a result; write another '
-                'path, or remove it'
+                f'{format_flag(name, path)}: the file there is not a result; write another path, '
+                'or remove it'
             )
 
 
@@ -303,8 +302,8 @@ def check_clashes(paths: Mapping[str, str]) -> None:
             if meets and other != output:
                 raise UsageError(
                     f'{format_flag(output, paths[output])} clashes with '
-                    f'{format_flag(other, paths[other])}: both '
-                    f'would use {real[output]}; write another path in one of them'
+                    f'{format_flag(other, paths[other])}: both would use {real[output]}; write '
+                    f'another path in one of them'
                 )
 
 

@@ -313,9 +313,8 @@ class EvalSchedule:
             )
         if self.every is not None and not self.is_due(end, start):
             return (
-                f'training goes from step {start} to {end}: there is no evaluation, the next '
-                'one is due after '
-                f'{math.ceil((end // self.every + 1) * self.every)}'
+                f'training goes from step {start} to {end}: there is no evaluation, the next one '
+                f'is due after {math.ceil((end // self.every + 1) * self.every)}'
             )
         return None
 

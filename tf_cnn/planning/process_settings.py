@@ -129,16 +129,14 @@ def _onednn_switch(params: Params, environment: Environment) -> str | None:
     of_user = environment.variables.get(ONEDNN_VARIABLE)
     if of_user and read_switch(of_user) is not params.onednn:
         raise UsageError(
-            f'{written}: the environment has {ONEDNN_VARIABLE}={of_user}, the same switch '
-            'with another '
-            'value; remove one of them'
+            f'{written}: the environment has {ONEDNN_VARIABLE}={of_user}, the same switch with '
+            'another value; remove one of them'
         )
     if environment.has_tensorflow and environment.process.setting(ONEDNN_VARIABLE) != value:
         raise UsageError(
             f'{written}: TensorFlow was already imported in this process, and reads '
-            f'{ONEDNN_VARIABLE} only then; '
-            f'remove the flag and set {ONEDNN_VARIABLE}={value} before the import, or start '
-            'a new process'
+            f'{ONEDNN_VARIABLE} only then; remove the flag and set {ONEDNN_VARIABLE}={value} '
+            f'before the import, or start a new process'
         )
     return value
 
@@ -154,8 +152,8 @@ def choose_gpu_variables(
         {name: _as_text(getattr(params, flag)) for flag, name in _GPUS.items()},
     )
     warnings += (
-        f'{params.given[flag]} has no effect: {name}={own[name]} is set in the '
-        'environment; unset it'
+        f'{params.given[flag]} has no effect: {name}={own[name]} is set in the environment; unset '
+        'it'
         for flag, name in _GPUS.items()
         if flag in params.given and name in own
     )
@@ -214,9 +212,9 @@ def choose_threads(
         return chosen
     if machine.kind == 'cpu' and (earlier or num_cores) < (chosen.intra_op or num_cores):
         warnings.append(
-            f'an operation has {plural(earlier, "thread")}, as in an earlier run of this '
-            'process, since '
-            'TensorFlow keeps its threads until the process ends; start a new process for each run'
+            f'an operation has {plural(earlier, "thread")}, as in an earlier run of this process, '
+            'since TensorFlow keeps its threads until the process ends; start a new process for '
+            'each run'
         )
     return Threads(earlier, chosen.inter_op, 'an earlier run of this process had them')
 

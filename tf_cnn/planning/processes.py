@@ -47,10 +47,9 @@ def find_processes(params: Params, environment: Environment, warnings: list[str]
     names_hosts = any(getattr(params, name) for name in HOSTS_FLAGS.values())
     if is_one and not names_hosts and (unjoined := find_unjoined(environment.variables)):
         warnings.append(
-            f'{unjoined}: this process may be one of several, but these variables do not '
-            'connect them, and it runs '
-            'alone; to connect them write --worker_hosts=HOST:PORT,..., --job_name and '
-            '--task_index in each'
+            f'{unjoined}: this process may be one of several, but these variables do not connect '
+            'them, and it runs alone; to connect them write --worker_hosts=HOST:PORT,..., '
+            '--job_name and --task_index in each'
         )
     return processes
 
@@ -101,10 +100,9 @@ def warn_of_open_ports(processes: Processes, warnings: list[str]) -> None:
     public = ', '.join(public_hosts(cluster))
     warnings.append(
         f"{f'{public}: not in a private network; ' if public else ''}TensorFlow's servers "
-        'listen on all addresses of '
-        f'their host without a password: whoever can connect to port {named} can read and '
-        'write the files of this user '
-        f'and change the weights; close the ports to others by {advice}'
+        'listen on all addresses of their host without a password: whoever can connect to port '
+        f'{named} can read and write the files of this user and change the weights; close the '
+        f'ports to others by {advice}'
     )
 
 
@@ -122,8 +120,7 @@ def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluste
     launch = find_launch(environment.variables)
     if len(cluster.tasks) == 1 and launch:
         raise UsageError(
-            f'{launch.own}: {launch.source} started {launch.started}, and Horovod did not '
-            'connect them; start them '
-            'with horovodrun, or install a Horovod that was built for this MPI'
+            f'{launch.own}: {launch.source} started {launch.started}, and Horovod did not connect '
+            'them; start them with horovodrun, or install a Horovod that was built for this MPI'
         )
     return horovod, cluster

@@ -148,9 +148,8 @@ def check_xla(config: tf.ConfigProto, device: str) -> None:
         node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node
     ):
         raise UsageError(
-            '--xla: TensorFlow does not compile in this process, which used it before; start '
-            'a new process, '
-            f'or set TF_XLA_FLAGS={XLA_ON_CPU} before TensorFlow is used'
+            '--xla: TensorFlow does not compile in this process, which used it before; start a '
+            f'new process, or set TF_XLA_FLAGS={XLA_ON_CPU} before TensorFlow is used'
         )
 
 
@@ -160,7 +159,7 @@ def _read_graph_passes(text: str, rewrite: Any) -> None:
     except text_format.ParseError as error:
         reason = ' '.join(str(error).split())
         raise UsageError(
-            f'{format_flag("rewriter_config", text)}: it must be a RewriterConfig of '
-            'TensorFlow as text, such as '
+            f'{format_flag("rewriter_config", text)}: it must be a RewriterConfig of TensorFlow '
+            'as text, such as '
             f"'remapping: OFF': {reason}"
         ) from None

@@ -121,8 +121,7 @@ class ThisProcess:
             if first != value:
                 raise UsageError(
                     f'{name}={value}: an earlier run in this process had {name}={first}, and '
-                    'TensorFlow keeps that '
-                    'until the process ends; start a new process'
+                    'TensorFlow keeps that until the process ends; start a new process'
                 )
         self._settings.update(settings)
 
@@ -139,9 +138,8 @@ class ThisProcess:
         if self._settings.keys().isdisjoint(options) and not share_memory_options(memory):
             raise UsageError(
                 f'{" ".join(f"{name}={value}" for name, value in options.items() if value)}: '
-                'TensorFlow was used in '
-                'this process before, and keeps how it takes the memory of GPUs; start a '
-                'new process'
+                'TensorFlow was used in this process before, and keeps how it takes the memory of '
+                'GPUs; start a new process'
             )
         self.keep(options)
 

@@ -156,16 +156,15 @@ def doubts(results: Sequence[Result]) -> list[str]:
                 most = f', up to {_percent(max(shares))} of the cores' if max(shares) else ''
                 reasons.append(f'{name} ({plural(len(found), "run")}{most})')
         lines.append(
-            f'{_DOUBTFUL} {_of_runs(disturbed, results)} disturbed: {", ".join(reasons)}; '
-            'measure on an idle machine'
+            f'{_DOUBTFUL} {_of_runs(disturbed, results)} disturbed: {", ".join(reasons)}; measure '
+            'on an idle machine'
         )
     if short := [result for result in results if is_short(result)]:
         # What helps all of them.
         remedy = _to_measure_longer(min(short, key=lambda result: not result.is_complete))
         lines.append(
             f'{_DOUBTFUL} {_of_runs(short, results)} too short, with less than '
-            f'{SHORT_SECONDS:.0f} s of timed steps: '
-            f'{remedy}'
+            f'{SHORT_SECONDS:.0f} s of timed steps: {remedy}'
         )
     return lines
 
@@ -211,8 +210,7 @@ def _first_step(facts: _Facts) -> str | None:
     )
     return (
         f'the first timed steps took up to {ratio:.1f} times the median: the warm-up of '
-        f'{plural(warmup, "step")} was '
-        'too short; write '
+        f'{plural(warmup, "step")} was too short; write '
         f'--num_warmup_batches={max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)}'
     )
 
@@ -226,10 +224,10 @@ def _outliers(facts: _Facts) -> str | None:
         return None
     (usual, slowest), unit = times(middle, float(found.max()))
     return (
-        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} took up '
-        f'to {slowest} {unit}, '
-        f'where the median is {usual}, and lost {_percent(lost / seconds.sum())} of the time; '
-        'repeat the run (--repeat=5) before you compare it'
+        f'{plural(found.size, "outlier")} among {plural(seconds.size, "timed step")} took up to '
+        f'{slowest} {unit}, where the median is {usual}, and lost '
+        f'{_percent(lost / seconds.sum())} of the time; repeat the run (--repeat=5) before you '
+        'compare it'
     )
 
 
@@ -239,9 +237,8 @@ def _spread(facts: _Facts) -> str | None:
         return None
     (low, high), unit = times(*np.percentile(seconds, (5, 95)).tolist())
     return (
-        f'the steps spread by {_percent(found)} of their median (nine in ten took {low} to '
-        f'{high} {unit}): '
-        'repeat the run (--repeat=5) before you compare it'
+        f'the steps spread by {_percent(found)} of their median (nine in ten took {low} to {high} '
+        f'{unit}): repeat the run (--repeat=5) before you compare it'
     )
 
 
@@ -260,9 +257,8 @@ def _drift(facts: _Facts) -> str | None:
         else ('slower', 'heats up or fills its memory')
     )
     return (
-        f'the second half of the timed steps was {_percent(abs(change))} {word} than the '
-        'first, beyond noise: the '
-        f'machine {cause}; write a larger --num_warmup_batches and --num_batches'
+        f'the second half of the timed steps was {_percent(abs(change))} {word} than the first, '
+        f'beyond noise: the machine {cause}; write a larger --num_warmup_batches and --num_batches'
     )
 
 
@@ -287,8 +283,8 @@ def _few_steps(facts: _Facts) -> str | None:
     if not 0 < facts.seconds.size < MIN_STEPS or is_short(facts.result):
         return None
     return (
-        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate '
-        'to be known; '
+        f'only {plural(facts.seconds.size, "timed step")}, too few for the noise of the rate to '
+        'be known; '
         + _to_measure_longer(
             facts.result, f'--num_batches={MIN_STEPS} or more, or a longer --target_seconds'
         )
@@ -308,9 +304,8 @@ def _loss(facts: _Facts) -> str | None:
             return (
                 f'the loss of {worker.task or "the run"} was no finite number in {len(bad)} of '
                 f'{plural(len(losses), "step")}, first in step '
-                f'{worker.steps.global_step[bad[0]]}, so this is the '
-                'speed of no real training; write a smaller --init_learning_rate, or check '
-                'the weights and the images'
+                f'{worker.steps.global_step[bad[0]]}, so this is the speed of no real training; '
+                'write a smaller --init_learning_rate, or check the weights and the images'
             )
     return None
 
@@ -320,11 +315,9 @@ def _input(facts: _Facts) -> str | None:
     if share is None or waited is None or share <= INPUT_SHARE:
         return None
     return (
-        f'the steps waited {_percent(share)} of their time ({_seconds(waited)}) for images: '
-        'the input is the '
-        'bottleneck, not the model; use faster storage, more cores or smaller images, or '
-        '--data_dir left out to '
-        'measure the model alone'
+        f'the steps waited {_percent(share)} of their time ({_seconds(waited)}) for images: the '
+        'input is the bottleneck, not the model; use faster storage, more cores or smaller '
+        'images, or --data_dir left out to measure the model alone'
     )
 
 
@@ -337,8 +330,7 @@ def _between(facts: _Facts) -> str | None:
     remedy = f'; write a larger {_BETWEEN[cause]}' if cause in _BETWEEN else ''
     return (
         f'{_percent(total / wall)} of the time ({_seconds(total)}) passed between the steps, '
-        f'{_seconds(most)} of it '
-        f'with {cause} work{remedy}'
+        f'{_seconds(most)} of it with {cause} work{remedy}'
     )
 
 
@@ -356,9 +348,8 @@ def _loaded(facts: _Facts) -> str | None:
     if share is None or share <= LOADED_SHARE:
         return None
     return (
-        f'other processes used {_percent(share)} of the cores that this one may use; close '
-        'them, or give the run cores '
-        'of its own (taskset), and measure again'
+        f'other processes used {_percent(share)} of the cores that this one may use; close them, '
+        'or give the run cores of its own (taskset), and measure again'
     )
 
 
@@ -367,9 +358,9 @@ def _steal(facts: _Facts) -> str | None:
     if share is None or share <= STEAL_SHARE:
         return None
     return (
-        f'the host took {_percent(share)} of the time of the cores of this virtual machine '
-        'for others (steal); '
-        'measure on a machine with dedicated cores, or repeat the run at several times of the day'
+        f'the host took {_percent(share)} of the time of the cores of this virtual machine for '
+        'others (steal); measure on a machine with dedicated cores, or repeat the run at several '
+        'times of the day'
     )
 
 
@@ -380,8 +371,7 @@ def _throttled(facts: _Facts) -> str | None:
         return None
     return (
         f'the CPU quota of the container (cgroup) stopped threads for {_seconds(stopped)} in '
-        f'{_seconds(seconds)}; '
-        'raise the quota, or write a smaller --num_intra_threads'
+        f'{_seconds(seconds)}; raise the quota, or write a smaller --num_intra_threads'
     )
 
 
@@ -407,17 +397,14 @@ def _cores(facts: _Facts) -> str | None:
     if asked > usable:
         return (
             f'{plural(asked, "thread")} of an operation share {usable:.3g} of '
-            f'{plural(num_cores or asked, "core")}: '
-            f'{reason} allows this process no more; write '
-            f'--num_intra_threads={max(1, math.floor(usable))}, or allow '
-            'more cores'
+            f'{plural(num_cores or asked, "core")}: {reason} allows this process no more; write '
+            f'--num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
         )
     # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
     if num_cores and usable < num_cores and not (is_by_affinity and facts.result.cluster.tasks):
         return (
-            f'the process may use only {usable:.3g} of the {plural(num_cores, "core")} of '
-            'this machine, because of '
-            f'{reason}; compare it only with runs of as many'
+            f'the process may use only {usable:.3g} of the {plural(num_cores, "core")} of this '
+            f'machine, because of {reason}; compare it only with runs of as many'
         )
     return None
 
@@ -436,9 +423,8 @@ def _governor(facts: _Facts) -> str | None:
     if not governor or 'powersave' not in governor:
         return None
     return (
-        f'the frequency governor of the CPU is {governor}, which may clock it below what '
-        'it can do; '
-        'set it to performance (cpupower frequency-set --governor performance)'
+        f'the frequency governor of the CPU is {governor}, which may clock it below what it can '
+        'do; set it to performance (cpupower frequency-set --governor performance)'
     )
 
 

@@ -117,8 +117,8 @@ def format_interim_accuracy(accuracy: Accuracy) -> str:
 
 def _accuracies(found: Accuracy) -> str:
     return (
-        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} '
-        f'[{found.num_images} examples]'
+        f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} '
+        f'examples]'
     )
 
 
@@ -145,8 +145,7 @@ def format_skipped(num_skipped: int) -> str:
     """Formats the warning about steps that an automatic loss scale skipped."""
     return (
         f'{plural(num_skipped, "step")}, warm-up included, changed no variable: gradients '
-        'overflowed, and each time '
-        'the loss scale was halved'
+        'overflowed, and each time the loss scale was halved'
     )
 
 

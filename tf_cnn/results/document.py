@@ -76,8 +76,8 @@ class Result(_Document, tag=RESULT, kw_only=True):
     phases: Annotated[
         Mapping[str, Number | None],
         about(
-            'Seconds of each phase before the first timed step; first_step: until the first '
-            'step of all was done.'
+            'Seconds of each phase before the first timed step; first_step: until the first step '
+            'of all was done.'
         ),
     ]
     compute: sections.ComputeSection
@@ -122,8 +122,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
         )
         each = '' if seconds is None else f', {1e3 * seconds:.1f} ms each (median)'
         return (
-            'Result\n'
-            f'  Model:   {self.model.name} on {run.data_set} ({images}), {run.precision}, '
+            f'Result\n  Model:   {self.model.name} on {run.data_set} ({images}), {run.precision}, '
             f'{run.data_format}\n'
             f'  Devices: {len(run.devices)} on each of {self.cluster.num_workers}: '
             f'{", ".join(run.devices)}\n'
@@ -358,8 +357,8 @@ def _why_not(text: str, error: Exception) -> str:
     version = document.get('schema_version')
     if type(version) is int and version > SCHEMA_VERSION:
         return (
-            f'its schema_version is {version}, above {SCHEMA_VERSION}; install a newer version '
-            'of this program'
+            f'its schema_version is {version}, above {SCHEMA_VERSION}; install a newer version of '
+            'this program'
         )
     reason = str(error)
     shown = reason if len(reason) < 400 else f'{reason[:200]} ... {reason[-100:]}'

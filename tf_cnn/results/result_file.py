@@ -80,9 +80,8 @@ def reserved(path: str, numbered: str | None = None, number: int = 2) -> Iterato
         ) from error
     if descriptor is None:
         raise UsageError(
-            f'{format_flag("result_file", path)}: another run that is not over has this file '
-            'for its result; write '
-            'another path, or wait for its end'
+            f'{format_flag("result_file", path)}: another run that is not over has this file for '
+            'its result; write another path, or wait for its end'
         )
     try:
         yield ResultFile(path)

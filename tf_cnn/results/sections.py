@@ -115,8 +115,8 @@ class RunSection(Section, kw_only=True):
     tf32: Annotated[
         bool | None,
         about(
-            'Whether fp32 was computed in TF32, whatever --tf32 allowed; comparisons treat '
-            'it as a flag. Null: unknown.'
+            'Whether fp32 was computed in TF32, whatever --tf32 allowed; comparisons treat it as '
+            'a flag. Null: unknown.'
         ),
     ] = False
     onednn: Annotated[
@@ -193,10 +193,9 @@ class StepsSection(Section):
         Sequence[NotNegative | None] | None,
         about(
             'Seconds at its end, after the update, when only the input pipeline was still '
-            'working; with feed_dict, in '
-            'which Python drew the batch before it. Null with --deterministic. That the '
-            'input takes cores from the '
-            'model during the step does not show here.'
+            'working; with feed_dict, in which Python drew the batch before it. Null with '
+            '--deterministic. That the input takes cores from the model during the step does not '
+            'show here.'
         ),
     ]
     between: Annotated[
@@ -289,18 +288,16 @@ class ComputeSection(Section):
     flops_per_image: Annotated[
         Number | None,
         about(
-            '2 for each multiply-add. Training counts as three forward passes: for each '
-            'product of the forward pass '
-            'the backward pass has two of the same size.'
+            '2 for each multiply-add. Training counts as three forward passes: for each product '
+            'of the forward pass the backward pass has two of the same size.'
         ),
     ]
     flops_per_second: Number | None
     peak_flops_per_second: Annotated[
         Number | None,
         about(
-            '--measure_peak: the best rate of large matrix products in the precision of the '
-            'run, on the same devices '
-            'with the same threads.'
+            '--measure_peak: the best rate of large matrix products in the precision of the run, '
+            'on the same devices with the same threads.'
         ),
     ]
     share_of_peak: Annotated[
@@ -359,11 +356,9 @@ class EnergySection(Section):
     joules: Annotated[
         Number | None,
         about(
-            'Of the machine of the chief, whoever uses it, from the start of the first timed '
-            'step to the end of the '
-            'last, evaluations included: of the packages of its processor (RAPL, which Linux '
-            'lets only root read), or '
-            'of the GPUs that it sees (NVML).'
+            'Of the machine of the chief, whoever uses it, from the start of the first timed step '
+            'to the end of the last, evaluations included: of the packages of its processor '
+            '(RAPL, which Linux lets only root read), or of the GPUs that it sees (NVML).'
         ),
     ]
     joules_per_image: Annotated[Number | None, about('Null if other machines or GPUs took part.')]
@@ -378,8 +373,8 @@ class EvaluationRow(Section, kw_only=True):
     prepare_seconds: Annotated[
         Number | None,
         about(
-            'What else the evaluation took: checkpoint, first batches, and waiting for the '
-            'other workers.'
+            'What else the evaluation took: checkpoint, first batches, and waiting for the other '
+            'workers.'
         ),
     ] = None
     end: Annotated[Number | None, about('Unix time at which its result was known.')] = None
@@ -420,11 +415,10 @@ class MachineFacts(TypedDict):
     fingerprint: Annotated[
         str,
         about(
-            'Of the host name, the processor, the numbers of cores and GiB of memory, and '
-            'the names of the GPUs: only '
-            'runs with the same one are repeats. Containers with a generated host name count '
-            'the UUIDs of the GPUs '
-            'instead; without GPUs, docker run --hostname=NAME tells them apart.'
+            'Of the host name, the processor, the numbers of cores and GiB of memory, and the '
+            'names of the GPUs: only runs with the same one are repeats. Containers with a '
+            'generated host name count the UUIDs of the GPUs instead; without GPUs, docker run '
+            '--hostname=NAME tells them apart.'
         ),
     ]
 

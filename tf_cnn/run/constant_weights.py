@@ -82,9 +82,8 @@ class FrozenNetwork:
                 fits = _MOST_BYTES // own
                 way = f'write --num_gpus={fits} or less' if fits else 'leave it out'
                 raise UsageError(
-                    '--freeze_when_forward_only: each device gets constants of '
-                    f'{own / 1e9:.2f} GB, and a graph of '
-                    f'TensorFlow has at most 2 GB; {way}'
+                    f'--freeze_when_forward_only: each device gets constants of {own / 1e9:.2f} '
+                    f'GB, and a graph of TensorFlow has at most 2 GB; {way}'
                 )
         return self._by_device[place]
 

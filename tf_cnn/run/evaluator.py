@@ -88,8 +88,8 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             export(plan, values, export_folder)
         elif export_folder:
             console.warning(
-                f'{format_flag("export_saved_model", export_folder)}: no checkpoint '
-                'appeared; nothing is written'
+                f'{format_flag("export_saved_model", export_folder)}: no checkpoint appeared; '
+                'nothing is written'
             )
     return measurement.result
 
@@ -121,9 +121,8 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
         console.warning(line)
     if last is None and not interval:
         raise RunError(
-            f'--train_dir={folder}: it holds no checkpoint; train with this --train_dir '
-            'first, or wait for one with '
-            '--eval_interval_secs=10'
+            f'--train_dir={folder}: it holds no checkpoint; train with this --train_dir first, or '
+            'wait for one with --eval_interval_secs=10'
         )
     if last:
         yield last

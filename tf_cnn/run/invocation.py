@@ -58,14 +58,13 @@ def after_waiting(invocation: Invocation, most_secs: float | None, console: Cons
     written = f'--wait_for_idle={most_secs:g}'
     if waited.other_cpu_share is None:
         console.warning(
-            f'{written}: this system does not tell what other processes use, so the run '
-            'starts at once'
+            f'{written}: this system does not tell what other processes use, so the run starts at '
+            'once'
         )
     elif waited.other_cpu_share > LOADED_SHARE:
         console.warning(
             f'{written}: after {waited.seconds:.0f} s other processes still use '
-            f'{waited.other_cpu_share:.0%} of the '
-            'cores; the run starts all the same'
+            f'{waited.other_cpu_share:.0%} of the cores; the run starts all the same'
         )
     return replace(invocation, begun=invocation.begun + waited.seconds, waited=waited)
 

@@ -335,8 +335,8 @@ class Measurement:
             except OSError as error:
                 faults.append(
                     RunError(
-                        f'{flag}: it cannot be written ({error.strerror}); make room or '
-                        'write elsewhere'
+                        f'{flag}: it cannot be written ({error.strerror}); make room or write '
+                        'elsewhere'
                     )
                 )
             except RunError as error:

@@ -94,9 +94,8 @@ class Process:
             if newest != checkpoints.resume_from:
                 # The other tasks of a cluster already know from which step this one continues.
                 raise RunError(
-                    f'--train_dir={checkpoints.folder}: another run saved {newest} there '
-                    'while this one was starting; '
-                    'start it again'
+                    f'--train_dir={checkpoints.folder}: another run saved {newest} there while '
+                    'this one was starting; start it again'
                 )
         self._measurement.join(worker)
         self._measurement.recording.begin('build')
@@ -374,31 +373,29 @@ def check_lengths(
         raise RunError(walked.fault)
     if walked.num_unknown:
         warn(
-            f'the record lengths of {walked.num_unknown} of the {shards.subset} shards could '
-            'not be checked within '
-            f'{_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
+            f'the record lengths of {walked.num_unknown} of the {shards.subset} shards could not '
+            f'be checked within {_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
         )
     elif shards.num_recorded not in (None, walked.num_records):
         raise RunError(
             f'{shards.folder / FACTS_FILE}: it says that there are {shards.num_recorded:,} '
-            f'{shards.subset} images, and '
-            f'the shards hold {walked.num_records:,}; remove it, then the shards are counted'
+            f'{shards.subset} images, and the shards hold {walked.num_records:,}; remove it, then '
+            f'the shards are counted'
         )
     if walked.empty and not sizes:
         others = (
             f', as do {plural(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
         )
         warn(
-            f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it '
-            'should have some'
+            f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it should '
+            'have some'
         )
     for path in shards.paths:
         size = os.path.getsize(path)
         if size < sizes.setdefault(path, size):
             raise RunError(
                 f'{path}: the shard lost records during the run: it has {size:,} of '
-                f'{sizes[path]:,} bytes; '
-                'leave shards alone while a run reads them'
+                f'{sizes[path]:,} bytes; leave shards alone while a run reads them'
             )
 
 

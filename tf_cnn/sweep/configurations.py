@@ -99,8 +99,8 @@ def make_sweep_plan(request: Request, check: Check) -> SweepPlan:
     """
     if not request.axes:
         raise UsageError(
-            f'{request.source}: it names nothing to compare; add a [grid] such as batch_size '
-            '= [32, 64]'
+            f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = '
+            '[32, 64]'
         )
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     found: dict[tuple[str, ...], Configuration] = {}

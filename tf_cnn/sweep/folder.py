@@ -125,8 +125,8 @@ class Folder:
             return _plan_of(document)
         except FileNotFoundError:
             raise UsageError(
-                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write '
-                'sweep --resume DIR'
+                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write sweep '
+                '--resume DIR'
             ) from None
         except DocumentError as error:
             raise UsageError(
@@ -211,9 +211,8 @@ class Folder:
         if not (self.path / SWEEP_FILE).exists():
             return RunError(f'{path}: it cannot be written ({reason}); make room and start again')
         return RunError(
-            f'{path}: it cannot be written ({reason}); what was measured before is kept: '
-            'make room, then write '
-            f'{self.resume_command}'
+            f'{path}: it cannot be written ({reason}); what was measured before is kept: make '
+            f'room, then write {self.resume_command}'
         )
 
 

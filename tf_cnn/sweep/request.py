@@ -38,9 +38,8 @@ class Settings:
     )
     find_batch_size: bool = flag(
         False,
-        'Find the largest batch size of each configuration that fits into the memory, with a '
-        'few steps of each size '
-        'that is tried.',
+        'Find the largest batch size of each configuration that fits into the memory, with a few '
+        'steps of each size that is tried.',
     )
 
 
@@ -176,9 +175,8 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
         for axes in request.axes:
             if name in axes.values:
                 raise UsageError(
-                    f'-- --{name}={text} clashes with {axes.where} {name}, of which the '
-                    'sweep compares several values; '
-                    'leave one out'
+                    f'-- --{name}={text} clashes with {axes.where} {name}, of which the sweep '
+                    'compares several values; leave one out'
                 )
         flags[name] = value
     # The spec of each field has read its value, which mypy cannot see.

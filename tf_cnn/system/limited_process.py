@@ -55,8 +55,8 @@ def run_process(
     """
     if sys.platform != 'linux':
         raise UsageError(
-            f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by '
-            'itself instead'
+            f'sweep: it needs Linux, and this is {sys.platform}; run each configuration by itself '
+            'instead'
         )
     started = time.monotonic()
     try:

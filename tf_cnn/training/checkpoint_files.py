@@ -102,8 +102,8 @@ def find_checkpoint(path: str, written: str) -> str:
         newest = latest_checkpoint(path)
         if newest is None:
             raise RunError(
-                f'{written}: the folder holds no checkpoint; give the --train_dir of a run '
-                'that saved one'
+                f'{written}: the folder holds no checkpoint; give the --train_dir of a run that '
+                'saved one'
             )
         return newest
     prefix = re.sub(r'\.(index|data-\d+-of-\d+)$', '', path)
@@ -175,9 +175,8 @@ def read_end(folder: str, length: Sequence[int] | None) -> int | None:
         return None
     except DocumentError as error:
         raise UsageError(
-            f'{path}: it cannot be used ({error}), so the step at which the training should '
-            'end is unknown; remove '
-            'it, then the run takes all of its steps'
+            f'{path}: it cannot be used ({error}), so the step at which the training should end '
+            'is unknown; remove it, then the run takes all of its steps'
         ) from None
     return begun.end if begun.length == length else None
 
@@ -337,9 +336,8 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(
-                f'--train_dir={folder}: another run saves its checkpoints there; give each '
-                'run a folder of its own, or '
-                'wait until that one ends'
+                f'--train_dir={folder}: another run saves its checkpoints there; give each run a '
+                'folder of its own, or wait until that one ends'
             ) from None
         except OSError:
             pass

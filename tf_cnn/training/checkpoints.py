@@ -228,8 +228,8 @@ class Checkpointer:
         )
         if changed := content_difference(expected, found):
             raise RunError(
-                f'{prefix}: this checkpoint is of another model or optimizer: {changed}; '
-                'use the flags of the run that wrote it, or another folder'
+                f'{prefix}: this checkpoint is of another model or optimizer: {changed}; use the '
+                'flags of the run that wrote it, or another folder'
             )
         restores = [self._restore]
         if self._restore_optional and has_optional:
@@ -270,9 +270,8 @@ class Checkpointer:
 
     def _unwritable(self, name: str, reason: str) -> RunError:
         return RunError(
-            f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be '
-            f'written ({reason}); '
-            'free disk space there, or use another folder'
+            f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be written '
+            f'({reason}); free disk space there, or use another folder'
         )
 
 
@@ -320,29 +319,28 @@ class WarmStart:
                 unmatched.append(f'{name} ({known} there, float32 {list(slices[0].full)} here)')
         if not matching:
             raise RunError(
-                f'{flag}: no variable of the checkpoint has the name and the shape of a '
-                'variable of this model, '
-                f'such as {first_names(variables)}; give a checkpoint of a similar model'
+                f'{flag}: no variable of the checkpoint has the name and the shape of a variable '
+                f'of this model, such as {first_names(variables)}; give a checkpoint of a similar '
+                f'model'
             )
         self.summary = (
             f'{flag}: training starts from {len(matching)} of the '
-            f'{plural(len(variables), "variable")} of this model '
-            f'in {prefix}: {first_names(matching, _MAX_NAMES)}'
+            f'{plural(len(variables), "variable")} of this model in {prefix}: '
+            f'{first_names(matching, _MAX_NAMES)}'
         )
         of_model = [name for name in found if is_of_model(name, found)]
         unused = [name for name in of_model if name not in variables]
         self.warnings = []
         if unmatched:
             self.warnings.append(
-                f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of '
-                'this model will start from '
-                f'initial values (absent there, or different): {first_names(unmatched, _MAX_NAMES)}'
+                f'{flag}: {len(unmatched)} of the {plural(len(variables), "variable")} of this '
+                'model will start from initial values (absent there, or different): '
+                f'{first_names(unmatched, _MAX_NAMES)}'
             )
         if unused:
             self.warnings.append(
                 f'{flag}: {len(unused)} of the {plural(len(of_model), "variable")} of the '
-                'checkpoint will not be '
-                f'used: {first_names(unused, _MAX_NAMES)}'
+                f'checkpoint will not be used: {first_names(unused, _MAX_NAMES)}'
             )
         saved = read_class_names(prefix)
         # With another number of classes the last layer has another shape, and is among the

@@ -90,8 +90,7 @@ def check_classes(
         if difference := class_difference(saved, class_names):
             raise RunError(
                 f'{prefix}: this checkpoint has other classes than --data_dir={data_dir}: '
-                f'{difference}; use the data '
-                'that it was trained on, or another --train_dir'
+                f'{difference}; use the data that it was trained on, or another --train_dir'
             )
         return None
     without = [
@@ -113,9 +112,8 @@ def class_difference(saved: Sequence[str], class_names: Sequence[str]) -> str | 
             kind = 'another order' if sorted(saved) == sorted(class_names) else 'other names'
             names = (f'{label} is {"missing" if name is None else name}' for name in (there, here))
             return (
-                f'{_list_classes(saved)} in the checkpoint, and {_list_classes(class_names)} '
-                f'in the folder: {kind}, '
-                f'label {" there, and ".join(names)} here'
+                f'{_list_classes(saved)} in the checkpoint, and {_list_classes(class_names)} in '
+                f'the folder: {kind}, label {" there, and ".join(names)} here'
             )
     return None
 

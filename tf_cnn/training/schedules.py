@@ -72,8 +72,8 @@ def parse_piecewise(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     numbers = [_parse_number(field) for field in fields]
     if len(fields) == 1:
         raise ValueError(
-            'it has only one rate; put the schedule in quotes, because a semicolon ends a '
-            'shell command'
+            'it has only one rate; put the schedule in quotes, because a semicolon ends a shell '
+            'command'
         )
     if len(fields) % 2 == 0:
         raise ValueError('it must end with a rate, because a rate follows each epoch')
